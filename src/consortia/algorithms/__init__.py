@@ -1,0 +1,1 @@
+"""Algorithms: assembly only, one file for each published method."""

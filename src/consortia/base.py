@@ -1,0 +1,254 @@
+"""The contract between algorithms and engines.
+
+An algorithm is a tuple of phases of pure functions, cut exactly where data must cross the network.
+An engine moves the data and knows no algorithm. Both meet here and import nothing of each other.
+
+One iteration runs the phases in order. In a phase
+
+1. every node maps ``(noise, shared, state, inbox, site)`` to ``(state, outbox, info)``;
+2. the exchange turns the outboxes of all nodes into a message;
+3. the hub, a pure function that every participant could run, maps ``(shared, hub_state, message)``
+   to ``(hub_state, reply, info)``;
+4. the reply is the inbox of the next phase, and the last phase's reply that of the next iteration.
+
+Positions are flat vectors ``(d,)``. No function sees a chain or node axis: engines batch.
+Random numbers are declared by ``noise`` and ``shared`` and arrive as arguments.
+
+Values that differ from site to site (data, sizes, weights, mixing matrices) reach the functions
+through `Site` and the exchanges only, never by closure: a compiled program then serves every run
+with equal shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+
+Array = jax.Array
+PyTree = Any
+Info = Mapping[str, Array]
+
+
+# --- exchanges: values without behaviour -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The average over all nodes with the sites' weights, Σ_c w_c outbox_c; one star round."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The plain sum over all nodes, Σ_c outbox_c; one star round. Every node must answer."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Gossip: node i receives Σ_j W_ij outbox_j, ``times`` times over; there is no hub.
+
+    Attributes:
+        matrix: doubly stochastic, (nodes, nodes), as a tuple of rows so that it compares by value.
+        times: number of multiplications by W, one communication round each.
+    """
+
+    matrix: tuple[tuple[float, ...], ...]
+    times: int = 1
+
+
+Exchange = Mean | Sum | Mix
+
+
+# --- what a node function sees of its data -----------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Site:
+    """The data of one site, as a node function sees it.
+
+    Whether ``data`` is this site's own slice or the arrays of all sites with a row index in front
+    is hidden behind `rows` and `all`.
+
+    Attributes:
+        data: pytree of arrays (rows, ...), or (sites, rows, ...) when ``node`` is not None.
+            Unequal sites are padded by repeating a row.
+        size: number of true rows n_c, int32 scalar.
+        weight: w_c, positive, Σ_c w_c = 1.
+        prior_share: λ_c, the share of the log-prior that this site carries, Σ_c λ_c = 1.
+        fitted: what the algorithm's ``fit`` phases left here; read-only.
+        node: index of this site, int32 scalar, or None when ``data`` is already its slice.
+    """
+
+    data: PyTree
+    size: Array
+    weight: Array
+    prior_share: Array
+    fitted: PyTree = ()
+    node: Array | None = None
+
+    def rows(self, index: Array) -> PyTree:
+        """The rows with these numbers; ``index`` int32 (batch,)."""
+        if self.node is None:
+            return jax.tree.map(lambda leaf: leaf[index], self.data)
+        return jax.tree.map(lambda leaf: leaf[self.node, index], self.data)
+
+    def all(self) -> tuple[PyTree, Array]:
+        """All rows, padding included, and the mask (rows,) of the true ones."""
+        data = self.data
+        if self.node is not None:
+            data = jax.tree.map(lambda leaf: leaf[self.node], data)
+        length = jax.tree.leaves(data)[0].shape[0]
+        return data, jnp.arange(length) < self.size
+
+    def index(self, bits: Array, *, replace: bool = True) -> Array:
+        """Row numbers from 32-bit words (..., batch): uniform, with or without replacement."""
+        if replace:
+            return numbers.below(bits, self.size)
+        return numbers.distinct_below(bits, self.size)
+
+
+# --- phases and algorithms ---------------------------------------------------------------------
+
+
+def no_numbers(rng: numbers.Numbers) -> tuple[()]:
+    """A phase that needs no random numbers of this kind."""
+    return ()
+
+
+class Phase(NamedTuple):
+    """One step of an iteration, which ends exactly where something must be exchanged.
+
+    Attributes:
+        local: ``(noise, shared, state, inbox, site) -> (state, outbox, info)`` at one node of one
+            chain, or None when only the hub acts.
+        exchange: how the outboxes become the message; None when nothing crosses the network.
+        hub: ``(shared, hub_state, message) -> (hub_state, reply, info)``, or None: the reply is
+            the message.
+        noise: ``Numbers -> pytree`` private to a (chain, node).
+        shared: ``Numbers -> pytree`` common to all nodes and the hub of a chain.
+        repeat: how often the phase runs in a row: the number itself, or its upper bound when
+            ``count`` is given.
+        count: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
+            (a jittered trajectory); at most ``repeat``.
+    """
+
+    local: Callable[..., tuple[PyTree, PyTree, Info]] | None
+    exchange: Exchange | None = None
+    hub: Callable[..., tuple[PyTree, PyTree, Info]] | None = None
+    noise: Callable[[numbers.Numbers], PyTree] = no_numbers
+    shared: Callable[[numbers.Numbers], PyTree] = no_numbers
+    repeat: int = 1
+    count: Callable[[PyTree], Array] | None = None
+
+
+class Draws(NamedTuple):
+    """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
+
+    Attributes:
+        hub: ``(hub_state, inbox) -> (d,)``.
+        node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
+        agents: also keep every node's own value, in the group ``agents``.
+    """
+
+    hub: Callable[[PyTree, PyTree], Array] | None = None
+    node: Callable[[PyTree, PyTree], Array] | None = None
+    agents: bool = False
+
+
+class Algorithm(NamedTuple):
+    """A distributed sampler, ready for an engine.
+
+    Attributes:
+        init: ``position -> (node_state, hub_state, inbox)`` of one node and one chain.
+        phases: one iteration.
+        draws: what an iteration yields.
+        fit: run once, without chains, before anything else; what the last phase leaves as
+            ``(state, inbox)`` at a node becomes that site's ``fitted``.
+        setup: run once per chain, before the first iteration.
+    """
+
+    init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
+    phases: tuple[Phase, ...]
+    draws: Draws
+    fit: tuple[Phase, ...] = ()
+    setup: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one iteration of one chain asks of all sites together.
+
+    Attributes:
+        gradients: evaluations of a site's gradient (exact or minibatch), summed over the sites.
+        row_gradients: rows that they read, summed over the sites.
+    """
+
+    gradients: int
+    row_gradients: int
+
+
+class Method(Protocol):
+    """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
+
+    A method holds parameters only. `build` turns it into phases for one model; everything that
+    depends on the sites arrives later, through `Site`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        ...
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse what cannot run on these sites, with an error that names the site."""
+        ...
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """w_c, (sites,), positive, summing to one."""
+        ...
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_c, (sites,), summing to one."""
+        ...
+
+    def build(self, target: Any) -> Algorithm:
+        """The phases, for a `consortia.target.Target`."""
+        ...
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Gradients of one iteration of one chain."""
+        ...
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """h' of these iterations when the step size varies (estimates are then weighted by it)."""
+        ...
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values, for the record of a run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run where, said before it starts.
+
+    Attributes:
+        lines: pairs of a label and a value, in the order to be shown.
+        warnings: plain sentences on what the user should know.
+        bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
+        communication_rounds: communication rounds of one iteration.
+    """
+
+    lines: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+    communication_rounds: int = 0
+    details: dict[str, Any] = field(default_factory=dict)

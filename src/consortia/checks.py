@@ -1,0 +1,100 @@
+"""Checks of arguments that several algorithms share; each names the argument and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consortia.errors import InputError
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number in [least, most]."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} must be a whole number, not {value!r}.")
+    if value < least:
+        raise InputError(f"{name} is {value}: it must be at least {least}.")
+    if most is not None and value > most:
+        raise InputError(f"{name} is {value}: it must be at most {most}.")
+    return int(value)
+
+
+def optional_whole(name: str, value: Any, least: int) -> int | None:
+    """None, or a whole number of at least ``least``."""
+    return None if value is None else whole(name, value, least)
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A finite number in [least, most]."""
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number, not {value!r}.") from None
+    if not math.isfinite(result) or not least <= result <= most:
+        limit = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
+        raise InputError(f"{name} is {result}: it must be finite and {limit}.")
+    return result
+
+
+def site_weights(weights: Any) -> tuple[float, ...] | None:
+    """Weights of the sites: None, or positive numbers that sum to one."""
+    if weights is None:
+        return None
+    try:
+        values = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"weights must be one number a site, not {weights!r}.") from None
+    if values.ndim != 1 or values.size == 0:
+        raise InputError(f"weights has shape {values.shape}: give one number a site.")
+    for site, value in enumerate(values):
+        if not (np.isfinite(value) and value > 0):
+            raise InputError(f"weights: the weight of site {site} is {value}, it must be positive.")
+    if abs(values.sum() - 1) > 1e-6:
+        raise InputError(
+            f"weights sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
+        )
+    return tuple((values / values.sum()).tolist())
+
+
+def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
+    """One weight for each site."""
+    if weights is not None and len(weights) != len(names):
+        raise InputError(
+            f"weights has {len(weights)} values for {len(names)} sites: give one each."
+        )
+
+
+def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
+    """A batch without replacement is at most as large as the smallest site."""
+    smallest = int(np.argmin(sizes))
+    if batch_size is not None and batch_size > sizes[smallest]:
+        raise InputError(
+            f"batch_size={batch_size} without replacement, but {names[smallest]!r} has only "
+            f"{sizes[smallest]} rows: lower batch_size, or draw with replace=True."
+        )
+
+
+def plain_parameters(method: Any) -> dict[str, Any]:
+    """The fields of a method as values that JSON can hold, for the record of a run."""
+    return {
+        field.name: _plain(getattr(method, field.name))
+        for field in dataclasses.fields(method)
+        if field.name != "name"
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+        return {"kind": type(value).__name__, **fields}
+    return repr(value)

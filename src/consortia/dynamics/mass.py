@@ -1,0 +1,86 @@
+"""Mass matrices: identity, diagonal or dense, as values that compare and hash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+
+Array = jax.Array
+
+
+@dataclass(frozen=True)
+class MassMatrix:
+    """M of the momentum law N(0, M); the identity when ``values`` is None.
+
+    Attributes:
+        values: None, the diagonal (d,) as a tuple, or the rows of a dense matrix as a tuple of
+            tuples; symmetric and positive definite.
+    """
+
+    values: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, mass_matrix: Any) -> MassMatrix:
+        """From None, a diagonal (d,) or a dense matrix (d, d).
+
+        Raises:
+            InputError: not one of these shapes, not finite, not symmetric or not positive definite.
+        """
+        if mass_matrix is None:
+            return cls()
+        if isinstance(mass_matrix, MassMatrix):
+            return mass_matrix
+        matrix = np.asarray(mass_matrix, np.float64)
+        if matrix.ndim not in (1, 2) or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
+            raise InputError(
+                f"mass_matrix has shape {matrix.shape}: give the diagonal (d,) or a matrix (d, d)."
+            )
+        if not np.all(np.isfinite(matrix)):
+            raise InputError("mass_matrix holds a value that is not finite.")
+        if matrix.ndim == 1:
+            if not np.all(matrix > 0):
+                raise InputError("mass_matrix: every diagonal entry must be positive.")
+            return cls(tuple(matrix.tolist()))
+        if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=0):
+            raise InputError("mass_matrix is not symmetric.")
+        if np.linalg.eigvalsh(matrix)[0] <= 0:
+            raise InputError("mass_matrix is not positive definite.")
+        return cls(tuple(tuple(row) for row in matrix.tolist()))
+
+    def check(self, dimension: int) -> None:
+        """Refuse a matrix of another dimension than the model's."""
+        if self.values is not None and len(self.values) != dimension:
+            raise InputError(
+                f"mass_matrix is for {len(self.values)} parameters, the model has {dimension}."
+            )
+
+    def velocity(self, normal: Array) -> Array:
+        """v = M⁻¹p ~ N(0, M⁻¹) from standard normal numbers (..., d)."""
+        if self.values is None:
+            return normal
+        values = np.asarray(self.values)
+        if values.ndim == 1:
+            return normal * _row(1 / np.sqrt(values), normal)
+        # L⁻ᵀ of M = LLᵀ, so that p = Lξ has covariance M and v = M⁻¹p = L⁻ᵀξ.
+        inverse_root = np.linalg.inv(np.linalg.cholesky(values))
+        return normal @ jnp.asarray(inverse_root, normal.dtype)
+
+    def solve(self, gradient: Array) -> Array:
+        """M⁻¹g for g (d,)."""
+        if self.values is None:
+            return gradient
+        values = np.asarray(self.values)
+        if values.ndim == 1:
+            return gradient * jnp.asarray(1 / values, gradient.dtype)
+        return gradient @ jnp.asarray(np.linalg.inv(values), gradient.dtype)
+
+
+def _row(values: np.ndarray, like: Array) -> Array:
+    """``values`` (d,) with the rank of ``like`` (..., d)."""
+    return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))

@@ -1,0 +1,5 @@
+"""Engines: they move the data of an algorithm, and know no algorithm."""
+
+from consortia.engines.local import LocalEngine
+
+__all__ = ["LocalEngine"]

@@ -1,0 +1,215 @@
+"""The engine of one process: nodes and chains as array axes of one compiled program."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+from consortia.base import Method
+from consortia.engines import drawing
+from consortia.engines.drawing import Counter
+from consortia.engines.program import Program
+from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.errors import InputError
+from consortia.sites import Sites
+from consortia.target import Target
+from consortia.validation import start_values
+
+Array = jax.Array
+
+BLOCK_BYTES = 96 * 1024
+"""Random numbers drawn at once; larger blocks leave the processor's cache."""
+
+LONGEST_BLOCK = 256
+MAP_BYTES = 10_000
+"""A site's gradient that reads more than this runs faster one site after the other."""
+
+CHUNK_BYTES = 4 * 1024 * 1024
+MOST_SLOTS = 1000
+KEPT_PROGRAMS = 16
+
+_programs: OrderedDict[Any, Program] = OrderedDict()
+
+
+class LocalEngine:
+    """Runs all sites and chains in this process, on the default device.
+
+    Args:
+        node_mode: ``"vmap"`` (all sites in one batched operation), ``"map"`` (one after the other,
+            faster when a site's gradient reads more than about 10 kB) or ``"auto"``.
+        block: rounds whose random numbers are drawn at once; chosen by size when None. It changes
+            no random number, only rounding; it is recorded with the run.
+
+    Raises:
+        InputError: an argument is out of its range.
+    """
+
+    name = "local"
+
+    def __init__(self, *, node_mode: str = "auto", block: int | None = None) -> None:
+        if node_mode not in ("auto", "vmap", "map"):
+            raise InputError(f"node_mode is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
+        if block is not None and block < 1:
+            raise InputError(f"block is {block}: it must be at least 1.")
+        self.node_mode = node_mode
+        self.block = block
+
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
+        """Places the data and finds or makes the program; compiles nothing yet."""
+        sizes = np.asarray(sites.sizes, np.int64)
+        arrays = _arrays(sites, method)
+        layout = self._layout(target, sites, method, chains)
+        shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
+        leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
+        key = (target.model, _structure_key(target), method, layout, tuple(leaves), str(structure))
+        program = _programs.pop(key, None)
+        if program is None:
+            program = Program(method.build(target), layout)
+            program.start_values = jax.jit(partial(start_values, target))
+        _programs[key] = program  # the youngest last
+        while len(_programs) > KEPT_PROGRAMS:
+            _programs.popitem(last=False)
+        return LocalRun(program, arrays, sites.names, sizes)
+
+    def _layout(self, target: Target, sites: Sites, method: Method, chains: int) -> Layout:
+        nodes = len(sites)
+        cost = method.cost(np.asarray(sites.sizes, np.int64))
+        rows = cost.row_gradients / max(cost.gradients, 1)
+        row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.shards[0]))
+        mapped = self.node_mode == "map"
+        if self.node_mode == "auto":
+            mapped = nodes == 1 or rows * row_bytes > MAP_BYTES
+        kept = chains * target.dimension * target.dtype.itemsize
+        slots = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
+        layout = Layout(nodes, chains, mapped, 1, slots)
+        if self.block is not None:
+            block = self.block
+        else:
+            numbers_bytes = _bytes_of_numbers(method, target, layout)
+            block = int(np.clip(BLOCK_BYTES // max(numbers_bytes, 1), 1, LONGEST_BLOCK))
+        return Layout(nodes, chains, mapped, block, slots)
+
+
+class LocalRun:
+    """One algorithm on one set of sites, ready to start.
+
+    Attributes:
+        program: the compiled functions, shared by equal runs.
+        layout: how nodes, chains and rounds are batched.
+        names: names of the sites.
+    """
+
+    def __init__(
+        self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
+    ) -> None:
+        self.program = program
+        self.layout = program.layout
+        self.names = names
+        self.sizes = sizes
+        self._arrays = arrays
+        self._key: Array | None = None
+
+    def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
+        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+
+        ``positions`` is (chains, d).
+        """
+        return self.program.start_values(self._arrays, positions)
+
+    def start(self, seed: int, positions: Array) -> Carry:
+        """The state before the first round; runs ``fit`` and ``setup``.
+
+        Args:
+            seed: seed of the run.
+            positions: starting points, (chains, d).
+        """
+        self._key = numbers.base_key(seed)
+        if self.program.algorithm.fit:
+            fitted = self.program.fit(self._arrays, self._key, positions[0])
+            self._arrays = self._arrays._replace(fitted=fitted)
+        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions)
+        if self.program.algorithm.setup:
+            carry = self.program.setup(self._arrays, self._key, carry)
+        return carry
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Empty buffers for the draws of one chunk."""
+        return self.program.buffers(carry, self._arrays, self.key)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
+        scalars = Window(*(np.int32(value) for value in window))
+        return self.program.advance(carry, buffers, self._arrays, self.key, scalars)
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """The first site whose message of round ``at`` is not finite in this chain."""
+        flags = self.program.outboxes_finite(
+            carry, self._arrays, self.key, np.int32(at), np.int32(warmup)
+        )
+        for phase in flags:
+            bad = np.flatnonzero(~np.asarray(phase)[:, chain])
+            if bad.size:
+                return self.names[int(bad[0])]
+        return None
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        return self.program.traffic(carry, self._arrays, self.key)
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Bytes that the run holds on the device, by what they are for."""
+        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.key))
+        return {
+            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
+            "draws of a chunk": sum(
+                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+            ),
+            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
+        }
+
+    @property
+    def key(self) -> Array:
+        """The run's base key."""
+        if self._key is None:
+            raise RuntimeError("the run has not been started")
+        return self._key
+
+
+def _arrays(sites: Sites, method: Method) -> SiteArrays:
+    sizes = np.asarray(sites.sizes, np.int64)
+    dtype = jnp.result_type(float)
+    return SiteArrays(
+        data=jax.tree.map(_device_array, sites.padded()),
+        sizes=jnp.asarray(sizes.astype(np.int32)),
+        weights=jnp.asarray(method.weights(sizes), dtype),
+        prior_shares=jnp.asarray(method.prior_shares(sizes), dtype),
+        fitted=(),
+    )
+
+
+def _device_array(leaf: np.ndarray) -> Array:
+    """The leaf in JAX's own width: 64-bit data becomes 32-bit while JAX runs in 32 bits."""
+    return jnp.asarray(leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False))
+
+
+def _structure_key(target: Target) -> Any:
+    leaves, structure = jax.tree.flatten(target.structure)
+    return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
+    """Bytes of all random numbers of one round."""
+    phases = method.build(target).phases
+
+    def draw(key: Array) -> Any:
+        counter = Counter(jnp.int32(0), jnp.int32(0))
+        return drawing.round_numbers(phases, drawing.ROUND, key, counter, layout)
+
+    shapes = jax.eval_shape(draw, numbers.base_key(0))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

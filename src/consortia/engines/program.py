@@ -1,0 +1,360 @@
+"""One process's program for an algorithm: its phases, batched over nodes and chains and compiled.
+
+The iteration runs in a loop whose bounds are arguments, so that one compiled program serves every
+number of rounds, every chunk, every thinning and every seed, and a run that is cut into pieces
+gives the same bits as one that is not. Random numbers are drawn for a block of rounds at once.
+
+Axes: node first, then chain, then the algorithm's own; a single chain has no chain axis at all
+(an axis of length one around a map over nodes costs a third of the speed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from consortia.base import Algorithm, Phase, Site
+from consortia.engines import drawing, exchanges
+from consortia.engines.drawing import Counter, Drawn
+from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+
+Array = jax.Array
+PyTree = Any
+
+
+class Program:
+    """The functions of one algorithm in one layout; each is pure and is compiled once."""
+
+    def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
+        self.algorithm = algorithm
+        self.layout = layout
+        self._inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
+        self._shapes: Any = None
+        self.start = jax.jit(self._start)
+        self.fit = jax.jit(self._fit)
+        self.setup = jax.jit(self._setup)
+        self.advance = jax.jit(self._advance, donate_argnums=(1,))
+        self.outboxes_finite = jax.jit(self._outboxes_finite)
+        self.start_values: Callable[..., Any] | None = None
+
+    # --- stages -------------------------------------------------------------------------------
+
+    def _start(self, positions: Array) -> Carry:
+        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain."""
+        node, hub, inbox = self._over_chains(self.algorithm.init)(positions)
+        if self._inbox_per_node and not self.algorithm.setup:
+            inbox = self._everywhere(inbox)
+        return Carry(self._everywhere(node), hub, inbox)
+
+    def _fit(self, sites: SiteArrays, key: Array, position: Array) -> PyTree:
+        """What the ``fit`` phases leave at each site: (state, inbox), node axis first."""
+        node, hub, inbox = self.algorithm.init(position)
+        carry = Carry(self._everywhere(node), hub, inbox)
+        single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
+        carry, per_node = self._once(drawing.FIT, self.algorithm.fit, single, carry, sites, key)
+        return carry.node, carry.inbox if per_node else self._everywhere(carry.inbox)
+
+    def _setup(self, sites: SiteArrays, key: Array, carry: Carry) -> Carry:
+        """The carry after the ``setup`` phases."""
+        phases = self.algorithm.setup
+        carry, per_node = self._once(drawing.SETUP, phases, self.layout, carry, sites, key)
+        if self._inbox_per_node and not per_node:
+            carry = carry._replace(inbox=self._everywhere(carry.inbox))
+        return carry
+
+    def _once(
+        self,
+        stage: int,
+        phases: tuple[Phase, ...],
+        layout: Layout,
+        carry: Carry,
+        sites: SiteArrays,
+        key: Array,
+    ) -> tuple[Carry, bool]:
+        """Phases that run before the first iteration; is the inbox per node after them?"""
+        per_node = False
+        numbers = drawing.round_numbers(phases, stage, key, Counter(0, 0), layout)
+        for phase, drawn in zip(phases, numbers, strict=True):
+            carry, _, _, _ = self._phase(phase, drawn, carry, sites, per_node, layout.chains)
+            per_node = exchanges.reply_per_node(phase, per_node)
+        return carry, per_node
+
+    def _advance(
+        self, carry: Carry, buffers: Buffers, sites: SiteArrays, key: Array, window: Window
+    ) -> tuple[Carry, Buffers, Array]:
+        """Rounds first … stop − 1; the last value (chains,) says which chains are still finite."""
+        block, phases = self.layout.block, self.algorithm.phases
+
+        def one_round(
+            numbers: tuple[Drawn, ...], at: Array, state: tuple[Carry, Buffers]
+        ) -> tuple[Carry, Buffers]:
+            carry, infos = self._iteration(numbers, state[0], sites)
+            slot = (at - window.origin) // window.thin
+            return carry, self._record(state[1], carry, infos, slot, window.thin)
+
+        def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
+            start = index * block
+            if block == 1:
+                numbers = drawing.deferred_numbers(phases, key, start, window.warmup, self.layout)
+                return one_round(numbers, start, state)
+            numbers = drawing.block_numbers(phases, key, start, window.warmup, self.layout)
+
+            def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
+                here = jax.tree.map(lambda leaf: leaf[offset], numbers)
+                return one_round(here, start + offset, state)
+
+            low = jnp.maximum(window.first - start, 0)
+            high = jnp.minimum(window.stop - start, block)
+            return jax.lax.fori_loop(low, high, body, state)
+
+        blocks = (window.first // block, (window.stop - 1) // block + 1)
+        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
+        draw, _ = self._draw(carry)
+        return carry, buffers, jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=-1))
+
+    def _outboxes_finite(
+        self, carry: Carry, sites: SiteArrays, key: Array, at: Array, warmup: Array
+    ) -> list[Array]:
+        """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
+        counter = Counter(at, warmup)
+        numbers = drawing.round_numbers(
+            self.algorithm.phases, drawing.ROUND, key, counter, self.layout
+        )
+        per_node, result = self._inbox_per_node, []
+        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
+            if phase.repeat == 1:
+                carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
+                result.append(self._finite(outbox))
+            else:
+                carry = self._repeated(phase, drawn, carry, sites, per_node)
+            per_node = exchanges.reply_per_node(phase, per_node)
+        return result
+
+    # --- an iteration and its phases ------------------------------------------------------------
+
+    def _iteration(
+        self, numbers: tuple[Drawn, ...], carry: Carry, sites: SiteArrays
+    ) -> tuple[Carry, tuple[dict[str, Array], dict[str, Array]]]:
+        """All phases once; the infos of nodes and of the hub (none of repeated phases)."""
+        node_info: dict[str, Array] = {}
+        hub_info: dict[str, Array] = {}
+        per_node = self._inbox_per_node
+        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
+            if phase.repeat == 1:
+                carry, node, hub, _ = self._phase(phase, drawn, carry, sites, per_node)
+                node_info |= node
+                hub_info |= hub
+            else:
+                carry = self._repeated(phase, drawn, carry, sites, per_node)
+            per_node = exchanges.reply_per_node(phase, per_node)
+        return carry, (node_info, hub_info)
+
+    def _phase(
+        self,
+        phase: Phase,
+        drawn: Drawn,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+    ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
+        """The carry after the phase, the infos of nodes and hub, and the outboxes."""
+        chains = self.layout.chains if chains is None else chains
+        node_state, outbox, node_info = carry.node, (), {}
+        if phase.local is not None:
+            local = self._over_chains(phase.local, (0, 0, 0, 0, None), chains)
+            node_state, outbox, node_info = self._at_nodes(local, drawn, carry, sites, per_node)
+        message = exchanges.message_of(phase.exchange, outbox, sites.weights)
+        if phase.hub is not None:
+            hub = self._over_chains(phase.hub, 0, chains)
+            hub_state, reply, hub_info = hub(drawn.shared, carry.hub, message)
+            return Carry(node_state, hub_state, reply), dict(node_info), dict(hub_info), outbox
+        reply = message
+        if phase.exchange is None:
+            reply = carry.inbox if phase.local is None else outbox
+        return Carry(node_state, carry.hub, reply), dict(node_info), {}, outbox
+
+    def _at_nodes(
+        self,
+        local: Callable[..., Any],
+        drawn: Drawn,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+    ) -> Any:
+        """``local`` at every node, batched or one node after the other."""
+        mapped, deferred = self.layout.map_nodes, callable(drawn.noise)
+
+        def at_node(node: Array, own: Any) -> Any:
+            noise, state, inbox, data, size, weight, share, fitted = own
+            site = Site(
+                sites.data if mapped else data,
+                size,
+                weight,
+                share,
+                fitted,
+                node if mapped else None,
+            )
+            numbers = drawn.noise(node) if callable(drawn.noise) else noise
+            return local(numbers, drawn.shared, state, inbox if per_node else carry.inbox, site)
+
+        own = (
+            () if deferred else drawn.noise,
+            carry.node,
+            carry.inbox if per_node else (),
+            () if mapped else sites.data,
+            *sites[1:],
+        )
+        nodes = jnp.arange(self.layout.nodes, dtype=jnp.int32)
+        if mapped:
+            return jax.lax.map(lambda arguments: at_node(*arguments), (nodes, own))
+        return jax.vmap(at_node)(nodes, own)
+
+    def _repeated(
+        self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays, per_node: bool
+    ) -> Carry:
+        """A phase that runs several times in a row, in some chains fewer times than in others."""
+        count = None if phase.count is None else self._over_chains(phase.count)(carry.hub)
+
+        def once(repetition: Array, carry: Carry) -> Carry:
+            here = Drawn(*jax.tree.map(lambda leaf: leaf[repetition], tuple(drawn)))
+            new, _, _, _ = self._phase(phase, here, carry, sites, per_node)
+            if count is None:
+                return new
+            runs = repetition < count
+
+            def keep(axis: int) -> Callable[[Array, Array], Array]:
+                return lambda after, before: jnp.where(_at_axis(runs, axis, after), after, before)
+
+            return Carry(
+                jax.tree.map(keep(1), new.node, carry.node),
+                jax.tree.map(keep(0), new.hub, carry.hub),
+                jax.tree.map(keep(1 if per_node else 0), new.inbox, carry.inbox),
+            )
+
+        bound = phase.repeat if count is None else jnp.max(count)
+        return jax.lax.fori_loop(0, bound, once, carry)
+
+    # --- what is recorded -----------------------------------------------------------------------
+
+    def _draw(self, carry: Carry) -> tuple[Array, Array | None]:
+        """The draw of each chain, and that of each node where nodes draw."""
+        draws = self.algorithm.draws
+        if draws.hub is not None:
+            return self._over_chains(draws.hub)(carry.hub, carry.inbox), None
+        if draws.node is None:
+            raise TypeError("Draws needs one of hub and node")
+        inbox = carry.inbox if self._inbox_per_node else self._everywhere(carry.inbox)
+        agents = jax.vmap(self._over_chains(draws.node))(carry.node, inbox)
+        return jnp.mean(agents, axis=0), agents
+
+    def _record(
+        self,
+        buffers: Buffers,
+        carry: Carry,
+        infos: tuple[dict[str, Array], dict[str, Array]],
+        slot: Array,
+        thin: Array,
+    ) -> Buffers:
+        draw, agents = self._draw(carry)
+        node_info, hub_info = infos
+
+        def put(buffer: Array, value: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(buffer, value, slot, 0)
+
+        def average(buffer: Array, value: Array) -> Array:
+            return buffer.at[slot].add(value.astype(buffer.dtype) / thin.astype(buffer.dtype))
+
+        return Buffers(
+            put(buffers.draws, draw),
+            None if buffers.agents is None or agents is None else put(buffers.agents, agents),
+            jax.tree.map(average, buffers.hub_info, hub_info),
+            jax.tree.map(average, buffers.node_info, node_info),
+        )
+
+    def buffers(self, carry: Carry, sites: SiteArrays, key: Array) -> Buffers:
+        """Empty buffers of one chunk."""
+        if self._shapes is None:
+            self._shapes = jax.eval_shape(self._recorded, carry, sites, key)
+        draw, agents, node_info, hub_info = self._shapes
+        slots = self.layout.slots + 1
+
+        def empty(shape: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((slots, *shape.shape), shape.dtype)
+
+        def averages(shape: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((slots, *shape.shape), jnp.result_type(float))
+
+        return Buffers(
+            empty(draw),
+            empty(agents) if self.algorithm.draws.agents else None,
+            jax.tree.map(averages, hub_info),
+            jax.tree.map(averages, node_info),
+        )
+
+    def _recorded(self, carry: Carry, sites: SiteArrays, key: Array) -> Any:
+        counter = Counter(jnp.int32(0), jnp.int32(0))
+        numbers = drawing.round_numbers(
+            self.algorithm.phases, drawing.ROUND, key, counter, self.layout
+        )
+        carry, infos = self._iteration(numbers, carry, sites)
+        return (*self._draw(carry), *infos)
+
+    def traffic(self, carry: Carry, sites: SiteArrays, key: Array) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+
+        def messages(carry: Carry, sites: SiteArrays, key: Array) -> list[Any]:
+            counter = Counter(jnp.int32(0), jnp.int32(0))
+            phases = self.algorithm.phases
+            numbers = drawing.round_numbers(phases, drawing.ROUND, key, counter, self.layout)
+            per_node, result = self._inbox_per_node, []
+            for phase, drawn in zip(phases, numbers, strict=True):
+                if phase.repeat > 1:
+                    drawn = Drawn(*jax.tree.map(lambda leaf: leaf[0], tuple(drawn)))
+                carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
+                per_node = exchanges.reply_per_node(phase, per_node)
+                result.append((outbox, carry.inbox))
+            return result
+
+        rounds = up = down = 0
+        shapes = jax.eval_shape(messages, carry, sites, key)
+        for phase, (outbox, reply) in zip(self.algorithm.phases, shapes, strict=True):
+            sizes = (_bytes(outbox) // self.layout.nodes, _bytes(reply))
+            here = exchanges.communication(phase.exchange, *sizes, self.layout.nodes)
+            rounds += phase.repeat * here[0]
+            up += phase.repeat * here[1]
+            down += phase.repeat * here[2]
+        return rounds, up, down
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _over_chains(
+        self, function: Callable[..., Any], axes: Any = 0, chains: int | None = None
+    ) -> Callable[..., Any]:
+        chains = self.layout.chains if chains is None else chains
+        return function if chains == 1 else jax.vmap(function, in_axes=axes)
+
+    def _everywhere(self, tree: PyTree) -> PyTree:
+        nodes = self.layout.nodes
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (nodes, *leaf.shape)), tree)
+
+    def _finite(self, outbox: PyTree) -> Array:
+        shape = (self.layout.nodes, self.layout.chains)
+        result = jnp.ones(shape, bool)
+        for leaf in jax.tree.leaves(outbox):
+            result &= jnp.all(jnp.isfinite(leaf).reshape(*shape, -1), axis=-1)
+        return result
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _at_axis(flag: Array, axis: int, like: Array) -> Array:
+    """``flag``, a scalar or (chains,), shaped so that its axis stands at ``axis`` of ``like``."""
+    if flag.ndim == 0:
+        return flag
+    return flag.reshape((1,) * axis + flag.shape + (1,) * (like.ndim - axis - 1))

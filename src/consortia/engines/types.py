@@ -1,0 +1,70 @@
+"""The values that a compiled program takes and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+
+
+class SiteArrays(NamedTuple):
+    """All sites' data and numbers, node axis first: the arguments behind `Site`."""
+
+    data: PyTree
+    sizes: Array
+    weights: Array
+    prior_shares: Array
+    fitted: PyTree
+
+
+class Carry(NamedTuple):
+    """What an iteration needs from the one before it."""
+
+    node: PyTree
+    hub: PyTree
+    inbox: PyTree
+
+
+class Buffers(NamedTuple):
+    """What is recorded of a chunk, slot axis first; the last slot is for a block in progress."""
+
+    draws: Array
+    agents: Array | None
+    hub_info: PyTree
+    node_info: PyTree
+
+
+class Window(NamedTuple):
+    """Which rounds a call runs and where their draws go; int32 scalars.
+
+    Round r is recorded in slot (r − origin) // thin, so that the last round of each block stays.
+    """
+
+    first: Any
+    stop: Any
+    origin: Any
+    thin: Any
+    warmup: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What fixes the compiled program beside the algorithm and the shapes.
+
+    Attributes:
+        nodes: number of sites.
+        chains: number of independent chains.
+        map_nodes: run the sites one after the other (for large gradients) or batched.
+        block: rounds whose random numbers are drawn at once.
+        slots: kept draws that fit in the buffers of one chunk.
+    """
+
+    nodes: int
+    chains: int
+    map_nodes: bool
+    block: int
+    slots: int

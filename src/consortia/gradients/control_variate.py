@@ -1,0 +1,38 @@
+"""A control variate: the difference of one oracle at two points, with the same numbers."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from consortia.base import Site
+from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+
+
+def control_variate(
+    oracle: GradientOracle,
+    anchor: Array,
+    exact_at_anchor: Array,
+    replacement: Array,
+    active: Array,
+) -> GradientOracle:
+    """∇U_c(θ) − ∇U_c(a) + G, with the same rows at θ and at the anchor a.
+
+    Args:
+        oracle: the estimate of ∇U_c.
+        anchor: a, (d,).
+        exact_at_anchor: ∇U_c(a), (d,); saves an evaluation when the oracle is deterministic.
+        replacement: G, (d,), what the difference is added to: the exact ∇U_c(a) for a plain
+            control variate, w_c ∇U(a) for the de-biased federated force.
+        active: boolean scalar; False leaves the oracle as it is (there is no anchor yet).
+    """
+
+    def bind(site: Site) -> Evaluate:
+        inner = oracle.bind(site)
+
+        def evaluate(numbers: PyTree, position: Array) -> Array:
+            at_anchor = exact_at_anchor if oracle.deterministic else inner(numbers, anchor)
+            return inner(numbers, position) + jnp.where(active, replacement - at_anchor, 0)
+
+        return evaluate
+
+    return oracle._replace(bind=bind)

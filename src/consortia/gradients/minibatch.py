@@ -1,0 +1,37 @@
+"""The minibatch gradient of a site's potential."""
+
+from __future__ import annotations
+
+import jax
+
+from consortia.base import Site
+from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.numbers import Numbers
+from consortia.target import Target
+
+
+def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> GradientOracle:
+    """−(n_c/B) Σ_{i∈batch} ∇log p(z_i|θ) − λ_c ∇log p(θ), unbiased for ∇U_c(θ).
+
+    Several draws of one evaluation are one batch of draws × B rows, which is their average.
+
+    Args:
+        target: the posterior.
+        batch_size: B, rows a draw.
+        replace: draw the B rows with replacement (fast) or as a uniform subset of the site.
+    """
+
+    def declare(rng: Numbers, stream: str, shape: tuple[int, ...]) -> Array:
+        return rng.bits(f"{stream}/rows", (*shape, batch_size))
+
+    def prepare(numbers: PyTree, site: Site) -> PyTree:
+        return site.index(numbers, replace=replace)
+
+    def bind(site: Site) -> Evaluate:
+        def evaluate(numbers: PyTree, position: Array) -> Array:
+            rows = site.rows(numbers.reshape(-1))
+            return jax.grad(target.batch_potential)(position, rows, site)
+
+        return evaluate
+
+    return GradientOracle(declare, prepare, bind)

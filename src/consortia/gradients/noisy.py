@@ -1,0 +1,41 @@
+"""A gradient with Gaussian noise of a stated variance."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+
+from consortia.base import Site
+from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.numbers import Numbers
+
+
+def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOracle:
+    """Adds N(0, variance · w_c² I) to each draw of an estimate of ∇U_c.
+
+    In units of ∇f_c = ∇U_c / w_c, the scale in which federated averaging states it, the noise has
+    ``variance`` per coordinate.
+    """
+    scale = math.sqrt(variance)
+
+    def declare(rng: Numbers, stream: str, shape: tuple[int, ...]) -> PyTree:
+        return oracle.numbers(rng, stream, shape), rng.normal(
+            f"{stream}/noise", (*shape, dimension)
+        )
+
+    def prepare(numbers: PyTree, site: Site) -> PyTree:
+        inner, noise = numbers
+        weight = jnp.asarray(site.weight, noise.dtype)
+        return oracle.prepare(inner, site), scale * weight * noise
+
+    def bind(site: Site) -> Evaluate:
+        inner_evaluate = oracle.bind(site)
+
+        def evaluate(numbers: PyTree, position: Array) -> Array:
+            inner, noise = numbers
+            return inner_evaluate(inner, position) + jnp.mean(noise, axis=0)
+
+        return evaluate
+
+    return GradientOracle(declare, prepare, bind)

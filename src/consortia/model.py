@@ -1,0 +1,42 @@
+"""A Bayesian model: a log-prior and one log-likelihood value per row of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+PyTree = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    r"""A posterior density given by additive pieces, over any pytree of floating parameters.
+
+    .. math:: \log\pi(\theta) = \log p(\theta) + \sum_i \log p(z_i \mid \theta) + \text{const}
+
+    Nothing is averaged and nothing is divided by the number of rows: both pieces are at full
+    scale, and the library sums the rows of a site (or rescales a minibatch of them) itself.
+
+    Args:
+        log_prior: ``log_prior(params) -> scalar``. ``None`` means a flat prior (a warning says so).
+        log_likelihood: ``log_likelihood(params, batch) -> (rows,)``, one value per row of the
+            batch, whatever the number of rows. A batch is a pytree of arrays of the same structure
+            as a site's data, with a leading row axis. Returning a sum is refused: it would break
+            minibatch scaling without a sign.
+        init: the parameters to start from: a pytree of floating arrays, or a function of a JAX
+            key that returns one (each chain gets its own key).
+        predict: optional, ``predict(params, batch) -> (rows, ...)``; class probabilities
+            ``(rows, classes)`` for a classifier, the mean ``(rows,)`` for a regression. Needed by
+            `consortia.predict` only.
+        check: optional, ``check(batch) -> str | None``, called on the host with every site's
+            NumPy arrays before anything is compiled; returns what is wrong with them.
+
+    Models compare by identity: two models are equal when they are one object.
+    """
+
+    log_prior: Callable[[PyTree], Any] | None
+    log_likelihood: Callable[[PyTree, PyTree], Any]
+    init: PyTree
+    predict: Callable[[PyTree, PyTree], Any] | None = None
+    check: Callable[[PyTree], str | None] | None = None

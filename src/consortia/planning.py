@@ -1,0 +1,117 @@
+"""What will run where, said before it starts, and the record of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from consortia import results, validation
+from consortia.algorithms import registry
+from consortia.base import Method, Plan
+from consortia.running import Length
+from consortia.sites import Sites
+from consortia.target import Target
+
+
+def plan_of(
+    run: Any, carry: Any, sites: Sites, method: Method, target: Target, engine: str, length: Length
+) -> Plan:
+    """The plan of a run that is ready to start."""
+    layout, chains = run.layout, run.layout.chains
+    rounds, up, down = run.traffic(carry)
+    memory = run.memory(carry)
+    kept = length.rounds // length.thin * chains * target.dimension * target.dtype.itemsize
+    entry = registry.ALGORITHMS[method.name]
+    sizes = np.asarray(sites.sizes)
+    used = jax.devices()[0]
+    devices = f"1 of {len(jax.devices())} ({used.device_kind}, {used.platform})"
+    order = "one after the other" if layout.map_nodes else "batched"
+    rows = f"{sizes.min()} rows each"
+    if sizes.min() != sizes.max():
+        rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
+    lines = [
+        ("algorithm", f"{method.name}: samples {entry.samples}"),
+        ("bias", entry.bias),
+        ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
+        ("chains", f"{chains}, batched" if chains > 1 else "1"),
+        ("parameters", f"{target.dimension}, {target.dtype}"),
+        ("rounds", _rounds(length)),
+        ("engine", f"{engine}, devices: {devices}; random numbers in blocks of {layout.block}"),
+        (
+            "memory",
+            ", ".join(f"{name} {_size(value)}" for name, value in memory.items())
+            + f"; kept draws {_size(kept)}",
+        ),
+        (
+            "network",
+            f"{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
+            f"{_size(up)} up and {_size(down)} down",
+        ),
+    ]
+    notes = validation.precision_notes(sites)
+    if sites.padding_factor > 4:
+        notes.append(
+            f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
+            "times their size, and so do full-batch gradients."
+        )
+    return Plan(tuple(lines), tuple(notes), up, down, rounds)
+
+
+def _rounds(length: Length) -> str:
+    text = f"{length.rounds}"
+    if length.warmup:
+        text += f" after {length.warmup} of warm-up"
+    return text + (f", every {length.thin}th draw kept" if length.thin > 1 else ", each draw kept")
+
+
+def _size(value: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def record_of(
+    run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
+) -> dict[str, Any]:
+    """What a run's result says about how it was made."""
+    entry = registry.ALGORITHMS[method.name]
+    return {
+        "algorithm": method.name,
+        "parameters": method.parameters(),
+        "samples": entry.samples,
+        "bias": entry.bias,
+        "seed": seed,
+        "chains": run.layout.chains,
+        "rounds": length.rounds,
+        "warmup": length.warmup,
+        "thin": length.thin,
+        "engine": engine,
+        "node_mode": "map" if run.layout.map_nodes else "vmap",
+        "block": run.layout.block,
+        "devices": [f"{device.platform}:{device.id}" for device in jax.devices()[:1]],
+        "x64": bool(jax.config.jax_enable_x64),
+        "graph": "star",
+        "participation": "full",
+        "staleness": 0,
+        "sites": list(sites.names),
+        "site_rows": [int(size) for size in sites.sizes],
+        "versions": results.versions(),
+    }
+
+
+def cost_of(plan: Plan, method: Method, sites: Sites, chains: int, done: int) -> dict[str, Any]:
+    """What ``done`` iterations of all chains have cost."""
+    cost = method.cost(np.asarray(sites.sizes, np.int64))
+    return {
+        "iterations_run": done,
+        "communication_rounds": plan.communication_rounds * done,
+        "bytes_up": plan.bytes_up * done,
+        "bytes_down": plan.bytes_down * done,
+        "bytes_sent": (plan.bytes_up + plan.bytes_down) * done,
+        "gradients": cost.gradients * chains * done,
+        "row_gradients": cost.row_gradients * chains * done,
+    }

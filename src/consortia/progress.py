@@ -1,0 +1,120 @@
+"""Progress of a run: a live bar on a terminal, JSON lines elsewhere; both on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress(Protocol):
+    """What the run loop tells about itself."""
+
+    def __enter__(self) -> Progress: ...
+
+    def __exit__(self, *details: Any) -> None: ...
+
+    def update(self, rounds: int, kept: int) -> None:
+        """So many rounds are done (warm-up included) and so many draws kept."""
+        ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        return None
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Nothing."""
+
+
+class Lines:
+    """One JSON object a line, at most one in ten seconds, and one at the end."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
+        self._started = self._last = time.monotonic()
+        self._state: dict[str, Any] = {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state:
+            self._print()
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Prints when the last line is old enough."""
+        now = time.monotonic()
+        self._state = {
+            "algorithm": self._name,
+            "rounds": rounds,
+            "of": self._total,
+            "draws": kept,
+            "seconds": round(now - self._started, 2),
+        }
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._print()
+            self._last = now
+
+    def _print(self) -> None:
+        print(json.dumps(self._state), file=sys.stderr, flush=True)
+
+
+class Bar:
+    """A live bar with rounds a second and the time that remains."""
+
+    def __init__(self, name: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} rounds, {task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("elapsed,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task(name, total=total, rate="compiling")
+        self._started: tuple[float, int] | None = None
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._bar.stop()
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Moves the bar."""
+        now = time.monotonic()
+        rate = "compiled"
+        if self._started is None:
+            self._started = (now, rounds)
+        elif now > self._started[0]:
+            rate = f"{(rounds - self._started[1]) / (now - self._started[0]):,.0f}/s"
+        self._bar.update(self._task, completed=rounds, rate=rate)
+
+
+def progress_of(name: str, total: int, *, show: bool) -> Progress:
+    """A bar when standard error is a terminal, JSON lines when not, nothing when not asked for."""
+    if not show:
+        return Silent()
+    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total)

@@ -1,0 +1,370 @@
+"""The step sizes that the papers prescribe, each with its theorem and with what it leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from consortia.errors import InputError
+from consortia.schedules.values import Polynomial, Stages, number, positive, whole
+
+# --- FA-HMC --------------------------------------------------------------------------------------
+
+
+def fa_hmc_stages(initial: float, first_stage: int) -> Stages:
+    r"""Stages for FA-HMC: each twice as long as the one before, with a step size √2 times smaller.
+
+    .. math:: t_s = 2^{s-1} t_1, \qquad \eta_s = \eta_1 / 2^{(s-1)/2}, \qquad s = 1, 2, \dots
+
+    It removes the factor :math:`\log(d/\epsilon^2)` from the iterations that reach a distance
+    :math:`\epsilon`, for strongly convex, smooth clients.
+
+    Not guaranteed: anything when :math:`\eta_1` is not of the order that the proof asks for; the
+    gain is a logarithm in an upper bound. The proof counts local iterations; a schedule counts
+    synchronisations, so the first stage lasts :math:`t_1 / T` of them (`fa_hmc_first_stage`).
+
+    Args:
+        initial: :math:`\eta_1`.
+        first_stage: length of the first stage in synchronisations.
+
+    Example:
+        >>> from consortia.schedules import evaluate
+        >>> print(evaluate(fa_hmc_stages(0.1, 2), range(8)).round(4))
+        [0.1    0.1    0.0707 0.0707 0.0707 0.0707 0.05   0.05  ]
+
+    Source: Liang et al., "Bayesian federated learning with Hamiltonian Monte Carlo" (2024),
+    proposition 4.5 and its general form J.1 (the stages printed there are its case a = 4).
+    """
+    return Stages(initial, first_stage)
+
+
+def fa_hmc_first_stage(
+    step_size: float, *, leapfrog_steps: int, local_steps: int, strong_convexity: float
+) -> int:
+    r"""Length of the first stage: the distance to the target shrinks, squared, by a factor 8.
+
+    .. math:: \frac{t_1}{T} = \left\lceil \frac{\log 8}{-T \log(1 - \mu (K\eta_1)^2 / 4)}
+        \right\rceil
+
+    Not guaranteed: that μ is the rate of this posterior; a μ that is too large ends the stage
+    before the start is forgotten.
+
+    Args:
+        step_size: :math:`\eta_1`.
+        leapfrog_steps: K.
+        local_steps: T.
+        strong_convexity: μ, the smallest curvature of every :math:`f_c = U_c / w_c`.
+
+    Returns:
+        The length in synchronisations.
+
+    Source: Liang et al. (2024), proposition J.1.
+    """
+    length = whole(leapfrog_steps, "leapfrog_steps") * positive(step_size, "step_size")
+    shrink = positive(strong_convexity, "strong_convexity") * length**2 / 4.0
+    if shrink >= 1.0:
+        raise InputError(
+            f"step_size: μ (Kη)² / 4 = {shrink:.4g}, but the bound holds below 1 only; lower "
+            "step_size or leapfrog_steps"
+        )
+    rounds = math.log(8.0) / (-whole(local_steps, "local_steps") * math.log1p(-shrink))
+    return max(1, math.ceil(rounds))
+
+
+def fa_hmc_step_size(
+    *,
+    smoothness: float,
+    dimension: int,
+    accuracy: float,
+    leapfrog_steps: int,
+    local_steps: int,
+    weights: Sequence[float] | np.ndarray,
+    momentum_correlation: float = 1.0,
+    gradient_noise: float = 0.0,
+    constant: float = 1.0,
+) -> float:
+    r"""The constant step size of FA-HMC for a given distance to the target.
+
+    .. math:: (K\eta)^2 = \gamma = C \min\left\{\frac1L, \frac{\epsilon}{T\sqrt d},
+        \frac{\epsilon^2}{d T^2 (1-\rho) N},
+        \frac{\epsilon^2 K}{d \sum_c w_c^2 \sigma_g^2}\right\},
+        \qquad \sigma_g^2 = \frac{\sigma^2}{L}
+
+    Then :math:`W_2 \le \epsilon` after :math:`\tilde O(d \log(d/\epsilon^2)/\epsilon^2 \cdot
+    T^2(\gamma + (1-\rho)N) + \dots)` local iterations, for strongly convex, smooth clients.
+
+    Not guaranteed: the constant. The theorem says that some C exists, which depends on L, L/μ and
+    the Lipschitz constant of the Hessian; 1 is a guess, above which even the first bound,
+    :math:`K\eta \le 1/\sqrt L`, fails. The exact laws in `consortia.oracles` show what a step size
+    does.
+
+    Args:
+        smoothness: L, the largest curvature of every :math:`f_c = U_c / w_c`.
+        dimension: d.
+        accuracy: ε, the distance :math:`W_2` to reach, in units of the parameters.
+        leapfrog_steps: K.
+        local_steps: T.
+        weights: :math:`w_c`, one for each of the N clients.
+        momentum_correlation: ρ.
+        gradient_noise: σ², variance per coordinate of a client's stochastic gradient of f_c.
+        constant: C.
+
+    Source: Liang et al. (2024), theorem 4.1 (its assumption 3.4 bounds the trace of the gradient's
+    covariance by :math:`\sigma_g^2 L d`).
+    """
+    share = _weights(weights)
+    l_, d = positive(smoothness, "smoothness"), whole(dimension, "dimension")
+    eps, k = positive(accuracy, "accuracy"), whole(leapfrog_steps, "leapfrog_steps")
+    t = whole(local_steps, "local_steps")
+    private = 1.0 - number(momentum_correlation, "momentum_correlation", least=0.0, most=1.0)
+    noise = float(np.sum(share**2)) * number(gradient_noise, "gradient_noise", least=0.0) / l_
+    bounds = [1.0 / l_, eps / (t * math.sqrt(d))]
+    if private > 0.0:
+        bounds.append(eps**2 / (d * t**2 * private * share.size))
+    if noise > 0.0:
+        bounds.append(eps**2 * k / (d * noise))
+    return math.sqrt(positive(constant, "constant") * min(bounds)) / k
+
+
+class CorrelatedSettings(NamedTuple):
+    """What `fa_hmc_correlated` prescribes.
+
+    Attributes:
+        step_size: η.
+        momentum_correlation: ρ, the smallest that keeps the rate.
+        gradient_noise: σ², the largest variance per coordinate of a gradient that keeps the rate.
+    """
+
+    step_size: float
+    momentum_correlation: float
+    gradient_noise: float
+
+
+def fa_hmc_correlated(
+    *,
+    smoothness: float,
+    dimension: int,
+    accuracy: float,
+    leapfrog_steps: int,
+    local_steps: int,
+    clients: int,
+    constant: float = 1.0,
+    correlation_constant: float = 1.0,
+    noise_constant: float = 1.0,
+) -> CorrelatedSettings:
+    r"""FA-HMC's settings for nearly common momenta and nearly exact gradients, and the fast rate.
+
+    .. math:: \gamma = (K\eta)^2 = C \min\left\{\frac1L, \frac{\epsilon}{T\sqrt d}\right\}, \qquad
+        \rho = 1 - C_\rho \frac{\gamma}{N}, \qquad \sigma^2 = L \sigma_g^2 = C_g L K \gamma
+
+    Then :math:`W_2 \le \epsilon` after :math:`O(\sqrt d \log(d/\epsilon^2)/\epsilon)`
+    synchronisations, whatever T.
+
+    Not guaranteed: the three constants, of which the proposition says only that they exist. In
+    units where L is far from 1, the one of ρ is not of order one.
+
+    Args:
+        smoothness: L, the largest curvature of every :math:`f_c = U_c / w_c`.
+        dimension: d.
+        accuracy: ε, the distance :math:`W_2` to reach, in units of the parameters.
+        leapfrog_steps: K.
+        local_steps: T.
+        clients: N.
+        constant: C.
+        correlation_constant: :math:`C_\rho`; ρ is cut at 0.
+        noise_constant: :math:`C_g`.
+
+    Source: Liang et al. (2024), proposition 4.3.
+    """
+    n, k = whole(clients, "clients"), whole(leapfrog_steps, "leapfrog_steps")
+    step_size = fa_hmc_step_size(
+        smoothness=smoothness,
+        dimension=dimension,
+        accuracy=accuracy,
+        leapfrog_steps=k,
+        local_steps=local_steps,
+        weights=np.full(n, 1.0 / n),
+        constant=constant,
+    )
+    gamma = (k * step_size) ** 2
+    correlation = 1.0 - positive(correlation_constant, "correlation_constant") * gamma / n
+    noise = positive(noise_constant, "noise_constant") * smoothness * k * gamma
+    return CorrelatedSettings(step_size, max(0.0, correlation), noise)
+
+
+def _weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
+    array = np.asarray(weights, dtype=np.float64)
+    if (
+        array.ndim != 1
+        or not array.size
+        or not np.all(array > 0.0)
+        or abs(array.sum() - 1.0) > 1e-6
+    ):
+        raise InputError(
+            f"weights: got {weights!r}; give one positive weight per client, of sum one"
+        )
+    return array
+
+
+# --- stale gradients -----------------------------------------------------------------------------
+
+
+def stale_error_step_size(iterations: int, *, staleness: float, constant: float) -> float:
+    r"""The step size that minimises the mean squared error's bound under stale gradients.
+
+    .. math:: h = C \tau^{-2/3} L^{-1/3}
+
+    It balances the terms :math:`1/(Lh)` and :math:`\tau^2 h^2` of the bound on the mean squared
+    error of an average over L updates; at it the error is of order :math:`(\tau/L)^{2/3}`.
+
+    Not guaranteed: stability. The constant holds the scale of the log-density: with the paper's
+    own experiment (C = 1/30, 1,000 rows) on a density at full scale every chain diverges. The
+    bound also drops the term of the integrator's order, so it says nothing without staleness.
+
+    Args:
+        iterations: L, accepted updates in total.
+        staleness: τ, the largest delay of a gradient in updates, above zero.
+        constant: C, not given by the theorem.
+
+    Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
+    theorem 3 and sections 4 and 5.1.
+    """
+    tau, total = positive(staleness, "staleness"), whole(iterations, "iterations")
+    return positive(constant, "constant") * tau ** (-2.0 / 3.0) * total ** (-1.0 / 3.0)
+
+
+def stale_variance_step_size(iterations: int, *, order: int, constant: float) -> float:
+    r"""The step size that minimises the variance's bound, whatever the staleness.
+
+    .. math:: h = C L^{-1/(2K+1)}
+
+    The variance of an average over L updates is then of order :math:`L^{-2K/(2K+1)}`, and so it
+    falls in proportion to that power of the number of workers.
+
+    Not guaranteed: the bias, which grows with the staleness and is not in the variance. With many
+    workers it decides the error; use `stale_error_step_size` for that.
+
+    Args:
+        iterations: L, accepted updates in total.
+        order: K of the integrator: 1 for SGLD and the Euler scheme, 2 for a symmetric splitting.
+        constant: C, not given by the corollary.
+
+    Source: Chen et al. (2016), theorem 4 and corollary 5.
+    """
+    power = -1.0 / (2 * whole(order, "order") + 1)
+    return positive(constant, "constant") * whole(iterations, "iterations") ** power
+
+
+# --- gossip --------------------------------------------------------------------------------------
+
+
+def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) -> float:
+    r"""The step size of DE-SGLD for a budget of K iterations.
+
+    .. math:: \eta = \frac{c \log\sqrt K}{\mu K}
+
+    The average over the agents is then within :math:`O(\sqrt{\log K / K})` of the target in
+    :math:`W_2`, with constants from the graph, the dimension and the gradients' noise.
+
+    Not guaranteed: the theorem's own condition
+    :math:`\eta < \min\{(1+\lambda_{\min}(W))/L, 1/(L+\mu)\}`, which small budgets break (check it
+    with the exact law); and a single agent, whose spread stays of order √η.
+
+    Args:
+        budget: K, at least 2.
+        strong_convexity: μ, the smallest curvature of every agent's :math:`f_i`.
+        constant: c, above 1.
+
+    Source: Gürbüzbalaban, Gao, Hu, Zhu, "Decentralized stochastic gradient Langevin dynamics and
+    Hamiltonian Monte Carlo" (2021), theorem 1 and the discussion after it.
+    """
+    c = positive(constant, "constant")
+    if c <= 1.0:
+        raise InputError(f"constant: got {constant!r}; the bound needs a constant above 1")
+    k = whole(budget, "budget", least=2)
+    return c * 0.5 * math.log(k) / (positive(strong_convexity, "strong_convexity") * k)
+
+
+def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float) -> float:
+    r"""The step size of DE-SGHMC for a budget of K iterations.
+
+    .. math:: \eta = \sqrt{\frac{c \log\sqrt K}{\mu K}}
+
+    Not guaranteed: the theorem's conditions, among them a friction of nearly 1/η, under which the
+    method is all but DE-SGLD with the step η²; settings that work well in practice violate them.
+
+    Args:
+        budget: K, at least 2.
+        strong_convexity: μ, the smallest curvature of every agent's :math:`f_i`.
+        constant: c, above 1.
+
+    Source: Gürbüzbalaban et al. (2021), theorem 7 and the discussion after it.
+    """
+    return math.sqrt(
+        de_sgld_step_size(budget, strong_convexity=strong_convexity, constant=constant)
+    )
+
+
+class DecentralizedULASchedules(NamedTuple):
+    r"""What `decentralized_ula` prescribes.
+
+    Attributes:
+        step_size: :math:`\alpha_t`, of the gradient and the noise.
+        consensus: :math:`\beta_t`, of the pull towards the neighbours.
+    """
+
+    step_size: Polynomial
+    consensus: Polynomial
+
+
+def decentralized_ula(
+    step_size: float,
+    consensus: float = 0.48,
+    *,
+    step_size_power: float = 0.55,
+    consensus_power: float = 0.01,
+    step_size_offset: float = 230.0,
+    consensus_offset: float = 230.0,
+) -> DecentralizedULASchedules:
+    r"""The two schedules of decentralized unadjusted Langevin.
+
+    .. math:: \alpha_t = \frac{\alpha_0}{(t + b_1)^{\delta_2}}, \qquad
+        \beta_t = \frac{\beta_0}{(t + b_2)^{\delta_1}}, \qquad
+        1 > \delta_2 > \tfrac12 + \delta_1
+
+    The condition makes the agents agree faster than they move. Defaults are the published ones.
+
+    Not guaranteed: stability of the consensus step, which needs
+    :math:`\beta_t \lambda_{\max} < 2` for the graph's Laplacian (a complete graph of five agents
+    breaks it at the default); and a mean without bias, since there is no gradient tracking.
+
+    Args:
+        step_size: :math:`\alpha_0`. It is *not* the first step, :math:`\alpha_0 b_1^{-\delta_2}`.
+        consensus: :math:`\beta_0`.
+        step_size_power: :math:`\delta_2`.
+        consensus_power: :math:`\delta_1`, at least 0.
+        step_size_offset: :math:`b_1`.
+        consensus_offset: :math:`b_2`.
+
+    Raises:
+        InputError: the condition on the powers fails.
+
+    Source: Kungurtsev, Cobb, Javidi, Jalaian, "Decentralized Bayesian learning with
+    Metropolis-adjusted Hamiltonian Monte Carlo" (2023), appendix 2, after Parayil et al. (2020).
+    """
+    fast = number(step_size_power, "step_size_power")
+    slow = number(consensus_power, "consensus_power", least=0.0)
+    if not 1.0 > fast > 0.5 + slow:
+        raise InputError(
+            f"step_size_power: got {fast:g} with consensus_power {slow:g}; the agents agree only "
+            f"with step_size_power between {0.5 + slow:g} and 1"
+        )
+    first = positive(step_size_offset, "step_size_offset")
+    second = positive(consensus_offset, "consensus_offset")
+    return DecentralizedULASchedules(
+        Polynomial(positive(step_size, "step_size") * first**-fast, first, fast),
+        Polynomial(positive(consensus, "consensus") * second**-slow, second, slow),
+    )

@@ -1,0 +1,285 @@
+"""Schedules as values, and the ways to make and to evaluate one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+
+Schedule = Callable[[Any], jax.Array]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same step size at every iteration, see `consortia.schedules.constant`."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _keep(self, value=positive(self.value, "step_size"))
+
+    def __call__(self, iteration: Any) -> jax.Array:
+        """The step size, of the shape of ``iteration``."""
+        return jnp.full(_counts(iteration).shape, self.value, _float_type())
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """``initial * (offset / (offset + t)) ** power`` at iteration t, see `polynomial`."""
+
+    initial: float
+    offset: float
+    power: float
+
+    def __post_init__(self) -> None:
+        _keep(
+            self,
+            initial=positive(self.initial, "initial"),
+            offset=positive(self.offset, "offset"),
+            power=number(self.power, "power", least=0.0),
+        )
+
+    @property
+    def sum_diverges(self) -> bool:
+        """Whether Σ h_t = ∞: the chain can reach everywhere."""
+        return self.power <= 1.0
+
+    @property
+    def squares_summable(self) -> bool:
+        """Whether Σ h_t² < ∞: the noise of the gradients dies out."""
+        return self.power > 0.5
+
+    @property
+    def satisfies_annealing_conditions(self) -> bool:
+        """Whether Σ h_t = ∞ and Σ h_t² < ∞, that is ½ < power ≤ 1."""
+        return self.sum_diverges and self.squares_summable
+
+    def __call__(self, iteration: Any) -> jax.Array:
+        """The step size, of the shape of ``iteration``."""
+        t = _counts(iteration).astype(_float_type())
+        return self.initial * (self.offset / (self.offset + t)) ** self.power
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages of doubling length and a step size that falls by √2, see `fa_hmc_stages`."""
+
+    initial: float
+    first_stage: int
+
+    def __post_init__(self) -> None:
+        _keep(
+            self,
+            initial=positive(self.initial, "initial"),
+            first_stage=whole(self.first_stage, "first_stage"),
+        )
+
+    def __call__(self, iteration: Any) -> jax.Array:
+        """The step size, of the shape of ``iteration``."""
+        # Stage s starts at first_stage * (2^(s-1) - 1), so s - 1 is the position of the highest
+        # bit of t // first_stage + 1; a floating logarithm would be wrong at the boundaries.
+        # An iteration beyond 2^31 - 2 cannot be counted here.
+        stages = _counts(iteration).astype(jnp.int32) // jnp.int32(self.first_stage)
+        earlier = jnp.int32(31) - jax.lax.clz(stages + jnp.int32(1))
+        return self.initial * jnp.exp2(-0.5 * earlier.astype(_float_type()))
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """One step size for each iteration; beyond its ``length`` it is NaN, never a repeated value."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        array = _table(self.values, "step_size")
+        _keep(self, values=tuple(array.tolist()))
+
+    @property
+    def length(self) -> int:
+        """Number of iterations that have a value."""
+        return len(self.values)
+
+    def __call__(self, iteration: Any) -> jax.Array:
+        """The step size, of the shape of ``iteration``."""
+        table = jnp.asarray(self.values, _float_type())
+        return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
+
+
+def constant(value: float) -> Constant:
+    r"""The same step size at every iteration.
+
+    .. math:: h_t = h
+
+    Not guaranteed: that the bias vanishes. Every uncorrected method keeps, at a constant step
+    size, a bias of some power of it, which more iterations do not remove.
+    """
+    return Constant(value)
+
+
+def polynomial(initial: float, offset: float, power: float) -> Polynomial:
+    r"""A step size that falls with a power of the iteration.
+
+    .. math:: h_t = h_0 \left(\frac{b}{b + t}\right)^{p}, \qquad t = 0, 1, \dots
+
+    With :math:`\tfrac12 < p \le 1` it satisfies :math:`\sum h_t = \infty` and
+    :math:`\sum h_t^2 < \infty`, under which annealed stochastic gradient Langevin dynamics is
+    asymptotically exact; `Polynomial.satisfies_annealing_conditions` says so. The conditions are
+    about the step of the *diffusion*: where that is η²/2 (`fa_hmc`, `fa_ld`), ¼ < p ≤ ½ is needed.
+
+    Not guaranteed: any accuracy after finitely many iterations; exactness of averages that weigh
+    all iterations equally (weigh by the step size); the absence of a heterogeneity bias.
+
+    Args:
+        initial: :math:`h_0`, the step size at iteration 0.
+        offset: b, about how many iterations pass before the step size starts to fall.
+        power: p ≥ 0.
+
+    Source: the conditions are those of El Mekkaoui, Mesquita, Blomstedt and Kaski, "Federated
+    stochastic gradient Langevin dynamics", section 2, after Welling and Teh (2011).
+    """
+    return Polynomial(initial, offset, power)
+
+
+def as_schedule(
+    value: float | Sequence[float] | np.ndarray | jax.Array | Schedule, name: str = "step_size"
+) -> Schedule:
+    """A schedule from a number, from one value for each iteration, or from a function.
+
+    Args:
+        value: a positive number (becomes `Constant`), a one-dimensional array or sequence of
+            positive numbers (becomes `Tabulated`, whose ``length`` the caller compares with the
+            number of iterations), or a function of the iteration, which is returned as it is. A
+            function runs inside a compiled loop: it must be written in ``jax.numpy``.
+        name: the argument's name in messages.
+
+    Raises:
+        InputError: a number is not positive and finite, or ``value`` is none of the three.
+
+    Example:
+        >>> as_schedule(0.1)
+        Constant(value=0.1)
+        >>> as_schedule([0.2, 0.1]).length
+        2
+    """
+    if callable(value):
+        return value
+    array = _array(value, name)
+    if array.ndim == 0:
+        return Constant(positive(array.item(), name))
+    return Tabulated(tuple(_table(array, name).tolist()))
+
+
+def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_size") -> np.ndarray:
+    """The step sizes at these iterations, on the host.
+
+    Args:
+        schedule: any function of the iteration, see `as_schedule`.
+        iterations: iterations, counted from 0; also a ``range`` or an array.
+        name: the argument's name in messages.
+
+    Returns:
+        Step sizes in JAX's default float type, ``(len(iterations),)``.
+
+    Raises:
+        InputError: the schedule cannot be traced, does not return one number for each iteration,
+            or returns one that is not positive and finite.
+    """
+    wanted = np.asarray(list(iterations), dtype=np.int32)
+    try:
+        values = jax.vmap(schedule)(jnp.asarray(wanted))
+    except jax.errors.ConcretizationTypeError as error:
+        raise InputError(
+            f"{name}: the function needs the value of the iteration while it is compiled; "
+            "choose with jnp.where instead of if, or give an array"
+        ) from error
+    result = np.asarray(values)
+    if result.shape != wanted.shape or not np.issubdtype(result.dtype, np.floating):
+        raise InputError(
+            f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
+            "one iteration; return one floating number"
+        )
+    wrong = ~(np.isfinite(result) & (result > 0.0))
+    if np.any(wrong):
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{name}: {result[first]} at iteration {wanted[first]}; step sizes must be positive "
+            "and finite at every iteration of the run"
+        )
+    return result
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def number(value: Any, name: str, *, least: float = -math.inf, most: float = math.inf) -> float:
+    """One finite number between two bounds, as a Python float, or an `InputError`."""
+    array = _array(value, name)
+    if array.ndim or not np.isfinite(array) or not least <= array <= most:
+        raise InputError(f"{name}: got {value!r}; give one finite number in [{least:g}, {most:g}]")
+    return float(array)
+
+
+def positive(value: Any, name: str) -> float:
+    """One finite number above zero, as a Python float, or an `InputError`."""
+    array = _array(value, name)
+    if array.ndim or not np.isfinite(array) or not array > 0.0:
+        raise InputError(f"{name}: got {value!r}; give one finite number above zero")
+    return float(array)
+
+
+def whole(value: Any, name: str, *, least: int = 1) -> int:
+    """A whole number of at least ``least``, as a Python int, or an `InputError`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name}: got {value!r}; give a whole number of at least {least}")
+    return int(value)
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of unlike length
+        raise InputError(f"{name}: got {value!r}; give numbers") from error
+    # A complex, a truth value or a text is no step size, though it could be read as one.
+    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+        raise InputError(
+            f"{name}: got {value!r}; give a number, an array with a value for each iteration, or "
+            "a function of the iteration"
+        )
+    return array.astype(np.float64)
+
+
+def _table(values: Any, name: str) -> np.ndarray:
+    array = _array(values, name)
+    if array.ndim != 1 or not array.size:
+        raise InputError(f"{name}: shape {array.shape}; give one value for each iteration, (n,)")
+    wrong = ~(np.isfinite(array) & (array > 0.0))
+    if np.any(wrong):
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{name}: {array[first]} at iteration {first}; give positive, finite numbers"
+        )
+    return array
+
+
+def _keep(schedule: Any, **fields: Any) -> None:
+    """Store checked Python numbers, so that schedules compare and hash by value."""
+    for field, value in fields.items():
+        object.__setattr__(schedule, field, value)
+
+
+def _counts(iteration: Any) -> jax.Array:
+    counts = jnp.asarray(iteration)
+    if not jnp.issubdtype(counts.dtype, jnp.integer):
+        raise InputError(f"iteration: got {counts.dtype}; a schedule is called with whole numbers")
+    return counts
+
+
+def _float_type() -> Any:
+    return jnp.result_type(float)
