@@ -93,7 +93,7 @@ def record_of(
         "node_mode": "map" if run.layout.map_nodes else "vmap",
         "block": run.layout.block,
         "devices": [f"{device.platform}:{device.id}" for device in jax.devices()[:1]],
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
         "graph": "star",
         "participation": "full",
         "staleness": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -160,14 +161,13 @@ def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions of what computed the run."""
     import jax
-    import jaxlib
 
     from consortia import __version__
 
     return {
         "consortia": __version__,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "numpy": np.__version__,
         "python": platform.python_version(),
     }

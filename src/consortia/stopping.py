@@ -34,8 +34,7 @@ class StopWhen:
             return None
         from consortia.diagnostics.convergence import rhat_and_ess
 
-        between = "chains" if draws.shape[0] > 1 else "halves"
-        rhat, ess, _ = rhat_and_ess(draws, between=between)
+        rhat, ess, _ = rhat_and_ess(draws, between="chains" if draws.shape[0] > 1 else "halves")
         reached = []
         if self.rhat is not None:
             if not rhat <= self.rhat:

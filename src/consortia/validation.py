@@ -92,7 +92,8 @@ def _check_leaves(argument: str, parameters: PyTree) -> None:
 
 def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
     _check_leaves(argument, parameters)
-    structure, wanted = jax.tree.structure(parameters), jax.tree.structure(own)
+    structure: Any = jax.tree.structure(parameters)
+    wanted: Any = jax.tree.structure(own)
     if structure != wanted:
         raise InputError(
             f"{argument} has the structure {structure}, the model's parameters have {wanted}."
@@ -121,9 +122,9 @@ def check_data(model: Model, sites: Sites) -> None:
 def check_density(target: Target, sites: Sites) -> None:
     """Shapes of both densities, and one independent value per row; nothing is compiled."""
     position = jax.ShapeDtypeStruct((target.dimension,), target.dtype)
-    model = target.model
-    if model.log_prior is not None:
-        shape = _shape("log_prior", lambda p: model.log_prior(target.unravel(p)), position)
+    log_prior = target.model.log_prior
+    if log_prior is not None:
+        shape = _shape("log_prior", lambda p: log_prior(target.unravel(p)), position)
         if shape != ():
             raise InputError(
                 f"Model.log_prior returns shape {shape}: it must be a scalar (sum over the "

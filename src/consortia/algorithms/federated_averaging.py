@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -135,23 +134,8 @@ def fa_ld(step_size: Any, local_steps: int, **options: Any) -> FederatedAveragin
     return dataclasses.replace(fa_hmc(step_size, 1, local_steps, **options), name="fa_ld")
 
 
-@dataclass(frozen=True)
-class FederatedAveragingHMC:
+class FederatedAveragingHMC(phases.Settings):
     """The parameters of `fa_hmc` and `fa_ld`; compares and hashes by value."""
-
-    name: str
-    step_size: Any
-    leapfrog_steps: int
-    local_steps: int
-    batch_size: int | None
-    replace: bool
-    gradient_noise: float
-    gradient_draws: int
-    momentum_correlation: float
-    debias: bool
-    given_weights: tuple[float, ...] | None
-    mass_matrix: MassMatrix
-    temperature: float
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""

@@ -7,7 +7,8 @@ phase functions of `consortia.base`.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +17,18 @@ from consortia import gradients
 from consortia.base import Site
 from consortia.dynamics import MassMatrix, leapfrog
 from consortia.numbers import Numbers
+from consortia.schedules import Schedule
 from consortia.target import Target
 
 Array = jax.Array
 
 
-class Settings(Protocol):
-    """The parameters that the phases read; see `consortia.fa_hmc`."""
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of federated averaging HMC; see `consortia.fa_hmc`."""
 
-    step_size: Any
+    name: str
+    step_size: Schedule
     leapfrog_steps: int
     local_steps: int
     batch_size: int | None
@@ -32,6 +36,8 @@ class Settings(Protocol):
     gradient_noise: float
     gradient_draws: int
     momentum_correlation: float
+    debias: bool
+    given_weights: tuple[float, ...] | None
     mass_matrix: MassMatrix
     temperature: float
 

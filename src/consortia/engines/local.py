@@ -70,8 +70,7 @@ class LocalEngine:
         key = (target.model, _structure_key(target), method, layout, tuple(leaves), str(structure))
         program = _programs.pop(key, None)
         if program is None:
-            program = Program(method.build(target), layout)
-            program.start_values = jax.jit(partial(start_values, target))
+            program = Program(method.build(target), layout, partial(start_values, target))
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)

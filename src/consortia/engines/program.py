@@ -28,9 +28,12 @@ PyTree = Any
 class Program:
     """The functions of one algorithm in one layout; each is pure and is compiled once."""
 
-    def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
+    def __init__(
+        self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
+    ) -> None:
         self.algorithm = algorithm
         self.layout = layout
+        self.start_values = jax.jit(start_values)
         self._inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
         self._shapes: Any = None
         self.start = jax.jit(self._start)
@@ -38,7 +41,6 @@ class Program:
         self.setup = jax.jit(self._setup)
         self.advance = jax.jit(self._advance, donate_argnums=(1,))
         self.outboxes_finite = jax.jit(self._outboxes_finite)
-        self.start_values: Callable[..., Any] | None = None
 
     # --- stages -------------------------------------------------------------------------------
 

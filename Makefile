@@ -1,0 +1,53 @@
+# Everything runs in .venv, which the set-up makes; PYTHON names the interpreter that starts it.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := $(PYTHON) scripts/setup_environment.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test test-all bench lint format lock wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make or update .venv: locked dependencies, consortia, every extra that installs here
+	@$(SETUP)
+
+setup-dev:
+	@$(SETUP) --require dev
+
+demo: setup ## sample a posterior from data at four sites; results under runs/
+	$(BIN)/consortia run examples/breast_cancer.toml
+
+# Every check runs, also after one failed; the tests come last, so that their verdict ends the output.
+test: selection := -m "not slow"
+test: ## lint, types, and all tests that are not slow
+test-all: ## the same with the slow tests
+test test-all: setup-dev
+	@status=0; \
+	$(BIN)/ruff check . || status=1; \
+	$(BIN)/ruff format --check . || status=1; \
+	$(BIN)/mypy || status=1; \
+	$(BIN)/pytest $(selection) || status=1; \
+	exit $$status
+
+bench: setup-dev ## speed against a bare JAX loop and other libraries
+	$(BIN)/python -m benchmarks
+
+lint: setup-dev ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup-dev ## let ruff mend and format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the newest)
+	$(PYTHON) scripts/lock_requirements.py $(if $(UPGRADE),--upgrade)
+
+wheel: setup-dev ## build dist/consortia-*.whl
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## remove .venv and what the tools made; runs/ stays
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""Federated, asynchronous and decentralized Bayesian sampling."""
+
+from consortia import datasets, diagnostics, models, oracles, partition, schedules
+from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.diagnostics.predictive import predict
+from consortia.diagnostics.summary import summary
+from consortia.engines.local import LocalEngine
+from consortia.model import Model
+from consortia.sampling import sample
+from consortia.sites import Sites
+from consortia.stopping import stop_when
+from consortia.store import open_run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LocalEngine",
+    "Model",
+    "Sites",
+    "__version__",
+    "datasets",
+    "diagnostics",
+    "fa_hmc",
+    "fa_ld",
+    "models",
+    "open_run",
+    "oracles",
+    "partition",
+    "predict",
+    "sample",
+    "schedules",
+    "stop_when",
+    "summary",
+]

@@ -1,0 +1,50 @@
+"""What a result is worth: convergence, summaries, predictions and their scores, distances."""
+
+from consortia.diagnostics.convergence import (
+    ChunkVerdict,
+    Convergence,
+    add_diagnostics,
+    convergence,
+    rhat_and_ess,
+)
+from consortia.diagnostics.distances import (
+    gaussian_wasserstein2,
+    marginal_error,
+    marginal_wasserstein2,
+    wasserstein2,
+)
+from consortia.diagnostics.predictive import (
+    accuracy,
+    brier,
+    calibration_curve,
+    expected_calibration_error,
+    log_predictive_density,
+    negative_log_likelihood,
+    predict,
+    rmse,
+    scores,
+)
+from consortia.diagnostics.summary import Summary, summary
+
+__all__ = [
+    "ChunkVerdict",
+    "Convergence",
+    "Summary",
+    "accuracy",
+    "add_diagnostics",
+    "brier",
+    "calibration_curve",
+    "convergence",
+    "expected_calibration_error",
+    "gaussian_wasserstein2",
+    "log_predictive_density",
+    "marginal_error",
+    "marginal_wasserstein2",
+    "negative_log_likelihood",
+    "predict",
+    "rhat_and_ess",
+    "rmse",
+    "scores",
+    "summary",
+    "wasserstein2",
+]

@@ -1,0 +1,365 @@
+"""Predictions averaged over the posterior, and scores of them on held-out data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+from consortia.model import Model
+from consortia.naming import (
+    draw_weights,
+    draws_to_pytree,
+    posterior_draws,
+    structure_of,
+)
+
+PyTree = Any
+
+BATCH_ROWS = 4096
+# Parameters (draws × dimension) sent to the device at once: 16 MiB of float32.
+BLOCK_NUMBERS = 2**22
+# The smallest normal float32: a softmax in single precision cannot return less without being 0.
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+
+
+def predict(
+    tree: Any,
+    model: Model,
+    new_rows: PyTree,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    max_draws: int | None = None,
+) -> Any:
+    r"""The posterior predictive mean of ``model.predict`` at new rows.
+
+    .. math:: \bar p(z) = \sum_s w_s\, \mathrm{predict}(\theta_s, z), \qquad \sum_s w_s = 1
+
+    over all kept draws of all chains, with equal weights, or with the step weights where the step
+    size varied. For class probabilities this is the posterior predictive distribution. Draws are
+    run through one after the other, so that no array of draws × rows is ever held.
+
+    Args:
+        tree: result of a run.
+        model: the model that was sampled, with ``predict``.
+        new_rows: pytree of arrays with a leading row axis, as one site's data.
+        batch_rows: rows predicted at once.
+        max_draws: use this many draws at most, evenly spaced over the pooled chains.
+
+    Returns:
+        `xarray.DataArray`, float64, of dimensions ("row",) or ("row", "class"); its attributes
+        say how many draws were averaged and whether they were weighted.
+
+    Raises:
+        InputError: the model has no ``predict``, the rows disagree in number, the result is of
+            another model, or an option is out of range.
+    """
+    if model.predict is None:
+        raise InputError(
+            "Model.predict is None: there is nothing to average. Give the model "
+            "predict=(params, batch) -> (rows, ...), e.g. dataclasses.replace(model, predict=...); "
+            "the draws stay valid."
+        )
+    values, used, weighted = _over_draws(
+        _weighted_sum, np.add, model.predict, tree, model, new_rows, batch_rows, max_draws
+    )
+    dims = ("row", "class", *(f"output_{i}" for i in range(2, values.ndim)))[: values.ndim]
+    return _data_array(values, dims, used, weighted)
+
+
+def log_predictive_density(
+    tree: Any,
+    model: Model,
+    rows: PyTree,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    max_draws: int | None = None,
+) -> Any:
+    r"""The log posterior predictive density of each held-out row.
+
+    .. math:: \log \sum_s w_s\, p(z_i \mid \theta_s), \qquad \sum_s w_s = 1
+
+    Args:
+        tree: result of a run.
+        model: the model that was sampled.
+        rows: held-out data with its responses, a pytree as one site's data.
+        batch_rows: rows looked at at once.
+        max_draws: use this many draws at most, evenly spaced over the pooled chains.
+
+    Returns:
+        `xarray.DataArray`, float64 (row,), in nats; its sum is the log score of the rows.
+
+    Raises:
+        InputError: as `predict`.
+    """
+    values, used, weighted = _over_draws(
+        _log_sum, np.logaddexp, model.log_likelihood, tree, model, rows, batch_rows, max_draws
+    )
+    return _data_array(values, ("row",), used, weighted)
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+def scores(probabilities: Any, labels: Any) -> dict[str, float]:
+    """All scores of class probabilities: accuracy, Brier, ECE, NLL in all and per row.
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers 0 … classes − 1, (row,).
+
+    Example:
+        >>> scores([[0.9, 0.1], [0.4, 0.6]], [0, 1])["accuracy"]
+        1.0
+    """
+    total = negative_log_likelihood(probabilities, labels)
+    return {
+        "accuracy": accuracy(probabilities, labels),
+        "brier": brier(probabilities, labels),
+        "ece": expected_calibration_error(probabilities, labels),
+        "nll": total,
+        "nll_per_row": total / len(np.asarray(labels)),
+    }
+
+
+def accuracy(probabilities: Any, labels: Any) -> float:
+    """The share of rows whose most probable class is the label; the first class wins a tie."""
+    table, classes = _checked(probabilities, labels)
+    return float(np.mean(table.argmax(axis=1) == classes))
+
+
+def brier(probabilities: Any, labels: Any) -> float:
+    r"""The Brier score, summed over the classes and averaged over the rows; between 0 and 2.
+
+    .. math:: \frac1n \sum_i \sum_k (p_{ik} - 1[y_i = k])^2
+
+    With two classes this is *twice* the score (p − y)² that is common for binary outcomes.
+    (Brier 1950; the definition of the FA-HMC experiments.)
+    """
+    table, classes = _checked(probabilities, labels)
+    error = table.copy()
+    error[np.arange(len(classes)), classes] -= 1
+    return float(np.mean(np.sum(error**2, axis=1)))
+
+
+def negative_log_likelihood(
+    probabilities: Any, labels: Any, *, smallest: float = SMALLEST_PROBABILITY
+) -> float:
+    r"""−Σ_i log p_{i, y_i}, in nats, *summed* over the rows.
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers (row,).
+        smallest: smaller probabilities count as this one; the default, 1.2e-38, keeps every
+            probability that single precision can hold, so that only exact zeros are changed.
+    """
+    table, classes = _checked(probabilities, labels)
+    return float(-np.sum(np.log(np.maximum(table[np.arange(len(classes)), classes], smallest))))
+
+
+def expected_calibration_error(probabilities: Any, labels: Any, *, bins: int = 15) -> float:
+    r"""The expected calibration error of the most probable class.
+
+    .. math:: \sum_b \frac{n_b}{n} \left|\mathrm{accuracy}_b - \mathrm{confidence}_b\right|
+
+    over equally wide bins of the confidence, ((b−1)/B, b/B]. (Guo et al. 2017, eq. 3.)
+    """
+    confidence, observed, share = calibration_curve(probabilities, labels, bins=bins)
+    filled = share > 0
+    return float(np.sum(share[filled] * np.abs(observed[filled] - confidence[filled])))
+
+
+def calibration_curve(
+    probabilities: Any, labels: Any, *, bins: int = 15
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The reliability diagram of the most probable class.
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers (row,).
+        bins: number of equally wide bins ((b−1)/B, b/B] of the confidence.
+
+    Returns:
+        Mean confidence, accuracy and share of the rows of each bin, (bins,) each; the first two
+        are NaN in an empty bin.
+    """
+    table, classes = _checked(probabilities, labels)
+    if bins < 1:
+        raise InputError(f"bins={bins}: give 1 or more.")
+    confidence = table.max(axis=1)
+    correct = table.argmax(axis=1) == classes
+    edges = np.arange(1, bins) / bins
+    place = np.searchsorted(edges, confidence, side="left")
+    count = np.bincount(place, minlength=bins)
+    filled = np.where(count > 0, count, np.nan)
+    return (
+        np.bincount(place, weights=confidence, minlength=bins) / filled,
+        np.bincount(place, weights=correct, minlength=bins) / filled,
+        count / len(classes),
+    )
+
+
+def rmse(predicted: Any, observed: Any) -> float:
+    """The root of the mean squared error of predicted means, in the units of the response."""
+    a, b = np.asarray(predicted, dtype=np.float64), np.asarray(observed, dtype=np.float64)
+    if a.shape != b.shape or not a.size:
+        raise InputError(
+            f"predicted has shape {a.shape}, observed {b.shape}: give one prediction a row."
+        )
+    return float(np.sqrt(np.mean((a - b) ** 2)))
+
+
+def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    table = np.asarray(probabilities, dtype=np.float64)
+    if table.ndim == 1:
+        table = np.stack([1 - table, table], axis=1)
+    classes = np.asarray(labels)
+    if table.ndim != 2 or classes.shape != table.shape[:1] or not table.size:
+        raise InputError(
+            f"probabilities have shape {np.shape(probabilities)}, labels {classes.shape}: give "
+            "probabilities (row, class) and one label a row."
+        )
+    whole = classes.astype(np.int64)
+    if np.any(whole != classes) or whole.min() < 0 or whole.max() >= table.shape[1]:
+        raise InputError(
+            f"labels lie between {classes.min()} and {classes.max()}; for {table.shape[1]} classes "
+            f"they are the integers 0 to {table.shape[1] - 1}."
+        )
+    if not np.all((table >= -1e-6) & (table <= 1 + 1e-6)):
+        raise InputError(
+            "probabilities: some are not between 0 and 1 (or not finite). Give what `predict` "
+            "returned for a classifier, not logits."
+        )
+    return table, whole
+
+
+# --- the passage over rows and draws -------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames="function")
+def _weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
+    """Σ_s w_s function(θ_s, rows) by a scan over draws."""
+
+    def add(total: Any, draw: tuple[PyTree, Any]) -> tuple[Any, None]:
+        parameters, weight = draw
+        value = function(parameters, rows)
+        return total + weight.astype(value.dtype) * value, None
+
+    shape = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], draws), rows)
+    return jax.lax.scan(add, jnp.zeros(shape.shape, shape.dtype), (draws, weights))[0]
+
+
+@functools.partial(jax.jit, static_argnames="function")
+def _log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
+    """log Σ_s w_s exp function(θ_s, rows) by a scan over draws."""
+
+    def add(total: Any, draw: tuple[PyTree, Any]) -> tuple[Any, None]:
+        parameters, weight = draw
+        value = function(parameters, rows)
+        return jnp.logaddexp(total, value + jnp.log(weight).astype(value.dtype)), None
+
+    shape = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], draws), rows)
+    return jax.lax.scan(add, jnp.full(shape.shape, -jnp.inf, shape.dtype), (draws, weights))[0]
+
+
+def _over_draws(
+    reduce: Callable[..., Any],
+    combine: np.ufunc,
+    function: Callable[..., Any],
+    tree: Any,
+    model: Model,
+    rows: PyTree,
+    batch_rows: int,
+    max_draws: int | None,
+) -> tuple[np.ndarray, int, bool]:
+    """``reduce`` over all draws for all rows, in blocks of both; (row, ...) in float64.
+
+    Every block has the same shape: the last one is filled up with repeated rows, which are cut
+    off, and with repeated draws of weight 0. Blocks are combined in float64 on the host.
+    """
+    if batch_rows < 1:
+        raise InputError(f"batch_rows={batch_rows}: give 1 or more.")
+    draws, weights, weighted = _pooled(tree, model, max_draws)
+    used = len(weights)
+    leaves = jax.tree.leaves(rows)
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InputError(
+            "new_rows: the arrays have "
+            f"{', '.join(map(str, sorted(lengths))) or 'no'} rows; give arrays with one common, "
+            "non-empty leading row axis, as one site's data."
+        )
+    total_rows = lengths.pop()
+    row_blocks = _blocks(total_rows, batch_rows)
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(draws)) // used
+    draw_blocks = _blocks(used, max(1, BLOCK_NUMBERS // dimension))
+
+    results = []
+    for row_index, row_count in row_blocks:
+        batch = jax.tree.map(lambda leaf, index=row_index: np.asarray(leaf)[index], rows)
+        total: np.ndarray | None = None
+        for draw_index, draw_count in draw_blocks:
+            block = jax.tree.map(lambda leaf, index=draw_index: leaf[index], draws)
+            share = np.where(np.arange(len(draw_index)) < draw_count, weights[draw_index], 0)
+            if total is None:
+                _check_output(function, block, batch, len(row_index))
+            part = reduce(function, block, share.astype(jnp.result_type(float)), batch)
+            part = np.asarray(part, dtype=np.float64)
+            total = part if total is None else combine(total, part)
+        assert total is not None
+        results.append(total[:row_count])
+    return np.concatenate(results), used, weighted
+
+
+def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.ndarray, bool]:
+    """All draws of all chains as the model's pytree with a leading axis, and their weights."""
+    arrays = posterior_draws(tree)
+    step_weights = draw_weights(tree)
+    chains, draws = next(iter(arrays.values())).shape[:2]
+    if chains * draws == 0:
+        raise InputError("posterior: there are no draws to average.")
+    if max_draws is not None and max_draws < 1:
+        raise InputError(f"max_draws={max_draws}: give 1 or more, or None for all.")
+    used = chains * draws if max_draws is None else min(max_draws, chains * draws)
+    picked = (2 * np.arange(used) + 1) * (chains * draws) // (2 * used)
+    dtype = jnp.result_type(float)
+    pooled = {
+        name: array.reshape(chains * draws, *array.shape[2:])[picked].astype(dtype)
+        for name, array in arrays.items()
+    }
+    weights = np.ones(draws) if step_weights is None else step_weights
+    weights = np.tile(weights, chains)[picked]
+    parameters = draws_to_pytree(structure_of(model.init), pooled)
+    return parameters, weights / weights.sum(), step_weights is not None
+
+
+def _blocks(total: int, largest: int) -> list[tuple[np.ndarray, int]]:
+    """Indices of equally long blocks, the last filled up with its last index, and true lengths."""
+    length = -(-total // -(-total // largest))
+    return [
+        (np.minimum(np.arange(first, first + length), total - 1), min(length, total - first))
+        for first in range(0, total, length)
+    ]
+
+
+def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, count: int) -> None:
+    one = jax.tree.map(lambda leaf: leaf[0], draws)
+    shape = jax.eval_shape(function, one, rows)
+    found = getattr(shape, "shape", None)
+    if not found or found[0] != count:
+        raise InputError(
+            f"the model returned shape {found} for {count} rows: `predict` and `log_likelihood` "
+            "return an array with one entry a row."
+        )
+
+
+def _data_array(values: np.ndarray, dims: tuple[str, ...], used: int, weighted: bool) -> Any:
+    import xarray
+
+    attrs = {"draws": used, "weights": "step sizes" if weighted else "equal"}
+    return xarray.DataArray(values, dims=dims, attrs=attrs)

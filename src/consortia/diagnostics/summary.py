@@ -1,0 +1,290 @@
+"""A table of the posterior: location, spread, Monte Carlo error, convergence, and a reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.diagnostics.convergence import (
+    Between,
+    MaxCoordinates,
+    convergence,
+    error_of_mean,
+)
+from consortia.errors import InputError
+from consortia.naming import draw_weights, posterior_draws, posterior_group
+
+MISSING = "n/a"
+MAX_ROWS = 40
+
+# Columns in the units of the parameter; their decimals follow the standard deviation.
+_IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
+_WHOLE = ("ess_bulk", "ess_tail")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row for every scalar coordinate of a posterior; `str` renders it as plain text.
+
+    Attributes:
+        coordinates: the names of the rows, "theta[3]".
+        columns: by name, (rows,) each, NaN where a number is not available.
+        notes: what is weighted, what is not available and why.
+    """
+
+    coordinates: tuple[str, ...]
+    columns: Mapping[str, np.ndarray]
+    notes: tuple[str, ...]
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        """A column by its name."""
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        """Number of coordinates."""
+        return len(self.coordinates)
+
+    def __str__(self) -> str:
+        """The table as `text` renders it."""
+        return self.text()
+
+    def row(self, coordinate: str) -> dict[str, float]:
+        """The numbers of one coordinate, by column."""
+        if coordinate not in self.coordinates:
+            raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
+        place = self.coordinates.index(coordinate)
+        return {name: float(values[place]) for name, values in self.columns.items()}
+
+    def to_dataset(self) -> Any:
+        """The table as an `xarray.Dataset` of dimension ("coordinate",)."""
+        import xarray
+
+        return xarray.Dataset(
+            {name: ("coordinate", values) for name, values in self.columns.items()},
+            coords={"coordinate": list(self.coordinates)},
+            attrs={"notes": "; ".join(self.notes)},
+        )
+
+    def text(self, max_rows: int = MAX_ROWS) -> str:
+        """Aligned plain text with the notes below; at most ``max_rows`` coordinates."""
+        header, rows, notes = self._cells(max_rows)
+        widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
+        lines = []
+        for cells in (header, *rows):
+            first, *rest = (
+                cell.ljust(width) if place == 0 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            )
+            lines.append("  ".join((first, *rest)).rstrip())
+        return "\n".join([*lines, *notes])
+
+    def to_rich(self, *, title: str | None = None, max_rows: int = MAX_ROWS) -> Any:
+        """The table as a `rich.table.Table`, the notes as its caption."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        header, rows, notes = self._cells(max_rows)
+        table = Table(title=title, caption=escape("\n".join(notes)) or None)
+        table.caption_justify = "left"
+        for place, name in enumerate(header):
+            table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place > 0)
+        for cells in rows:
+            table.add_row(*map(escape, cells))
+        return table
+
+    def _cells(self, max_rows: int) -> tuple[list[str], list[list[str]], list[str]]:
+        shown = len(self) if len(self) <= max_rows else max(1, max_rows)
+        rows = []
+        for place in range(shown):
+            row = {name: float(values[place]) for name, values in self.columns.items()}
+            rows.append(
+                [self.coordinates[place], *(_cell(name, row[name], row["sd"]) for name in row)]
+            )
+        notes = [f"* {note}" for note in self.notes]
+        if shown < len(self):
+            notes.insert(0, f"* the first {shown} of {len(self)} coordinates")
+        return ["", *self.columns], rows, notes
+
+
+def summary(
+    tree: Any,
+    *,
+    probabilities: Sequence[float] = (0.05, 0.95),
+    reference: Any = None,
+    between: Between = "chains",
+    max_coordinates: MaxCoordinates = "all",
+) -> Summary:
+    r"""Mean, sd, quantiles, Monte Carlo error, R-hat and ESS of every scalar coordinate.
+
+    The standard deviation has the divisor S − 1 over all S draws of all chains. Where the step size
+    varied (``sample_stats.weight``) every moment and quantile is step-weighted,
+
+    .. math:: \bar x = \frac{\sum_i w_i x_i}{\sum_i w_i}, \qquad
+              s^2 = \frac{\sum_i w_i (x_i - \bar x)^2}{\sum_i w_i - \sum_i w_i^2 / \sum_i w_i}
+
+    and a note says so; R-hat and ESS are always those of the unweighted draws.
+
+    Args:
+        tree: result of a run; only its group ``posterior`` holds chains.
+        probabilities: the quantiles, between 0 and 1.
+        reference: another result with the same variables, e.g. of NUTS on the pooled data. Adds
+            its mean and sd, ``shift`` = (mean − reference mean) / reference sd, and ``sd_ratio`` =
+            sd / reference sd.
+        between: as in `consortia.diagnostics.convergence`.
+        max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
+
+    Returns:
+        A table; ``print`` it, or take its columns.
+
+    Raises:
+        InputError: no draws, a probability outside [0, 1], or a reference of another model.
+
+    Example:
+        >>> draws = np.random.default_rng(0).normal(size=(2, 500, 2))
+        >>> table = summary({"theta": draws})
+        >>> table.coordinates
+        ('theta[0]', 'theta[1]')
+    """
+    if any(not 0 <= p <= 1 for p in probabilities):
+        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+    draws = _some_draws("tree", tree)
+    weights = draw_weights(tree)
+    found = convergence(tree, between=between, max_coordinates=max_coordinates)
+    moments = {name: _moments(array, weights) for name, array in draws.items()}
+
+    columns = {
+        "mean": _stacked(mean for mean, _ in moments.values()),
+        "sd": _stacked(sd for _, sd in moments.values()),
+    }
+    quantiles = [_quantiles(array, probabilities, weights) for array in draws.values()]
+    for place, probability in enumerate(probabilities):
+        columns[f"{100 * probability:g}%"] = _stacked(values[place] for values in quantiles)
+    columns |= {
+        "mcse_mean": _stacked(error_of_mean(array, weights) for array in draws.values()),
+        "r_hat": _stacked(found.r_hat.values()),
+        "ess_bulk": _stacked(found.ess_bulk.values()),
+        "ess_tail": _stacked(found.ess_tail.values()),
+    }
+    notes = found.notes()
+    if weights is not None:
+        notes.append(
+            "mean, sd, quantiles and mcse_mean are weighted by the step sizes; R-hat and ESS are "
+            "not"
+        )
+    if reference is not None:
+        columns |= _beside(columns, draws, reference)
+        notes.append("shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd")
+    sources = posterior_group(tree)
+    names = itertools.chain.from_iterable(
+        _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
+    )
+    return Summary(tuple(names), columns, tuple(notes))
+
+
+# --- the numbers ---------------------------------------------------------------------------------
+
+
+def _some_draws(label: str, tree: Any) -> dict[str, np.ndarray]:
+    draws = posterior_draws(tree)
+    if not all(array.shape[0] * array.shape[1] for array in draws.values()):
+        raise InputError(f"{label}: the posterior holds no draws, so there is nothing to sum up.")
+    return draws
+
+
+def _moments(array: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd (*shape) of draws (chain, draw, *shape); one draw has no sd."""
+    chains, draws = array.shape[:2]
+    share = np.ones(draws) if weights is None else weights / weights.max()
+    total, squares = chains * share.sum(), chains * (share**2).sum()
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.einsum("s,cs...->...", share, array.astype(np.float64)) / total
+        scatter = np.einsum("s,cs...->...", share, (array - mean) ** 2)
+    freedom = total - squares / total
+    if freedom <= 1e-12 * total:
+        return mean, np.full(mean.shape, np.nan)
+    return mean, np.sqrt(scatter / freedom)
+
+
+def _quantiles(
+    array: np.ndarray, probabilities: Sequence[float], weights: np.ndarray | None
+) -> np.ndarray:
+    """(len(probabilities), *shape): linear interpolation, or the weighted inverse of the CDF."""
+    with np.errstate(invalid="ignore"):
+        if weights is None:
+            return np.quantile(array.astype(np.float64), probabilities, axis=(0, 1))
+        chains = array.shape[0]
+        pooled = array.reshape(-1, *array.shape[2:]).astype(np.float64)
+        return np.quantile(
+            pooled,
+            probabilities,
+            axis=0,
+            weights=np.tile(weights, chains),
+            method="inverted_cdf",
+        )
+
+
+def _beside(
+    columns: Mapping[str, np.ndarray], draws: Mapping[str, np.ndarray], reference: Any
+) -> dict[str, np.ndarray]:
+    other = _some_draws("reference", reference)
+    weights = draw_weights(reference)
+    means, sds = [], []
+    for name, array in draws.items():
+        if name not in other or other[name].shape[2:] != array.shape[2:]:
+            had = f"shape {other[name].shape[2:]}" if name in other else "no such variable"
+            raise InputError(
+                f"reference: variable {name!r} has shape {array.shape[2:]} in the result, the "
+                f"reference has {had}. Give draws of the same model."
+            )
+        mean, sd = _moments(other[name], weights)
+        means.append(mean)
+        sds.append(sd)
+    mean, sd = _stacked(means), _stacked(sds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "ref_mean": mean,
+            "ref_sd": sd,
+            "shift": (columns["mean"] - mean) / sd,
+            "sd_ratio": columns["sd"] / sd,
+        }
+
+
+def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+# --- names and cells -----------------------------------------------------------------------------
+
+
+def _labels(name: str, source: Any, shape: tuple[int, ...]) -> list[str]:
+    """The names of a variable's coordinates, with the result's own labels where it has some."""
+    if not shape:
+        return [name]
+    axes = [[str(place) for place in range(length)] for length in shape]
+    dims = [dim for dim in getattr(source, "dims", ()) if dim not in ("chain", "draw")]
+    for place, dim in enumerate(dims):
+        if dim in source.coords:
+            axes[place] = [str(value) for value in source.coords[dim].values]
+    return [f"{name}[{', '.join(labels)}]" for labels in itertools.product(*axes)]
+
+
+def _cell(column: str, value: float, sd: float) -> str:
+    if math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if column in _WHOLE:
+        return f"{value:.0f}"
+    if column in _IN_UNITS or column.endswith("%"):
+        scale = sd if math.isfinite(sd) and sd > 0 else abs(value)
+        if not 1e-4 <= scale < 1e6:
+            return f"{value:.3g}"
+        # Three digits of the standard deviation, one more for the error of the mean.
+        decimals = 2 - math.floor(math.log10(scale)) + (column == "mcse_mean")
+        return f"{value:.{max(0, decimals)}f}"
+    return f"{value:.3f}"

@@ -1,0 +1,7 @@
+"""Ready models: linear, logistic and softmax regression with Gaussian priors."""
+
+from consortia.models.linear import linear_regression as linear_regression
+from consortia.models.logistic import logistic_regression as logistic_regression
+from consortia.models.softmax import softmax_regression as softmax_regression
+
+__all__ = ["linear_regression", "logistic_regression", "softmax_regression"]

@@ -1,0 +1,94 @@
+"""Logistic regression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from consortia.model import Model
+from consortia.models._shared import (
+    Array,
+    PyTree,
+    as_features,
+    at_least,
+    log_normal_density,
+    positive,
+    wrong_batch,
+    wrong_labels,
+    zeros,
+)
+
+
+def logistic_regression(
+    features: int,
+    *,
+    prior_scale: float = 1.0,
+    intercept: bool = False,
+    intercept_scale: float | None = None,
+) -> Model:
+    r"""Bayesian logistic regression for two classes.
+
+    .. math:: P(y_i = 1) = \frac{1}{1 + e^{-t_i}}, \quad t_i = a + x_i^\top\beta, \quad
+              \beta_j \sim N(0, s^2), \quad a \sim N(0, s_a^2)
+
+    Densities are normalised and at full scale. The parameters are a dict of
+
+    - ``coefficients``: β, (features,), log-odds per unit of x;
+    - ``intercept``: a, a scalar, log-odds at x = 0, when ``intercept=True``.
+
+    A batch is ``dict(x=(rows, features), y=(rows,))`` with labels 0 and 1 of any bool, integer or
+    floating type; `consortia.predict` gives the probabilities of the classes 0 and 1, (rows, 2).
+
+    Args:
+        features: columns of x.
+        prior_scale: s.
+        intercept: whether the model has an intercept of its own (else add a column of ones).
+        intercept_scale: s_a; ``prior_scale`` by default.
+
+    Returns:
+        The model, starting at zero everywhere.
+
+    Raises:
+        InputError: a scale that is not a finite number > 0, ``features`` < 1.
+
+    Example:
+        >>> model = logistic_regression(30, intercept=True)
+        >>> {name: value.shape for name, value in model.init.items()}
+        {'coefficients': (30,), 'intercept': ()}
+    """
+    features = at_least(features, 1, "features")
+    scale = positive(prior_scale, "prior_scale")
+    offset_scale = (
+        scale if intercept_scale is None else positive(intercept_scale, "intercept_scale")
+    )
+
+    init: dict[str, Any] = {"coefficients": zeros(features)}
+    if intercept:
+        init["intercept"] = zeros()
+
+    def log_odds(params: PyTree, batch: PyTree) -> Array:
+        coefficients = params["coefficients"]
+        values = as_features(batch["x"], coefficients) @ coefficients
+        return values + params["intercept"] if intercept else values
+
+    def log_prior(params: PyTree) -> Array:
+        total = jnp.sum(log_normal_density(params["coefficients"], scale))
+        if intercept:
+            total = total + log_normal_density(params["intercept"], offset_scale)
+        return total
+
+    def log_likelihood(params: PyTree, batch: PyTree) -> Array:
+        t = log_odds(params, batch)
+        sign = 2.0 * as_features(batch["y"], t) - 1.0
+        return jax.nn.log_sigmoid(sign * t)
+
+    def predict(params: PyTree, batch: PyTree) -> Array:
+        t = log_odds(params, batch)
+        return jnp.stack([jax.nn.sigmoid(-t), jax.nn.sigmoid(t)], axis=-1)
+
+    def check(batch: PyTree) -> str | None:
+        return wrong_batch(batch, features) or wrong_labels(batch["y"], 2)
+
+    return Model(log_prior, log_likelihood, init, predict=predict, check=check)

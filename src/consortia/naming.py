@@ -1,0 +1,241 @@
+"""The names of parameters: from a model's pytree to the variables of a result, and back.
+
+Parameters given as a dict become one variable each, a bare array becomes "theta"; in nested
+structures the keys are joined with a dot: ``{"layer": {"bias": ...}}`` has the variable
+"layer.bias". The variables follow the order of `jax.tree_util.tree_leaves`, which is the order of
+the flat position, so that a flat vector is split by slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+
+PyTree = Any
+
+BARE_ARRAY = "theta"
+RESERVED = ("chain", "draw", "sample")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of a result and its place in the flat position.
+
+    Attributes:
+        name: name in the group ``posterior``.
+        shape: shape of one draw, () for a scalar.
+        start: first entry of the flat vector that belongs to it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Number of scalar coordinates."""
+        return math.prod(self.shape)
+
+    @property
+    def slice(self) -> slice:
+        """Its entries of the flat vector."""
+        return slice(self.start, self.start + self.size)
+
+
+def structure_of(init: PyTree) -> PyTree:
+    """The shapes of the parameters, as a pytree of `jax.ShapeDtypeStruct`; nothing is computed.
+
+    Args:
+        init: a pytree of arrays, or a function of a JAX key that returns one (`Model.init`).
+    """
+    parameters = jax.eval_shape(init, jax.random.key(0)) if callable(init) else init
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters)
+
+
+def variables(structure: PyTree) -> tuple[Variable, ...]:
+    """The variables of a pytree of arrays or shapes, in the order of its leaves.
+
+    Args:
+        structure: pytree of arrays or of anything with a ``shape``.
+
+    Returns:
+        One `Variable` per leaf.
+
+    Raises:
+        InputError: a name that a result cannot hold, or the same name twice.
+
+    Example:
+        >>> import numpy as np
+        >>> [v.name for v in variables({"weights": np.zeros((3, 2)), "bias": np.zeros(3)})]
+        ['bias', 'weights']
+        >>> variables(np.zeros(5))
+        (Variable(name='theta', shape=(5,), start=0),)
+    """
+    found: list[Variable] = []
+    start = 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(structure)[0]:
+        name = _name(path)
+        if not name or "/" in name or name in RESERVED:
+            raise InputError(
+                f"Model.init: a parameter cannot be named {name!r}: the name of a variable is not "
+                f"empty, has no '/' and is none of {', '.join(RESERVED)}. Rename the key."
+            )
+        if any(name == other.name for other in found):
+            raise InputError(
+                f"Model.init: two parameters have the name {name!r} once the keys of nested "
+                "structures are joined with a dot. Rename one of them."
+            )
+        found.append(Variable(name, tuple(int(n) for n in np.shape(leaf)), start))
+        start = found[-1].slice.stop
+    return tuple(found)
+
+
+def variable_names(init: PyTree) -> list[str]:
+    """The names of the variables of a model's ``init`` (pytree or function of a key)."""
+    return [variable.name for variable in variables(structure_of(init))]
+
+
+def split(flat: Any, parts: Sequence[Variable]) -> dict[str, Any]:
+    """Flat vectors (..., d) cut into the variables, (..., *shape) each; NumPy or JAX arrays."""
+    return {
+        part.name: flat[..., part.slice].reshape(flat.shape[:-1] + part.shape) for part in parts
+    }
+
+
+def join(arrays: Mapping[str, Any], parts: Sequence[Variable]) -> np.ndarray:
+    """The inverse of `split`: flat vectors (..., d) from one array (..., *shape) a variable."""
+    flat = []
+    for part in parts:
+        array = _array_of(arrays, part)
+        lead = array.shape[: array.ndim - len(part.shape)]
+        flat.append(array.reshape((*lead, part.size)))
+    return np.concatenate(flat, axis=-1)
+
+
+def draws_to_pytree(structure: PyTree, arrays: Mapping[str, Any]) -> PyTree:
+    """The model's own pytree from one array (..., *shape) a variable, leading axes kept.
+
+    Args:
+        structure: pytree of arrays or shapes, as `structure_of` returns it.
+        arrays: one array per variable, by name.
+
+    Raises:
+        InputError: a variable is missing or has another shape than in the model.
+    """
+    leaves = [_array_of(arrays, part) for part in variables(structure)]
+    return jax.tree.unflatten(jax.tree.structure(structure), leaves)
+
+
+def posterior_draws(tree: Any) -> dict[str, np.ndarray]:
+    """The draws of a result in memory, one array (chain, draw, *shape) a variable."""
+    return {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
+
+
+def posterior_arrays(tree: Any) -> dict[str, Any]:
+    """The draws of a result, one array (chain, draw, *shape) a variable, unread if it is stored.
+
+    Args:
+        tree: an `xarray.DataTree` with a group ``posterior``, that group, an `xarray.Dataset`, or
+            a mapping of names to arrays (chain, draw, ...).
+
+    Returns:
+        NumPy arrays from a mapping, otherwise `xarray.DataArray`, which reads what is sliced.
+
+    Raises:
+        InputError: there is no group ``posterior``, or an array without chain and draw axes.
+    """
+    source = posterior_group(tree)
+    found = {}
+    for name in source:
+        array = source[name]
+        if hasattr(array, "dims"):
+            if not {"chain", "draw"} <= set(array.dims):
+                raise InputError(
+                    f"posterior: variable {str(name)!r} has the dimensions {tuple(array.dims)}; "
+                    "draws need 'chain' and 'draw'. Give the result of a run."
+                )
+            array = array.transpose("chain", "draw", ...)
+        else:
+            array = np.asarray(array)
+        if array.ndim < 2:
+            raise InputError(
+                f"posterior: variable {str(name)!r} has shape {array.shape}; draws are arrays "
+                "(chain, draw, ...). Add the missing axis, e.g. array[None] for one chain."
+            )
+        found[str(name)] = array
+    if not found:
+        raise InputError("posterior: there are no variables. Give the result of a run.")
+    return found
+
+
+def posterior_group(tree: Any) -> Any:
+    """The group ``posterior`` of a result; a Dataset or a mapping is returned as it is."""
+    children = getattr(tree, "children", None)
+    if children is None:
+        if not hasattr(tree, "keys"):
+            raise InputError(
+                f"tree is a {type(tree).__name__}: give the xarray.DataTree that `sample` or "
+                "`open_run` returned."
+            )
+        return getattr(tree, "data_vars", tree)
+    if "posterior" in children:
+        return tree["posterior"].data_vars
+    if tree.data_vars:
+        return tree.data_vars
+    raise InputError(
+        f"tree has no group 'posterior' (its groups: {', '.join(children) or 'none'}). "
+        "Give the xarray.DataTree that `sample` or `open_run` returned."
+    )
+
+
+def draw_weights(tree: Any) -> np.ndarray | None:
+    """The step weights (draw,) of the kept draws, or None when the step size did not vary."""
+    children = getattr(tree, "children", {})
+    if "sample_stats" not in children or "weight" not in tree["sample_stats"].data_vars:
+        return None
+    weight = np.asarray(tree["sample_stats"]["weight"], dtype=np.float64)
+    if weight.ndim != 1 or not np.all(np.isfinite(weight) & (weight >= 0)) or weight.sum() <= 0:
+        raise InputError(
+            f"sample_stats.weight: shape {weight.shape}; step weights are one non-negative finite "
+            "number a draw, not all zero."
+        )
+    return weight
+
+
+def _name(path: Sequence[Any]) -> str:
+    if not path:
+        return BARE_ARRAY
+    keys = []
+    for entry in path:
+        for attribute in ("key", "name", "idx"):
+            if hasattr(entry, attribute):
+                keys.append(str(getattr(entry, attribute)))
+                break
+        else:
+            keys.append(str(entry))
+    return ".".join(keys)
+
+
+def _array_of(arrays: Mapping[str, Any], part: Variable) -> np.ndarray:
+    if part.name not in arrays:
+        raise InputError(
+            f"posterior: there is no variable {part.name!r} (there are: {', '.join(arrays)}). "
+            "Give the model that was sampled."
+        )
+    array = np.asarray(arrays[part.name])
+    rank = len(part.shape)
+    if array.shape[array.ndim - rank :] != part.shape or array.ndim < rank:
+        raise InputError(
+            f"posterior: variable {part.name!r} has shape {array.shape}; the model's parameter "
+            f"has shape {part.shape}. Give the model that was sampled."
+        )
+    return array

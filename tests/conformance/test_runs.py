@@ -1,0 +1,229 @@
+"""What must not change a draw: cuts, chunks, thinning, warm-up, blocks, node mode, other chains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import running
+from consortia.engines import local
+from consortia.errors import StoreError
+from consortia.target import Target
+
+# In double precision, on numbers of order one, after some dozens of rounds of a stable recursion:
+# only the order of sums differs, so a few units in the last place of each round.
+ROUNDING = 1e-12
+
+
+# --- cuts ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def count_calls(monkeypatch: Any) -> list[tuple[int, int]]:
+    """First and last round of each call of the compiled program."""
+    calls: list[tuple[int, int]] = []
+    whole = local.LocalRun.advance
+
+    def advance(self: Any, carry: Any, buffers: Any, window: Any) -> Any:
+        calls.append((int(window.first), int(window.stop)))
+        return whole(self, carry, buffers, window)
+
+    monkeypatch.setattr(local.LocalRun, "advance", advance)
+    return calls
+
+
+@pytest.mark.parametrize("arguments", [{}, {"thin": 3}, {"warmup": 5, "thin": 4, "chains": 3}])
+def test_where_calls_and_chunks_are_cut_changes_no_bit(
+    case: Any, arguments: dict[str, Any], draws_of: Any, monkeypatch: Any, count_calls: Any
+) -> None:
+    whole = draws_of(case.method(), rounds=61, **arguments)
+    usual = list(count_calls)
+    cuts = [
+        {"SECONDS_PER_CALL": 0.0},  # one round a call, or one block of thinned rounds
+        {"SECONDS_PER_CALL": 1e9, "LARGEST_GROWTH": 7},
+        {"SECONDS_PER_CALL": 1e9, "LARGEST_GROWTH": 10**6},
+        {"SECONDS_PER_CALL": 0.0, "SECONDS_PER_CHUNK": 0.0},  # draws leave after every call
+    ]
+    for cut in cuts:
+        count_calls.clear()
+        with monkeypatch.context() as patch:
+            for name, value in cut.items():
+                patch.setattr(running, name, value)
+            again = draws_of(case.method(), rounds=61, **arguments)
+        assert count_calls != usual, cut  # it was cut elsewhere
+        np.testing.assert_array_equal(again, whole, err_msg=str(cut))
+
+
+@pytest.mark.parametrize("most_slots", [1, 5])
+def test_buffers_of_another_length_change_no_bit(
+    case: Any, most_slots: int, draws_of: Any, monkeypatch: Any
+) -> None:
+    arguments: dict[str, Any] = {"rounds": 61, "thin": 2, "warmup": 3, "chains": 2}
+    whole = draws_of(case.method(), **arguments)
+    monkeypatch.setattr(local, "MOST_SLOTS", most_slots)
+    np.testing.assert_array_equal(draws_of(case.method(), **arguments), whole)
+
+
+def test_the_same_run_twice_gives_the_same_bits(case: Any, draws_of: Any) -> None:
+    one = draws_of(case.method(), chains=2, seed=4)
+    np.testing.assert_array_equal(draws_of(case.method(), chains=2, seed=4), one)
+
+
+# --- thinning, warm-up, length -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thin", [2, 5, 23])
+def test_thinning_keeps_the_last_draw_of_each_block(case: Any, thin: int, draws_of: Any) -> None:
+    every = draws_of(case.method(), chains=2)
+    kept = draws_of(case.method(), chains=2, thin=thin)
+    assert kept.shape[1] == 23 // thin
+    np.testing.assert_array_equal(kept, every[:, thin - 1 :: thin])
+
+
+@pytest.mark.parametrize("thin", [1, 3])
+def test_warm_up_only_drops_the_first_draws(case: Any, thin: int, draws_of: Any) -> None:
+    every = draws_of(case.method(), rounds=23, chains=2)
+    kept = draws_of(case.method(), rounds=15, warmup=8, thin=thin, chains=2)
+    np.testing.assert_array_equal(kept, every[:, 8 + thin - 1 :: thin])
+
+
+def test_a_schedule_counts_the_warm_up_iterations(case: Any, draws_of: Any) -> None:
+    def schedule(iteration: Any) -> Any:
+        return jnp.where(iteration < 8, 0.001, 0.05).astype(jnp.float32)
+
+    method = case.method(step_size=schedule)
+    every = draws_of(method, rounds=20)
+    np.testing.assert_array_equal(draws_of(method, rounds=12, warmup=8), every[:, 8:])
+    # A schedule counted from the first kept draw would have made the small steps only now.
+    moved = np.abs(np.diff(every[0], axis=0)).mean(axis=1)
+    assert moved[8:].mean() > 5 * moved[:7].mean()
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one(case: Any, draws_of: Any) -> None:
+    longer = draws_of(case.method(), rounds=40)
+    for rounds in (1, 7, 39):
+        shorter = draws_of(case.method(), rounds=rounds)
+        np.testing.assert_array_equal(shorter, longer[:, :rounds])
+
+
+# --- blocks of random numbers, node mode, chains -------------------------------------------------
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("chains", [1, 3])
+def test_block_and_node_mode_change_rounding_only(case: Any, chains: int, draws_of: Any) -> None:
+    usual = draws_of(case.method(), chains=chains, warmup=3, rounds=40)
+    assert usual.dtype == np.float64
+    for node_mode in ("vmap", "map"):
+        for block in (1, 7, 64, None):
+            engine = consortia.LocalEngine(node_mode=node_mode, block=block)
+            other = draws_of(case.method(), chains=chains, warmup=3, rounds=40, engine=engine)
+            np.testing.assert_allclose(other, usual, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_chain_does_not_know_how_many_others_there_are(case: Any, draws_of: Any) -> None:
+    one, three, five = (draws_of(case.method(), chains=count) for count in (1, 3, 5))
+    # A single chain runs without a chain axis, so sums may be ordered otherwise.
+    np.testing.assert_allclose(three[:1], one, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(five[:3], three, rtol=0, atol=1e-10)
+
+
+def test_chains_and_seeds_differ(case: Any, draws_of: Any) -> None:
+    runs = [draws_of(case.method(), chains=3, seed=seed) for seed in (0, 1, 2**32, 2**62)]
+    first = np.concatenate([run[:, 0] for run in runs])
+    distances = np.abs(first[:, None] - first[None]).max(axis=-1)
+    assert distances[~np.eye(len(first), dtype=bool)].min() > 0
+
+
+# --- order of the sites --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("double")
+def test_reordered_sites_are_another_run_on_the_same_target(
+    case: Any, model: Any, sites: Any, draws_of: Any, positions: Any
+) -> None:
+    order = (2, 0, 1)
+    other = consortia.Sites.from_list(
+        [sites.shards[i] for i in order], names=[sites.names[i] for i in order]
+    )
+    target = Target(model, jax.tree.map(jnp.asarray, model.init))
+    where = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)))
+
+    def values(these: Any) -> np.ndarray:
+        run = consortia.LocalEngine().prepare(target, these, case.method(), 2)
+        return np.asarray(run.start_values(where)[1])  # U_c, (nodes, chains)
+
+    one, two = values(sites), values(other)
+    np.testing.assert_allclose(two, one[list(order)], rtol=1e-13)
+    np.testing.assert_allclose(two.sum(axis=0), one.sum(axis=0), rtol=1e-13)
+
+    usual = draws_of(case.method())
+    options: dict[str, Any] = {"rounds": 23, "progress": False}
+    moved = positions(consortia.sample(model, other, case.method(), **options))
+    # With full batches, no noise and one shared momentum no number is private to a node.
+    if "batch_size" in case.arguments:
+        assert np.abs(usual - moved).max() > 1e-6
+    else:
+        np.testing.assert_allclose(moved, usual, rtol=0, atol=ROUNDING)
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+def test_a_store_holds_the_draws_and_attributes_that_memory_would(
+    case: Any, model: Any, sites: Any, positions: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    options: dict[str, Any] = {
+        "rounds": 47,
+        "thin": 2,
+        "warmup": 3,
+        "chains": 2,
+        "seed": 5,
+        "progress": False,
+    }
+    in_memory = consortia.sample(model, sites, case.method(), **options)
+    monkeypatch.setattr(local, "MOST_SLOTS", 5)  # several chunks, the last one shorter
+    returned = consortia.sample(model, sites, case.method(), store=tmp_path / "run", **options)
+    for tree in (returned, consortia.open_run(tmp_path / "run")):
+        np.testing.assert_array_equal(positions(tree), positions(in_memory))
+        assert set(tree.children) == set(in_memory.children)
+        np.testing.assert_array_equal(tree.posterior.draw, in_memory.posterior.draw)
+        assert set(tree.attrs) - {"state"} == set(in_memory.attrs)
+        for name, value in in_memory.attrs.items():
+            if name != "seconds":
+                assert tree.attrs[name] == value, name
+    if "sample_stats" in in_memory.children:
+        np.testing.assert_array_equal(returned.sample_stats.weight, in_memory.sample_stats.weight)
+
+
+def test_the_record_says_how_to_repeat_the_run(
+    case: Any, model: Any, sites: Any, positions: Any
+) -> None:
+    options: dict[str, Any] = {"rounds": 12, "warmup": 2, "thin": 3, "chains": 2, "seed": 11}
+    tree = consortia.sample(model, sites, case.method(), progress=False, **options)
+    for name, value in options.items():
+        assert tree.attrs[name] == value
+    for name in ("algorithm", "parameters", "samples", "bias", "engine", "versions", "stopped"):
+        assert tree.attrs[name]
+    assert tree.attrs["iterations_run"] == 14
+    engine = consortia.LocalEngine(
+        node_mode=tree.attrs["node_mode"], block=tree.attrs["block"]
+    )
+    again = consortia.sample(model, sites, case.method(), progress=False, engine=engine, **options)
+    np.testing.assert_array_equal(positions(again), positions(tree))
+
+
+def test_a_store_that_holds_a_run_is_refused_and_left_alone(
+    case: Any, model: Any, sites: Any, positions: Any, tmp_path: Any
+) -> None:
+    options: dict[str, Any] = {"rounds": 5, "progress": False, "store": tmp_path / "run"}
+    before = positions(consortia.sample(model, sites, case.method(), **options))
+    with pytest.raises(StoreError, match="already holds a run"):
+        consortia.sample(model, sites, case.method(), seed=1, **options)
+    np.testing.assert_array_equal(positions(consortia.open_run(tmp_path / "run")), before)

@@ -1,0 +1,105 @@
+"""Logistic regression against formulas written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from consortia.errors import InputError
+from consortia.models import logistic_regression
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(11, 3))
+Y = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 0])
+BATCH = {"x": X, "y": Y}
+BETA = np.array([0.3, -1.2, 0.8])
+A = 0.7
+
+
+def parameters() -> dict[str, jax.Array]:
+    return {"coefficients": jnp.asarray(BETA), "intercept": jnp.asarray(A)}
+
+
+def test_the_density_is_the_bernoulli_density_and_the_prior_is_normalised(x64: None) -> None:
+    model = logistic_regression(3, prior_scale=2.0, intercept=True, intercept_scale=5.0)
+    probability = scipy.special.expit(A + X @ BETA)
+    np.testing.assert_allclose(
+        model.log_likelihood(parameters(), BATCH),
+        scipy.stats.bernoulli(probability).logpmf(Y),
+        rtol=1e-12,
+    )
+    expected = scipy.stats.norm(0, 2).logpdf(BETA).sum() + scipy.stats.norm(0, 5).logpdf(A)
+    np.testing.assert_allclose(model.log_prior(parameters()), expected, rtol=1e-12)
+
+
+def test_the_intercept_has_the_prior_scale_by_default(x64: None) -> None:
+    one = logistic_regression(3, prior_scale=2.0, intercept=True)
+    two = logistic_regression(3, prior_scale=2.0, intercept=True, intercept_scale=2.0)
+    assert one.log_prior(parameters()) == two.log_prior(parameters())
+
+
+def test_gradients_equal_the_formulas(x64: None) -> None:
+    model = logistic_regression(3, prior_scale=2.0, intercept=True, intercept_scale=5.0)
+
+    def total(p: Any) -> jax.Array:
+        return jnp.sum(model.log_likelihood(p, BATCH)) + model.log_prior(p)
+
+    gradient = jax.grad(total)(parameters())
+    residual = Y - scipy.special.expit(A + X @ BETA)
+    np.testing.assert_allclose(gradient["coefficients"], X.T @ residual - BETA / 4, rtol=1e-11)
+    np.testing.assert_allclose(gradient["intercept"], residual.sum() - A / 25, rtol=1e-11)
+
+
+def test_predictions_are_the_probabilities_of_class_0_and_1(x64: None) -> None:
+    model = logistic_regression(3, intercept=True)
+    p = scipy.special.expit(A + X @ BETA)
+    expected = np.stack([1 - p, p], axis=1)
+    np.testing.assert_allclose(model.predict(parameters(), BATCH), expected, rtol=1e-12)
+
+
+def test_far_from_the_boundary_the_density_and_its_gradient_stay_exact(x64: None) -> None:
+    model = logistic_regression(1)
+    batch = {"x": np.array([[1.0], [1.0]]), "y": np.array([0, 1])}
+
+    def values(p: Any) -> jax.Array:
+        return model.log_likelihood(p, batch)
+
+    params = {"coefficients": jnp.asarray([800.0])}
+    np.testing.assert_array_equal(values(params), [-800.0, 0.0])
+    np.testing.assert_array_equal(jax.jacobian(values)(params)["coefficients"][:, 0], [-1.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.int64, np.float32, np.float64])
+def test_labels_of_any_type_mean_the_same(dtype: type) -> None:
+    model = logistic_regression(3, intercept=True)
+    expected = model.log_likelihood(parameters(), BATCH)
+    given = model.log_likelihood(parameters(), {"x": X, "y": Y.astype(dtype)})
+    np.testing.assert_array_equal(given, expected)
+    assert model.check({"x": X, "y": Y.astype(dtype)}) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"x": X, "y": Y + 1}, "labels outside 0..1: 2 (6 of 11 rows)"),
+        ({"x": X, "y": 2 * Y - 1}, "labels outside 0..1: -1 (5 of 11 rows); code −1 as 0"),
+        ({"x": X, "y": Y + 0.5}, "labels outside 0..1: 0.5, 1.5 (11 of 11 rows)"),
+    ],
+)
+def test_labels_outside_the_classes_are_named(batch: dict, message: str) -> None:
+    problem = logistic_regression(3).check(batch)
+    assert problem is not None
+    assert message in problem
+
+
+def test_unusable_arguments_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="features is -1"):
+        logistic_regression(-1)
+    with pytest.raises(InputError, match="prior_scale is nan"):
+        logistic_regression(2, prior_scale=float("nan"))
