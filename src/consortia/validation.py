@@ -183,9 +183,10 @@ def check_prior(target: Target, position: Array) -> None:
     """Warn when the posterior has no prior at all."""
     flat = target.model.log_prior is None
     if not flat:
-        points = (position, position + 1, 2 * position - 3)
+        # far points too: a uniform prior on a box is constant near the start, and proper
+        points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
         values = np.asarray([target.log_prior(point) for point in points])
-        flat = bool(np.all(values == values[0]))
+        flat = bool(np.all(values == values[0]) and np.isfinite(values[0]))
     if flat:
         warnings.warn(
             "the model has no prior (Model.log_prior is None or constant): the posterior may be "

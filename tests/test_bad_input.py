@@ -1,0 +1,272 @@
+"""Every mistake gets one clear error that names the argument, the place and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia.errors import InputError, StoreError
+
+
+def log_prior(params):
+    return -0.5 * jnp.sum(params["beta"] ** 2)
+
+
+def log_likelihood(params, batch):
+    return -0.5 * (batch["y"] - batch["x"] @ params["beta"]) ** 2
+
+
+MODEL = consortia.Model(log_prior, log_likelihood, {"beta": jnp.zeros(2)})
+ALGORITHM = consortia.fa_hmc(0.05, 2, 2)
+
+
+def site(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(rows, 2)).astype(np.float32),
+        "y": rng.normal(size=rows).astype(np.float32),
+    }
+
+
+SITES = consortia.Sites.from_list([site(5), site(9, 1)], names=["north", "south"])
+
+
+def sample(model=MODEL, sites=SITES, algorithm=ALGORITHM, **options):
+    arguments = {"rounds": 10, "progress": False, **options}
+    return consortia.sample(model, sites, algorithm, **arguments)
+
+
+def changed(**fields):
+    return dataclasses.replace(MODEL, **fields)
+
+
+@pytest.fixture(autouse=True)
+def no_sampler_is_compiled(monkeypatch):
+    """A refused run never reaches the compiled loop."""
+
+    def never(*arguments):
+        raise AssertionError("the sampler was started")
+
+    monkeypatch.setattr("consortia.engines.local.LocalRun.advance", never)
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda p, b: jnp.sum(log_likelihood(p, b)), "returns a scalar.*one value per row"),
+        (lambda p, b: log_likelihood(p, b)[:, None], r"returns shape \(3, 1\).*shape \(3,\)"),
+        (
+            lambda p, b: jnp.zeros_like(b["y"]) + jnp.mean(log_likelihood(p, b)),
+            "other rows of the batch",
+        ),
+        (lambda p, b: b["z"] * 1.0, "Model.log_likelihood cannot be evaluated.*'z'"),
+    ],
+)
+def test_a_log_likelihood_that_is_not_one_value_per_row_is_refused(function, match):
+    with pytest.raises(InputError, match=match):
+        sample(changed(log_likelihood=function))
+
+
+def test_a_log_prior_that_is_not_a_scalar_is_refused():
+    with pytest.raises(InputError, match=r"Model.log_prior returns shape \(2,\): it must be a scal"):
+        sample(changed(log_prior=lambda p: -0.5 * p["beta"] ** 2))
+
+
+def test_a_start_outside_the_support_of_the_prior_is_refused():
+    outside = changed(log_prior=lambda p: jnp.where(jnp.all(p["beta"] > 1), 0.0, -jnp.inf))
+    with pytest.raises(InputError, match="log_prior is -inf at the start of chain 0"):
+        sample(outside)
+
+
+def test_a_density_that_is_not_finite_at_the_start_names_the_site():
+    def only_south_breaks(params, batch):
+        return log_likelihood(params, batch) + jnp.where(batch["y"] > 100, -jnp.inf, 0.0)
+
+    bad = site(9, 1)
+    bad["y"][3] = 1000.0
+    sites = consortia.Sites.from_list([site(5), bad], names=["north", "south"])
+    with pytest.raises(InputError, match="log-density of site 'south' is -inf at the start"):
+        sample(changed(log_likelihood=only_south_breaks), sites)
+
+
+def test_a_gradient_that_is_not_finite_at_the_start_names_the_site():
+    def kinked(params, batch):
+        return log_likelihood(params, batch) - jnp.sqrt(jnp.sum(params["beta"] ** 2))
+
+    with pytest.raises(InputError, match="gradient of the log-density of site 'north'.*sqrt"):
+        sample(changed(log_likelihood=kinked))
+
+
+@pytest.mark.parametrize(
+    ("init", "match"),
+    [
+        ({"gamma": jnp.zeros(2)}, "init has the structure"),
+        (jnp.zeros(2), "init has the structure"),
+        ({"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
+        ({"beta": jnp.zeros(2, jnp.int32)}, r"init\['beta'\] is of type int32.*floating"),
+        ({"beta": jnp.array([0.0, jnp.nan])}, r"init\['beta'\] holds a value that is not finite"),
+        (lambda key: {"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
+    ],
+)
+def test_a_start_unlike_the_models_parameters_is_refused(init, match):
+    with pytest.raises(InputError, match=match):
+        sample(init=init)
+
+
+def test_integer_parameters_are_refused():
+    with pytest.raises(InputError, match=r"Model.init\['beta'\] is of type int.*write 0.0, not 0"):
+        sample(changed(init={"beta": np.zeros(2, int)}))
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(InputError, match="no parameters"):
+        sample(changed(init={}))
+
+
+def test_labels_outside_the_classes_name_the_site():
+    good = {"x": np.ones((4, 2), np.float32), "y": np.array([0, 1, 2, 1])}
+    bad = {"x": np.ones((4, 2), np.float32), "y": np.array([0, 1, 3, 1])}
+    sites = consortia.Sites.from_list([good, bad], names=["north", "south"])
+    model = consortia.models.softmax_regression(2, 3)
+    with pytest.raises(InputError, match=r"site 'south': .*3"):
+        sample(model, sites)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"chains": 0}, "chains is 0: it must be at least 1"),
+        ({"rounds": 0}, "rounds is 0: it must be at least 1"),
+        ({"thin": 0}, "thin is 0: it must be at least 1"),
+        ({"thin": 11}, "thin=11 is larger than the 10 draws"),
+        ({"warmup": -1}, "warmup is -1: it must be at least 0"),
+        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"seed": -1}, "seed is -1"),
+        ({"rounds": 2**31}, "rounds . warmup"),
+        ({"stop": 1.01}, "stop is 1.01: give consortia.stop_when"),
+        ({"engine": "local"}, "engine is 'local'"),
+    ],
+)
+def test_run_lengths_out_of_range_are_refused(options, match):
+    with pytest.raises(InputError, match=match):
+        sample(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: consortia.fa_hmc(0.0, 2, 2), "step_size"),
+        (lambda: consortia.fa_hmc(-0.1, 2, 2), "step_size"),
+        (lambda: consortia.fa_hmc([0.1, -0.1], 2, 2), "step_size"),
+        (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size"),
+        (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps is 0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps is 0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=1.1), r"momentum_correlation.*\[0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1), "momentum_correlation"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size is 0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3), "gradient_draws is 3"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights sum to 1.1"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[1.5, -0.5]), "weight of site 1 is -0.5"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]), "mass_matrix.*positive"),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]), "not positive def"),
+        (lambda: consortia.fa_ld(0.1, 0), "local_steps is 0"),
+        (lambda: consortia.stop_when(), "at least one of rhat, ess and budget"),
+        (lambda: consortia.stop_when(rhat=0.9), "rhat is 0.9"),
+        (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode is 'fast'"),
+        (lambda: consortia.LocalEngine(block=0), "block is 0"),
+    ],
+)
+def test_arguments_of_factories_out_of_range_are_refused(make, match):
+    with pytest.raises(InputError, match=match):
+        make()
+
+
+def test_a_step_size_array_shorter_than_the_run_is_refused():
+    with pytest.raises(InputError, match="array of 5 values, the run has 12 rounds"):
+        sample(algorithm=consortia.fa_hmc([0.1] * 5, 2, 2), warmup=2)
+
+
+def test_weights_for_another_number_of_sites_are_refused():
+    with pytest.raises(InputError, match="weights has 3 values for 2 sites"):
+        sample(algorithm=consortia.fa_hmc(0.1, 2, 2, weights=[0.2, 0.3, 0.5]))
+
+
+def test_a_mass_matrix_of_another_dimension_is_refused():
+    with pytest.raises(InputError, match="mass_matrix is for 3 parameters, the model has 2"):
+        sample(algorithm=consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 1.0, 1.0]))
+
+
+def test_a_batch_without_replacement_larger_than_a_site_names_the_site():
+    with pytest.raises(InputError, match="batch_size=6 without replacement, but 'north' has only 5"):
+        sample(algorithm=consortia.fa_hmc(0.1, 2, 2, batch_size=6, replace=False))
+
+
+def test_things_of_the_wrong_kind_are_refused():
+    with pytest.raises(InputError, match="sites is a list: make it with"):
+        sample(sites=[site(5)])
+    with pytest.raises(InputError, match="model is a function: give a consortia.Model"):
+        sample(model=log_likelihood)
+    with pytest.raises(InputError, match=r"algorithm is 'fa_hmc': give what consortia.fa_hmc"):
+        sample(algorithm="fa_hmc")
+
+
+@pytest.mark.parametrize(
+    ("shards", "match"),
+    [
+        ([], "at least one site"),
+        ([site(5), site(0)], "site 1"),
+        ([site(5), {"x": site(5)["x"]}], "site 1"),
+        ([site(5), {**site(5), "y": np.full(5, np.nan, np.float32)}], "site 1.*y"),
+        ([{**site(5), "y": np.zeros(4, np.float32)}], "site 0"),
+    ],
+)
+def test_data_that_are_not_rows_name_the_site(shards, match):
+    with pytest.raises(InputError, match=match):
+        consortia.Sites.from_list(shards)
+
+
+def test_a_store_that_holds_something_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("keep me")
+    with pytest.raises(StoreError, match="is not empty: nothing was written"):
+        sample(store=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_refused_run_leaves_no_directory_behind(tmp_path):
+    with pytest.raises(InputError):
+        sample(store=tmp_path / "run", chains=0)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("prior", [None, lambda p: jnp.zeros(())])
+def test_a_model_without_a_prior_is_warned_about(prior):
+    with (
+        pytest.warns(UserWarning, match="no prior"),
+        pytest.raises(AssertionError, match="the sampler was started"),
+    ):
+        sample(changed(log_prior=prior))
+
+
+def test_a_model_with_a_prior_is_not_warned_about():
+    with warnings.catch_warnings(), pytest.raises(AssertionError, match="sampler was started"):
+        warnings.simplefilter("error")
+        sample()
+
+
+def test_float64_data_in_a_32_bit_run_are_said_once_in_the_plan():
+    wide = consortia.Sites.from_list([jax.tree.map(lambda a: a.astype(np.float64), site(5))])
+    plans = []
+    with pytest.raises(AssertionError, match="the sampler was started"):
+        sample(sites=wide, on_plan=plans.append)
+    with pytest.raises(AssertionError, match="the sampler was started"):
+        sample(on_plan=plans.append)
+    assert [len(plan.warnings) for plan in plans] == [1, 0]
+    assert "float64" in plans[0].warnings[0]
