@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +73,7 @@ def test_a_log_likelihood_that_is_not_one_value_per_row_is_refused(function, mat
 
 
 def test_a_log_prior_that_is_not_a_scalar_is_refused():
-    with pytest.raises(InputError, match=r"Model.log_prior returns shape \(2,\): it must be a scal"):
+    with pytest.raises(InputError, match=r"Model.log_prior returns shape \(2,\): it must be"):
         sample(changed(log_prior=lambda p: -0.5 * p["beta"] ** 2))
 
 
@@ -167,7 +166,10 @@ def test_run_lengths_out_of_range_are_refused(options, match):
         (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size"),
         (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps is 0"),
         (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps is 0"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=1.1), r"momentum_correlation.*\[0"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=1.1),
+            "momentum_correlation is 1.1",
+        ),
         (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1), "momentum_correlation"),
         (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size is 0"),
         (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3), "gradient_draws is 3"),
@@ -205,7 +207,7 @@ def test_a_mass_matrix_of_another_dimension_is_refused():
 
 
 def test_a_batch_without_replacement_larger_than_a_site_names_the_site():
-    with pytest.raises(InputError, match="batch_size=6 without replacement, but 'north' has only 5"):
+    with pytest.raises(InputError, match="batch_size=6 without replacement, but 'north' has"):
         sample(algorithm=consortia.fa_hmc(0.1, 2, 2, batch_size=6, replace=False))
 
 
@@ -256,8 +258,7 @@ def test_a_model_without_a_prior_is_warned_about(prior):
 
 
 def test_a_model_with_a_prior_is_not_warned_about():
-    with warnings.catch_warnings(), pytest.raises(AssertionError, match="sampler was started"):
-        warnings.simplefilter("error")
+    with pytest.raises(AssertionError, match="the sampler was started"):  # warnings are errors
         sample()
 
 

@@ -153,14 +153,14 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
 
 def fashion_mnist(*, download: bool = False) -> Dataset:
     """Clothing, 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
-    parts = [_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test")]
-    return _dataset("fashion_mnist", *parts, target_names=FASHION_NAMES)
+    train, test = (_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test"))
+    return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
 def mnist(*, download: bool = False) -> Dataset:
     """Handwritten digits, 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
-    parts = [_idx("mnist", part, MNIST, download) for part in ("train", "test")]
-    return _dataset("mnist", *parts, target_names="0123456789")
+    train, test = (_idx("mnist", part, MNIST, download) for part in ("train", "test"))
+    return _dataset("mnist", train, test, target_names="0123456789")
 
 
 def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
@@ -264,8 +264,8 @@ def cifar2(*, download: bool = False) -> Dataset:
     """
     raw = read_file(CIFAR2, download=download)
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-        parts = [{"x": arrays[f"x_{p}"], "y": arrays[f"y_{p}"]} for p in ("train", "test")]
-    return _dataset("cifar2", *parts, target_names=["airplane", "automobile"])
+        train, test = ({"x": arrays[f"x_{p}"], "y": arrays[f"y_{p}"]} for p in ("train", "test"))
+    return _dataset("cifar2", train, test, target_names=["airplane", "automobile"])
 
 
 # --- what scikit-learn carries -----------------------------------------------------------------

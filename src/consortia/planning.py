@@ -23,7 +23,7 @@ def plan_of(
     rounds, up, down = run.traffic(carry)
     memory = run.memory(carry)
     kept = length.rounds // length.thin * chains * target.dimension * target.dtype.itemsize
-    entry = registry.ALGORITHMS[method.name]
+    samples, bias = _claims(method)
     sizes = np.asarray(sites.sizes)
     used = jax.devices()[0]
     devices = f"1 of {len(jax.devices())} ({used.device_kind}, {used.platform})"
@@ -32,8 +32,8 @@ def plan_of(
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
     lines = [
-        ("algorithm", f"{method.name}: samples {entry.samples}"),
-        ("bias", entry.bias),
+        ("algorithm", f"{method.name}: samples {samples}"),
+        ("bias", bias),
         ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
@@ -59,6 +59,15 @@ def plan_of(
     return Plan(tuple(lines), tuple(notes), up, down, rounds)
 
 
+def _claims(method: Method) -> tuple[str, str]:
+    """What a method samples and its bias, from the registry."""
+    entry = registry.ALGORITHMS.get(method.name)
+    if entry is None:
+        unknown = "not stated: the algorithm is not in the registry"
+        return unknown, unknown
+    return entry.samples, entry.bias
+
+
 def _rounds(length: Length) -> str:
     text = f"{length.rounds}"
     if length.warmup:
@@ -78,12 +87,12 @@ def record_of(
     run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
 ) -> dict[str, Any]:
     """What a run's result says about how it was made."""
-    entry = registry.ALGORITHMS[method.name]
+    samples, bias = _claims(method)
     return {
         "algorithm": method.name,
         "parameters": method.parameters(),
-        "samples": entry.samples,
-        "bias": entry.bias,
+        "samples": samples,
+        "bias": bias,
         "seed": seed,
         "chains": run.layout.chains,
         "rounds": length.rounds,

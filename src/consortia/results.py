@@ -132,7 +132,8 @@ def datasets(
             name: ["agent", *(f"{name}_dim_{i}" for i in range(array.ndim - 3))]
             for name, array in arrays.items()
         }
-        groups["agents"] = dataset(arrays, dims=dims, coords={"agent": list(sites)})
+        names = np.array(sites, dtype=object)  # Zarr has no stable form of fixed-length text
+        groups["agents"] = dataset(arrays, dims=dims, coords={"agent": names})
     return groups
 
 

@@ -63,7 +63,7 @@ def test_gradients_equal_the_formulas(x64: None) -> None:
     def total(p: Any) -> jax.Array:
         return jnp.sum(model.log_likelihood(p, BATCH))
 
-    gradient = jax.grad(total)(params)
+    gradient = jax.jit(jax.grad(total))(params)
     residual, variance = Y - A - X @ BETA, np.exp(-0.6)
     np.testing.assert_allclose(gradient["coefficients"], X.T @ residual / variance, rtol=1e-11)
     np.testing.assert_allclose(gradient["intercept"], residual.sum() / variance, rtol=1e-11)

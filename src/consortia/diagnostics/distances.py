@@ -59,8 +59,8 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
 
     .. math:: W_2 = \Big(\min_\sigma \frac1n \sum_i \|a_i - b_{\sigma(i)}\|^2\Big)^{1/2}
 
-    The cost grows as n³ (about three seconds at n = 2,000). Between finite sets of one law the distance
-    is not zero but of order n^{−1/d}; compare with that of two independent sets.
+    The cost grows as n³: three seconds at n = 2,000. Between finite sets of one law the distance is
+    not zero but of order n^{−1/d}; compare with that of two independent sets.
 
     Args:
         a: draws (n, d), or a result of a run.

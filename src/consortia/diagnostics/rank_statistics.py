@@ -96,14 +96,14 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
 
     Autocorrelations by FFT, summed over Geyer's initial positive and monotone sequence of pairs.
     """
-    from scipy.fft import irfft, next_fast_len, rfft
+    from scipy.fft import next_fast_len
 
     count, m, n = chains.shape
     means = chains.mean(axis=-1)
     length = next_fast_len(2 * n, real=True)
-    spectrum = rfft(chains - means[..., None], length, axis=-1)
-    power = (np.real(spectrum) ** 2 + np.imag(spectrum) ** 2).mean(axis=1)
-    covariance = np.asarray(irfft(power, length, axis=-1))[:, :n] / n
+    spectrum = np.fft.rfft(chains - means[..., None], length, axis=-1)
+    power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
+    covariance = np.fft.irfft(power, length, axis=-1)[:, :n] / n
     variance = covariance[:, 0] * n / (n - 1)
     pooled = covariance[:, 0] + means.var(axis=-1, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
