@@ -23,13 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from consortia import numbers
+
+if TYPE_CHECKING:
+    from consortia.graphs import MixingMatrix
 
 Array = jax.Array
 PyTree = Any
@@ -54,15 +57,31 @@ class Mix:
     """Gossip: node i receives Σ_j W_ij outbox_j, ``times`` times over; there is no hub.
 
     Attributes:
-        matrix: doubly stochastic, (nodes, nodes), as a tuple of rows so that it compares by value.
+        matrix: W, doubly stochastic: a `consortia.graphs.MixingMatrix`, a tuple of rows, or the
+            name of a network that the number of nodes determines (`consortia.graphs.NETWORKS`).
+            It compares and hashes by value.
         times: number of multiplications by W, one communication round each.
     """
 
-    matrix: tuple[tuple[float, ...], ...]
+    matrix: MixingMatrix | tuple[tuple[float, ...], ...] | str
     times: int = 1
 
 
-Exchange = Mean | Sum | Mix
+@dataclass(frozen=True)
+class Route:
+    """A chain travels: in each iteration it visits one node, and its outbox is its next inbox.
+
+    ``local`` then runs at the visited node only, one node for each chain, and of that site's data
+    only the rows that it asks for are read. Several chains may be at one node.
+
+    Attributes:
+        probabilities: f_s of a visit, one for each node; the sites' weights w_c when None.
+    """
+
+    probabilities: tuple[float, ...] | None = None
+
+
+Exchange = Mean | Sum | Mix | Route
 
 
 # --- what a node function sees of its data -----------------------------------------------------
@@ -152,14 +171,16 @@ class Draws(NamedTuple):
     """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
 
     Attributes:
-        hub: ``(hub_state, inbox) -> (d,)``.
+        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
         node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
         agents: also keep every node's own value, in the group ``agents``.
+        per_iteration: draws that one iteration yields, in order; more than one from the hub only.
     """
 
     hub: Callable[[PyTree, PyTree], Array] | None = None
     node: Callable[[PyTree, PyTree], Array] | None = None
     agents: bool = False
+    per_iteration: int = 1
 
 
 class Algorithm(NamedTuple):

@@ -16,7 +16,8 @@ class Recorder:
 
     Args:
         chains: number of chains.
-        thin: rounds per kept draw.
+        thin: draws per kept draw.
+        per_iteration: draws that one iteration yields.
         warmup: rounds before the first recorded one.
         variables: the parameters' names and places in the flat position.
         sites: names of the sites.
@@ -33,6 +34,7 @@ class Recorder:
         *,
         chains: int,
         thin: int,
+        per_iteration: int,
         warmup: int,
         variables: Sequence[naming.Variable],
         sites: Sequence[str],
@@ -42,6 +44,7 @@ class Recorder:
     ) -> None:
         self.kept = 0
         self._chains, self._thin, self._warmup = chains, thin, warmup
+        self._per_iteration = per_iteration
         self._variables, self._sites, self._step_weights = variables, sites, step_weights
         self._store, self._remember = store, remember
         self._parts: list[results.Records] = []
@@ -72,7 +75,8 @@ class Recorder:
 
     def _datasets(self, records: results.Records, first_draw: int) -> dict[str, Any]:
         count = records.draws.shape[1]
-        last = self._warmup + self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        number = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        last = self._warmup + number // self._per_iteration
         return results.datasets(
             records,
             self._variables,

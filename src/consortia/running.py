@@ -22,7 +22,7 @@ SECONDS_PER_CHUNK = 30.0
 
 LARGEST_GROWTH = 200
 NO_DRAWS = 2**31 - 1
-"""A thinning so long that warm-up fills no slot."""
+"""A thinning so long that no slot is filled."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,7 @@ class RunLoop:
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
         self._buffers: Buffers = run.buffers(carry)
-        self._origin = 0
         self._calls = 0
-        self._seconds_per_round = 0.0
         self._call_rounds = 1
 
     def execute(self) -> str:
@@ -82,7 +80,6 @@ class RunLoop:
         started = time.monotonic()
         self._until(self._length.warmup, NO_DRAWS)
         self._buffers = self._run.buffers(self._carry)
-        self._origin = self._length.warmup
         try:
             while self.done < self._length.total:
                 self._chunk()
@@ -101,30 +98,32 @@ class RunLoop:
         draws = self._run.layout.slots
         if self._stop is not None:
             draws = min(draws, self._stop.every - self._recorder.kept % self._stop.every)
-        self._until(min(self._length.total, self._origin + draws * thin), thin)
+        last = (self._recorder.kept + draws) * thin // self._run.draws_per_iteration
+        self._until(min(self._length.total, self._length.warmup + last), thin)
         self._flush(self.done)
 
     def _until(self, stop: int, thin: int) -> None:
         began = time.monotonic()
         while self.done < stop:
             late = self._stop is None and time.monotonic() - began > SECONDS_PER_CHUNK
-            if late and thin != NO_DRAWS and (self.done - self._origin) % thin == 0:
+            if late and thin != NO_DRAWS and self._draws(self.done) % thin == 0:
                 return
             self._call(self._end_of_call(stop, thin), thin)
-            self._progress.update(self.done, self._recorder.kept + self._filled(thin))
+            self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
 
     def _end_of_call(self, stop: int, thin: int) -> int:
         """Where this call ends: by time, at the end of a block of thinned rounds where it can."""
         end = min(stop, self.done + self._call_rounds)
-        aligned = end - (end - self._origin) % thin
-        return aligned if aligned > self.done else end
+        aligned = end - (end - self._length.warmup) % thin
+        return aligned if self.done < aligned else end
 
-    def _filled(self, thin: int) -> int:
-        return (self.done - self._origin) // thin
+    def _draws(self, done: int) -> int:
+        """Draws that the iterations so far have yielded, before thinning."""
+        return (done - self._length.warmup) * self._run.draws_per_iteration
 
     def _call(self, end: int, thin: int) -> None:
         before, rounds = self._carry, end - self.done
-        window = Window(self.done, end, self._origin, thin, self._length.warmup)
+        window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
         began = time.monotonic()
         self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
         finite = np.asarray(finite)
@@ -139,12 +138,10 @@ class RunLoop:
 
     def _flush(self, until: int) -> None:
         """Hands the finished blocks before round ``until`` to the recorder; empties the buffers."""
-        thin = self._length.thin
-        filled = (until - self._origin) // thin
+        filled = self._draws(until) // self._length.thin - self._recorder.kept
         if filled > 0:
             self._recorder.add(self._buffers, filled)
             self._buffers = self._run.buffers(self._carry)
-            self._origin += filled * thin
 
     def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:
         """Finds the round, the chain and the site, by bisection from the last good state."""
@@ -153,7 +150,7 @@ class RunLoop:
         chain = 0
         while high > low:
             middle = (low + high + 1) // 2 if high - low > 1 else high
-            window = Window(low, middle, low, NO_DRAWS, warmup)
+            window = Window(low, middle, 0, NO_DRAWS, warmup)
             after, scratch, finite = self._run.advance(carry, scratch, window)
             bad = np.flatnonzero(~np.asarray(finite))
             if bad.size == 0:

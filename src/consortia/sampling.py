@@ -102,6 +102,7 @@ def sample(
     validation.check_prior(target, positions[0])
 
     run = engine.prepare(target, sites, algorithm, chains)
+    validation.check_thinning(thin, rounds, run.draws_per_iteration)
     validation.check_start_values(run.start_values(positions), sites.names)
     carry = run.start(seed, positions)
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
@@ -111,6 +112,7 @@ def sample(
     recorder = Recorder(
         chains=chains,
         thin=thin,
+        per_iteration=run.draws_per_iteration,
         warmup=warmup,
         variables=variables,
         sites=sites.names,

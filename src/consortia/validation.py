@@ -54,10 +54,17 @@ def check_arguments(
     checks.whole("seed", seed, 0, 2**63 - 1)
     if rounds + warmup >= 2**31:
         raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
-    if thin > rounds:
+
+
+def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
+    """At least one draw must be kept, and draws must be countable in 32 bits."""
+    draws = rounds * per_iteration
+    if thin > draws:
         raise InputError(
-            f"thin={thin} is larger than the {rounds} draws of this run: no draw would be kept."
+            f"thin={thin} is larger than the {draws} draws of this run: no draw would be kept."
         )
+    if draws >= 2**31:
+        raise InputError(f"rounds={rounds} give {draws} draws: the most is {2**31 - 1}.")
 
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:

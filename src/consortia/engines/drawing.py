@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from consortia import numbers
-from consortia.base import Phase
+from consortia.base import Phase, Route
 from consortia.engines.types import Layout
 
 Array = jax.Array
@@ -18,6 +18,8 @@ PyTree = Any
 
 FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
+
+ROUTE_STREAM = "node that the chain visits"
 
 
 def phase_code(stage: int, position: int) -> int:
@@ -30,11 +32,14 @@ class Drawn(NamedTuple):
 
     Attributes:
         shared: chain axis first; behind it a repetition axis in front when the phase repeats.
-        noise: node and chain axes first, or a function of the node's index that draws them there.
+        noise: node and chain axes first, or a function of the node's index that draws them there;
+            of a `Route`, the visited node's, chain axis first.
+        visited: of a `Route`, the node that each chain visits, int32 (chains,) or scalar.
     """
 
     shared: PyTree
     noise: PyTree | Callable[[Array], PyTree]
+    visited: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,36 @@ def private_numbers(
     return _per_chain(draw, key, code, layout)
 
 
-def phase_numbers(phase: Phase, key: Array, code: int, counter: Counter, layout: Layout) -> Drawn:
+def visit_numbers(
+    phase: Phase, key: Array, code: int, counter: Counter, layout: Layout, weights: Array
+) -> Drawn:
+    """The node that each chain visits, and the numbers there."""
+    route = phase.exchange
+    shares = weights
+    if isinstance(route, Route) and route.probabilities is not None:
+        shares = jnp.asarray(route.probabilities, weights.dtype)
+    bounds = jnp.cumsum(shares)
+
+    def draw(chain_key: Array) -> tuple[PyTree, Array]:
+        level = counter.numbers(numbers.shared_key(chain_key)).uniform(ROUTE_STREAM)
+        # Rounding may leave the last bound below one.
+        node = jnp.searchsorted(bounds, level * bounds[-1], side="right")
+        node = jnp.minimum(node, layout.nodes - 1).astype(jnp.int32)
+        return phase.noise(counter.numbers(numbers.node_key(chain_key, node))), node
+
+    noise, visited = _per_chain(draw, key, code, layout)
+    return Drawn(shared_numbers(phase, key, code, counter, layout), noise, visited)
+
+
+def phase_numbers(
+    phase: Phase, key: Array, code: int, counter: Counter, layout: Layout, weights: Array
+) -> Drawn:
     """All numbers of one phase in one round (every repetition of it)."""
 
     def draw(repetition: Array | None) -> Drawn:
         here = Counter(counter.iteration, counter.warmup, repetition)
+        if isinstance(phase.exchange, Route):
+            return visit_numbers(phase, key, code, here, layout, weights)
         nodes = jnp.arange(layout.nodes, dtype=jnp.int32)
         noise = jax.vmap(lambda node: private_numbers(phase, key, code, here, layout, node))(nodes)
         return Drawn(shared_numbers(phase, key, code, here, layout), noise)
@@ -90,35 +120,51 @@ def phase_numbers(phase: Phase, key: Array, code: int, counter: Counter, layout:
 
 
 def round_numbers(
-    phases: tuple[Phase, ...], stage: int, key: Array, counter: Counter, layout: Layout
+    phases: tuple[Phase, ...],
+    stage: int,
+    key: Array,
+    counter: Counter,
+    layout: Layout,
+    weights: Array,
 ) -> tuple[Drawn, ...]:
     """All numbers of one round."""
     return tuple(
-        phase_numbers(phase, key, phase_code(stage, position), counter, layout)
+        phase_numbers(phase, key, phase_code(stage, position), counter, layout, weights)
         for position, phase in enumerate(phases)
     )
 
 
 def block_numbers(
-    phases: tuple[Phase, ...], key: Array, first: Array, warmup: Array, layout: Layout
+    phases: tuple[Phase, ...],
+    key: Array,
+    first: Array,
+    warmup: Array,
+    layout: Layout,
+    weights: Array,
 ) -> tuple[Drawn, ...]:
     """All numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
-    rounds = first + jnp.arange(layout.block, dtype=jnp.int32)
-    return jax.vmap(lambda at: round_numbers(phases, ROUND, key, Counter(at, warmup), layout))(
-        rounds
-    )
+
+    def at(iteration: Array) -> tuple[Drawn, ...]:
+        return round_numbers(phases, ROUND, key, Counter(iteration, warmup), layout, weights)
+
+    return jax.vmap(at)(first + jnp.arange(layout.block, dtype=jnp.int32))
 
 
 def deferred_numbers(
-    phases: tuple[Phase, ...], key: Array, at: Array, warmup: Array, layout: Layout
+    phases: tuple[Phase, ...],
+    key: Array,
+    at: Array,
+    warmup: Array,
+    layout: Layout,
+    weights: Array,
 ) -> tuple[Drawn, ...]:
     """The numbers of one round, private ones drawn only where and when their node runs."""
     counter = Counter(at, warmup)
 
     def drawn(position: int, phase: Phase) -> Drawn:
         code = phase_code(ROUND, position)
-        if phase.repeat > 1:
-            return phase_numbers(phase, key, code, counter, layout)
+        if phase.repeat > 1 or isinstance(phase.exchange, Route):
+            return phase_numbers(phase, key, code, counter, layout, weights)
 
         def noise(node: Array) -> PyTree:
             return private_numbers(phase, key, code, counter, layout, node)

@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from consortia.base import Exchange, Mean, Mix, Phase, Sum
+from consortia import graphs
+from consortia.base import Exchange, Mean, Mix, Phase, Route, Sum
 
 Array = jax.Array
 PyTree = Any
@@ -18,24 +20,84 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
 
     Args:
         exchange: what crosses the network; None leaves the message empty.
-        outbox: pytree of arrays (nodes, ...).
+        outbox: pytree of arrays (nodes, ...); of a `Route` the visited node's own.
         weights: w_c, (nodes,).
 
     Returns:
-        The message without a node axis (`Mean`, `Sum`), or what each node receives (`Mix`).
+        The message without a node axis (`Mean`, `Sum`, `Route`), or what each node receives
+        (`Mix`).
     """
     match exchange:
         case None:
             return ()
+        case Route():
+            return outbox
         case Mean():
             return jax.tree.map(lambda leaf: _product(weights, leaf), outbox)
         case Sum():
             return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), outbox)
         case Mix(matrix, times):
-            array = jnp.asarray(matrix, weights.dtype)
+            mixing = graphs.resolve(matrix, weights.shape[0])
             for _ in range(times):
-                outbox = jax.tree.map(lambda leaf: _product(array, leaf), outbox)
+                outbox = jax.tree.map(lambda leaf: mixed(mixing, leaf), outbox)
             return outbox
+
+
+def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
+    """W times an array (nodes, ...), in the form that suits the matrix; see `MixingMatrix.form`.
+
+    As x_i + Σ_j W_ij (x_j − x_i): weights that are rounded still leave the sum over all nodes as
+    it is, where Σ_j W_ij x_j would let it drift in single precision. Nothing of the size
+    nodes × nodes is made but for the small networks of form ``"dense"``.
+    """
+    if mixing.form == "roll" and mixing.circulant is not None:
+        parts = zip(*(part.tolist() for part in mixing.circulant), strict=True)
+        return _total(
+            leaf,
+            [weight * (jnp.roll(leaf, -shift, axis=0) - leaf) for shift, weight in parts if shift],
+        )
+    if mixing.form == "mean" and mixing.constant is not None:
+        share = mixing.constant * mixing.agents
+        average = jnp.mean(leaf, axis=0, keepdims=True)
+        return leaf + share * (average - leaf)
+    if mixing.form == "dense":
+        return leaf[:1] + _product(jnp.asarray(np.asarray(mixing), leaf.dtype), leaf - leaf[:1])
+    if mixing.form == "slots":
+        columns = zip(*(part.T for part in mixing.slots()), strict=True)
+        return _total(
+            leaf, [_column(weight, leaf) * (leaf[number] - leaf) for number, weight in columns]
+        )
+    terms = _column(mixing.values, leaf) * (leaf[mixing.columns] - leaf[mixing.rows])
+    return leaf + jax.ops.segment_sum(terms, mixing.rows, mixing.agents, indices_are_sorted=True)
+
+
+def _total(first: Array, terms: list[Array]) -> Array:
+    """The sum, one term after the other: a stack of all terms would be several times the state."""
+    for term in terms:
+        first = first + term
+    return first
+
+
+def _column(values: np.ndarray, like: Array) -> Array:
+    """One number a node, shaped to multiply an array (nodes, ...)."""
+    return jnp.asarray(values, like.dtype).reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def describe(exchange: Exchange | None, nodes: int) -> str | None:
+    """How a gossip exchange is carried out, for the plan of a run; None for another exchange."""
+    if not isinstance(exchange, Mix):
+        return None
+    mixing = graphs.resolve(exchange.matrix, nodes)
+    forms = {
+        "roll": f"{len(mixing.circulant[0]) if mixing.circulant else 0} shifts of the agents",
+        "mean": "one sum over all agents",
+        "dense": f"a dense {nodes} × {nodes} matrix",
+        "slots": "neighbour lists of equal length",
+        "edges": "a sum over the list of links",
+    }
+    text = f"{nodes} agents, {mixing.links // 2} edges; W applied as {forms[mixing.form]}"
+    parts = mixing.components
+    return text + (f"; the network has {parts} parts that never talk" if parts > 1 else "")
 
 
 def _product(matrix: Array, leaf: Array) -> Array:
@@ -66,18 +128,14 @@ def communication(
     """(rounds, bytes up, bytes down) of one exchange of one chain.
 
     A star sends every outbox up and every reply down; gossip sends each outbox along each edge of
-    the graph, counted as up only.
+    the graph, and a travelling chain its outbox from one site to the next, counted as up only.
     """
     match exchange:
         case None:
             return 0, 0, 0
+        case Route():
+            return 1, outbox_bytes, 0
         case Mix(matrix, times):
-            edges = sum(
-                1
-                for i, row in enumerate(matrix)
-                for j, weight in enumerate(row)
-                if weight and i != j
-            )
-            return times, times * edges * outbox_bytes, 0
+            return times, times * graphs.resolve(matrix, nodes).links * outbox_bytes, 0
         case _:
             return 1, nodes * outbox_bytes, nodes * reply_bytes

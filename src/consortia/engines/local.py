@@ -86,6 +86,7 @@ class LocalEngine:
             mapped = nodes == 1 or rows * row_bytes > MAP_BYTES
         kept = chains * target.dimension * target.dtype.itemsize
         slots = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
+        slots = max(slots, method.build(target).draws.per_iteration)
         layout = Layout(nodes, chains, mapped, 1, slots)
         if self.block is not None:
             block = self.block
@@ -102,6 +103,7 @@ class LocalRun:
         program: the compiled functions, shared by equal runs.
         layout: how nodes, chains and rounds are batched.
         names: names of the sites.
+        draws_per_iteration: draws that one iteration yields.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class LocalRun:
         self.sizes = sizes
         self._arrays = arrays
         self._key: Array | None = None
+        self.draws_per_iteration = program.algorithm.draws.per_iteration
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
         """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
@@ -208,7 +211,8 @@ def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
 
     def draw(key: Array) -> Any:
         counter = Counter(jnp.int32(0), jnp.int32(0))
-        return drawing.round_numbers(phases, drawing.ROUND, key, counter, layout)
+        weights = jnp.ones(layout.nodes)
+        return drawing.round_numbers(phases, drawing.ROUND, key, counter, layout, weights)
 
     shapes = jax.eval_shape(draw, numbers.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

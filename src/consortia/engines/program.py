@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Algorithm, Phase, Site
-from consortia.engines import drawing, exchanges
+from consortia.base import Algorithm, Phase, Route, Site
+from consortia.engines import drawing, exchanges, slots
 from consortia.engines.drawing import Counter, Drawn
+from consortia.engines.slots import Yield
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 
 Array = jax.Array
@@ -35,7 +36,7 @@ class Program:
         self.layout = layout
         self.start_values = jax.jit(start_values)
         self._inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
-        self._shapes: Any = None
+        self._shapes: Yield | None = None
         self.start = jax.jit(self._start)
         self.fit = jax.jit(self._fit)
         self.setup = jax.jit(self._setup)
@@ -78,7 +79,7 @@ class Program:
     ) -> tuple[Carry, bool]:
         """Phases that run before the first iteration; is the inbox per node after them?"""
         per_node = False
-        numbers = drawing.round_numbers(phases, stage, key, Counter(0, 0), layout)
+        numbers = drawing.round_numbers(phases, stage, key, Counter(0, 0), layout, sites.weights)
         for phase, drawn in zip(phases, numbers, strict=True):
             carry, _, _, _ = self._phase(phase, drawn, carry, sites, per_node, layout.chains)
             per_node = exchanges.reply_per_node(phase, per_node)
@@ -93,16 +94,19 @@ class Program:
         def one_round(
             numbers: tuple[Drawn, ...], at: Array, state: tuple[Carry, Buffers]
         ) -> tuple[Carry, Buffers]:
-            carry, infos = self._iteration(numbers, state[0], sites)
-            slot = (at - window.origin) // window.thin
-            return carry, self._record(state[1], carry, infos, slot, window.thin)
+            carry, made = self._iteration(numbers, state[0], sites)
+            return carry, self._record(state[1], made, at - window.warmup, window)
 
         def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
             start = index * block
             if block == 1:
-                numbers = drawing.deferred_numbers(phases, key, start, window.warmup, self.layout)
+                numbers = drawing.deferred_numbers(
+                    phases, key, start, window.warmup, self.layout, sites.weights
+                )
                 return one_round(numbers, start, state)
-            numbers = drawing.block_numbers(phases, key, start, window.warmup, self.layout)
+            numbers = drawing.block_numbers(
+                phases, key, start, window.warmup, self.layout, sites.weights
+            )
 
             def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
                 here = jax.tree.map(lambda leaf: leaf[offset], numbers)
@@ -114,22 +118,20 @@ class Program:
 
         blocks = (window.first // block, (window.stop - 1) // block + 1)
         carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
-        draw, _ = self._draw(carry)
-        return carry, buffers, jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=-1))
+        draw = self._yield(carry, {}, {}).draw
+        own_axes = tuple(range(0 if self.layout.chains == 1 else 1, draw.ndim))
+        return carry, buffers, jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=own_axes))
 
     def _outboxes_finite(
         self, carry: Carry, sites: SiteArrays, key: Array, at: Array, warmup: Array
     ) -> list[Array]:
         """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
-        counter = Counter(at, warmup)
-        numbers = drawing.round_numbers(
-            self.algorithm.phases, drawing.ROUND, key, counter, self.layout
-        )
+        numbers = self._round_numbers(key, Counter(at, warmup), sites)
         per_node, result = self._inbox_per_node, []
         for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
             if phase.repeat == 1:
                 carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
-                result.append(self._finite(outbox))
+                result.append(self._finite(outbox, drawn.visited))
             else:
                 carry = self._repeated(phase, drawn, carry, sites, per_node)
             per_node = exchanges.reply_per_node(phase, per_node)
@@ -139,8 +141,8 @@ class Program:
 
     def _iteration(
         self, numbers: tuple[Drawn, ...], carry: Carry, sites: SiteArrays
-    ) -> tuple[Carry, tuple[dict[str, Array], dict[str, Array]]]:
-        """All phases once; the infos of nodes and of the hub (none of repeated phases)."""
+    ) -> tuple[Carry, Yield]:
+        """All phases once, and what they yield (repeated phases have no info)."""
         node_info: dict[str, Array] = {}
         hub_info: dict[str, Array] = {}
         per_node = self._inbox_per_node
@@ -152,7 +154,7 @@ class Program:
             else:
                 carry = self._repeated(phase, drawn, carry, sites, per_node)
             per_node = exchanges.reply_per_node(phase, per_node)
-        return carry, (node_info, hub_info)
+        return carry, self._yield(carry, node_info, hub_info)
 
     def _phase(
         self,
@@ -166,7 +168,9 @@ class Program:
         """The carry after the phase, the infos of nodes and hub, and the outboxes."""
         chains = self.layout.chains if chains is None else chains
         node_state, outbox, node_info = carry.node, (), {}
-        if phase.local is not None:
+        if isinstance(phase.exchange, Route):
+            node_state, outbox, node_info = self._visit(phase, drawn, carry, sites)
+        elif phase.local is not None:
             local = self._over_chains(phase.local, (0, 0, 0, 0, None), chains)
             node_state, outbox, node_info = self._at_nodes(local, drawn, carry, sites, per_node)
         message = exchanges.message_of(phase.exchange, outbox, sites.weights)
@@ -215,6 +219,25 @@ class Program:
             return jax.lax.map(lambda arguments: at_node(*arguments), (nodes, own))
         return jax.vmap(at_node)(nodes, own)
 
+    def _visit(self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays) -> Any:
+        """``local`` of each chain at the one node that it visits; infos have no node axis."""
+        if phase.local is None or drawn.visited is None:
+            raise TypeError("a phase with a Route needs a local function")
+        local, visited = phase.local, drawn.visited
+        index = (visited,) if self.layout.chains == 1 else (visited, jnp.arange(visited.size))
+
+        def at_chain(noise: Any, shared: Any, state: Any, inbox: Any, node: Array) -> Any:
+            own: SiteArrays = jax.tree.map(lambda leaf: leaf[node], sites._replace(data=()))
+            site = Site(sites.data, own.sizes, own.weights, own.prior_shares, own.fitted, node)
+            return local(noise, shared, state, inbox, site)
+
+        here = jax.tree.map(lambda leaf: leaf[index], carry.node)
+        state, outbox, _ = self._over_chains(at_chain)(
+            drawn.noise, drawn.shared, here, carry.inbox, visited
+        )
+        after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), carry.node, state)
+        return after, outbox, {}
+
     def _repeated(
         self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays, per_node: bool
     ) -> Carry:
@@ -222,7 +245,7 @@ class Program:
         count = None if phase.count is None else self._over_chains(phase.count)(carry.hub)
 
         def once(repetition: Array, carry: Carry) -> Carry:
-            here = Drawn(*jax.tree.map(lambda leaf: leaf[repetition], tuple(drawn)))
+            here = jax.tree.map(lambda leaf: leaf[repetition], drawn)
             new, _, _, _ = self._phase(phase, here, carry, sites, per_node)
             if count is None:
                 return new
@@ -242,80 +265,45 @@ class Program:
 
     # --- what is recorded -----------------------------------------------------------------------
 
-    def _draw(self, carry: Carry) -> tuple[Array, Array | None]:
-        """The draw of each chain, and that of each node where nodes draw."""
+    def _yield(self, carry: Carry, node_info: Any, hub_info: Any) -> Yield:
+        """What the iteration that ended in ``carry`` yields."""
         draws = self.algorithm.draws
         if draws.hub is not None:
-            return self._over_chains(draws.hub)(carry.hub, carry.inbox), None
+            draw = self._over_chains(draws.hub)(carry.hub, carry.inbox)
+            return Yield(draw, None, node_info, hub_info)
         if draws.node is None:
             raise TypeError("Draws needs one of hub and node")
         inbox = carry.inbox if self._inbox_per_node else self._everywhere(carry.inbox)
         agents = jax.vmap(self._over_chains(draws.node))(carry.node, inbox)
-        return jnp.mean(agents, axis=0), agents
+        mean = jnp.mean(agents, axis=0)
+        return Yield(mean, agents if draws.agents else None, node_info, hub_info)
 
-    def _record(
-        self,
-        buffers: Buffers,
-        carry: Carry,
-        infos: tuple[dict[str, Array], dict[str, Array]],
-        slot: Array,
-        thin: Array,
-    ) -> Buffers:
-        draw, agents = self._draw(carry)
-        node_info, hub_info = infos
-
-        def put(buffer: Array, value: Array) -> Array:
-            return jax.lax.dynamic_update_index_in_dim(buffer, value, slot, 0)
-
-        def average(buffer: Array, value: Array) -> Array:
-            return buffer.at[slot].add(value.astype(buffer.dtype) / thin.astype(buffer.dtype))
-
-        return Buffers(
-            put(buffers.draws, draw),
-            None if buffers.agents is None or agents is None else put(buffers.agents, agents),
-            jax.tree.map(average, buffers.hub_info, hub_info),
-            jax.tree.map(average, buffers.node_info, node_info),
-        )
+    def _record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
+        per_iteration = self.algorithm.draws.per_iteration
+        if per_iteration == 1:
+            return slots.record(buffers, made, iteration, window)
+        return slots.record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
     def buffers(self, carry: Carry, sites: SiteArrays, key: Array) -> Buffers:
         """Empty buffers of one chunk."""
         if self._shapes is None:
-            self._shapes = jax.eval_shape(self._recorded, carry, sites, key)
-        draw, agents, node_info, hub_info = self._shapes
-        slots = self.layout.slots + 1
+            self._shapes = jax.eval_shape(self._yielded, carry, sites, key)
+        return slots.empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
 
-        def empty(shape: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((slots, *shape.shape), shape.dtype)
-
-        def averages(shape: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((slots, *shape.shape), jnp.result_type(float))
-
-        return Buffers(
-            empty(draw),
-            empty(agents) if self.algorithm.draws.agents else None,
-            jax.tree.map(averages, hub_info),
-            jax.tree.map(averages, node_info),
-        )
-
-    def _recorded(self, carry: Carry, sites: SiteArrays, key: Array) -> Any:
-        counter = Counter(jnp.int32(0), jnp.int32(0))
-        numbers = drawing.round_numbers(
-            self.algorithm.phases, drawing.ROUND, key, counter, self.layout
-        )
-        carry, infos = self._iteration(numbers, carry, sites)
-        return (*self._draw(carry), *infos)
+    def _yielded(self, carry: Carry, sites: SiteArrays, key: Array) -> Yield:
+        numbers = self._round_numbers(key, Counter(0, 0), sites)
+        return self._iteration(numbers, carry, sites)[1]
 
     def traffic(self, carry: Carry, sites: SiteArrays, key: Array) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
 
         def messages(carry: Carry, sites: SiteArrays, key: Array) -> list[Any]:
-            counter = Counter(jnp.int32(0), jnp.int32(0))
             phases = self.algorithm.phases
-            numbers = drawing.round_numbers(phases, drawing.ROUND, key, counter, self.layout)
+            numbers = self._round_numbers(key, Counter(0, 0), sites)
             per_node, result = self._inbox_per_node, []
             for phase, drawn in zip(phases, numbers, strict=True):
                 if phase.repeat > 1:
-                    drawn = Drawn(*jax.tree.map(lambda leaf: leaf[0], tuple(drawn)))
+                    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
                 carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
                 per_node = exchanges.reply_per_node(phase, per_node)
                 result.append((outbox, carry.inbox))
@@ -324,7 +312,8 @@ class Program:
         rounds = up = down = 0
         shapes = jax.eval_shape(messages, carry, sites, key)
         for phase, (outbox, reply) in zip(self.algorithm.phases, shapes, strict=True):
-            sizes = (_bytes(outbox) // self.layout.nodes, _bytes(reply))
+            senders = 1 if isinstance(phase.exchange, Route) else self.layout.nodes
+            sizes = (_bytes(outbox) // senders, _bytes(reply))
             here = exchanges.communication(phase.exchange, *sizes, self.layout.nodes)
             rounds += phase.repeat * here[0]
             up += phase.repeat * here[1]
@@ -343,12 +332,22 @@ class Program:
         nodes = self.layout.nodes
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (nodes, *leaf.shape)), tree)
 
-    def _finite(self, outbox: PyTree) -> Array:
-        shape = (self.layout.nodes, self.layout.chains)
+    def _round_numbers(self, key: Array, counter: Counter, sites: SiteArrays) -> tuple[Drawn, ...]:
+        """The numbers of one round."""
+        return drawing.round_numbers(
+            self.algorithm.phases, drawing.ROUND, key, counter, self.layout, sites.weights
+        )
+
+    def _finite(self, outbox: PyTree, visited: Array | None) -> Array:
+        """(nodes, chains); of a `Route` the nodes that are not visited count as finite."""
+        nodes, chains = self.layout.nodes, self.layout.chains
+        shape = (nodes, chains) if visited is None else (chains,)
         result = jnp.ones(shape, bool)
         for leaf in jax.tree.leaves(outbox):
             result &= jnp.all(jnp.isfinite(leaf).reshape(*shape, -1), axis=-1)
-        return result
+        if visited is None:
+            return result
+        return jnp.ones((nodes, chains), bool).at[visited, jnp.arange(chains)].set(result)
 
 
 def _bytes(tree: PyTree) -> int:

@@ -41,7 +41,8 @@ class Buffers(NamedTuple):
 class Window(NamedTuple):
     """Which rounds a call runs and where their draws go; int32 scalars.
 
-    Round r is recorded in slot (r − origin) // thin, so that the last round of each block stays.
+    Draws are counted from the end of the warm-up. Number n of them goes to slot n // thin − origin,
+    so that the last of each block of ``thin`` stays.
     """
 
     first: Any

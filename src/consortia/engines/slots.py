@@ -1,0 +1,102 @@
+"""Where the draws of a chunk are kept on the device until they leave it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from consortia.engines.types import Buffers, Layout, Window
+
+Array = jax.Array
+PyTree = Any
+
+
+class Yield(NamedTuple):
+    """What one iteration yields, as arrays or their shapes.
+
+    Attributes:
+        draw: (chains, d), or (chains, per_iteration, d) where that is more than one; a single
+            chain has no chain axis.
+        agents: (nodes, chains, d), or None.
+        node_info: scalars (nodes, chains) by name.
+        hub_info: scalars (chains,) by name.
+    """
+
+    draw: Any
+    agents: Any
+    node_info: dict[str, Any]
+    hub_info: dict[str, Any]
+
+
+def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
+    """Buffers without a draw, for iterations that yield arrays of these shapes."""
+    draw = shapes.draw
+    if per_iteration > 1:
+        axis = 0 if layout.chains == 1 else 1
+        without = draw.shape[:axis] + draw.shape[axis + 1 :]
+        draw = jax.ShapeDtypeStruct(without, draw.dtype)
+    slots = layout.slots + 1
+
+    def empty(shape: jax.ShapeDtypeStruct) -> Array:
+        return jnp.zeros((slots, *shape.shape), shape.dtype)
+
+    def averages(shape: jax.ShapeDtypeStruct) -> Array:
+        return jnp.zeros((slots, *shape.shape), jnp.result_type(float))
+
+    return Buffers(
+        empty(draw),
+        None if shapes.agents is None else empty(shapes.agents),
+        jax.tree.map(averages, shapes.hub_info),
+        jax.tree.map(averages, shapes.node_info),
+    )
+
+
+def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
+    """One draw an iteration goes to its slot, over the earlier ones of its block of ``thin``.
+
+    Infos are averaged over that block. ``iteration`` counts from the end of the warm-up.
+    """
+    thin = window.thin
+    slot = iteration // thin - window.origin
+
+    def put(buffer: Array, value: Array) -> Array:
+        return jax.lax.dynamic_update_index_in_dim(buffer, value, slot, 0)
+
+    def average(buffer: Array, value: Array) -> Array:
+        return buffer.at[slot].add(value.astype(buffer.dtype) / thin.astype(buffer.dtype))
+
+    return Buffers(
+        put(buffers.draws, made.draw),
+        None if buffers.agents is None else put(buffers.agents, made.agents),
+        jax.tree.map(average, buffers.hub_info, made.hub_info),
+        jax.tree.map(average, buffers.node_info, made.node_info),
+    )
+
+
+def record_several(
+    buffers: Buffers,
+    made: Yield,
+    iteration: Array,
+    window: Window,
+    layout: Layout,
+    per_iteration: int,
+) -> Buffers:
+    """Of several draws an iteration only the kept ones are written; a hub's info at each of them.
+
+    Agents and infos of nodes are not recorded.
+    """
+    number = iteration * per_iteration + jnp.arange(per_iteration, dtype=jnp.int32)
+    slot = number // window.thin - window.origin
+    kept = ((number + 1) % window.thin == 0) & (slot >= 0)
+    slot = jnp.where(kept, slot, layout.slots + 1)  # out of bounds, and so dropped
+    draws = made.draw if layout.chains == 1 else jnp.moveaxis(made.draw, 1, 0)
+
+    def stand(buffer: Array, value: Array) -> Array:
+        return buffer.at[slot].set(value.astype(buffer.dtype), mode="drop")
+
+    return buffers._replace(
+        draws=buffers.draws.at[slot].set(draws, mode="drop"),
+        hub_info=jax.tree.map(stand, buffers.hub_info, made.hub_info),
+    )
