@@ -20,9 +20,6 @@ from consortia.target import Target
 Array = jax.Array
 PyTree = Any
 
-INIT_STREAM = 0x1217
-"""Stands apart from every chain and phase in key space."""
-
 
 def check_arguments(
     model: Any,
@@ -69,7 +66,6 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
     """The parameters that each chain starts from, checked against the model's own structure."""
-    root = jax.random.fold_in(numbers.base_key(seed), INIT_STREAM)
     own = model.init(jax.random.key(0)) if callable(model.init) else model.init
     _check_leaves("Model.init", own)
     source, argument = (model.init, "Model.init") if init is None else (init, "init")
@@ -78,7 +74,7 @@ def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list
         return [source] * chains
     result = []
     for chain in range(chains):
-        parameters = source(jax.random.fold_in(root, chain))
+        parameters = source(numbers.user_key(seed, chain))
         _check_start(argument, parameters, own)
         result.append(parameters)
     return result

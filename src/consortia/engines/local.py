@@ -13,7 +13,7 @@ import numpy as np
 from consortia import numbers
 from consortia.base import Method
 from consortia.engines import drawing
-from consortia.engines.drawing import Counter
+from consortia.engines.drawing import Counter, PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 from consortia.errors import InputError
@@ -114,7 +114,7 @@ class LocalRun:
         self.names = names
         self.sizes = sizes
         self._arrays = arrays
-        self._key: Array | None = None
+        self._keys: tuple[PhaseKeys, ...] | None = None
         self.draws_per_iteration = program.algorithm.draws.per_iteration
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
@@ -131,28 +131,29 @@ class LocalRun:
             seed: seed of the run.
             positions: starting points, (chains, d).
         """
-        self._key = numbers.base_key(seed)
+        base = numbers.base_key(seed)
+        self._keys = self.program.keys(base)
         if self.program.algorithm.fit:
-            fitted = self.program.fit(self._arrays, self._key, positions[0])
+            fitted = self.program.fit(self._arrays, base, positions[0])
             self._arrays = self._arrays._replace(fitted=fitted)
         carry = self.program.start(positions[0] if self.layout.chains == 1 else positions)
         if self.program.algorithm.setup:
-            carry = self.program.setup(self._arrays, self._key, carry)
+            carry = self.program.setup(self._arrays, base, carry)
         return carry
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""
-        return self.program.buffers(carry, self._arrays, self.key)
+        return self.program.buffers(carry, self._arrays, self.keys)
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
         scalars = Window(*(np.int32(value) for value in window))
-        return self.program.advance(carry, buffers, self._arrays, self.key, scalars)
+        return self.program.advance(carry, buffers, self._arrays, self.keys, scalars)
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """The first site whose message of round ``at`` is not finite in this chain."""
         flags = self.program.outboxes_finite(
-            carry, self._arrays, self.key, np.int32(at), np.int32(warmup)
+            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
         )
         for phase in flags:
             bad = np.flatnonzero(~np.asarray(phase)[:, chain])
@@ -162,11 +163,11 @@ class LocalRun:
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        return self.program.traffic(carry, self._arrays, self.key)
+        return self.program.traffic(carry, self._arrays, self.keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that the run holds on the device, by what they are for."""
-        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.key))
+        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.keys))
         return {
             "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
             "draws of a chunk": sum(
@@ -176,11 +177,11 @@ class LocalRun:
         }
 
     @property
-    def key(self) -> Array:
-        """The run's base key."""
-        if self._key is None:
+    def keys(self) -> tuple[PhaseKeys, ...]:
+        """Keys of the phases of every iteration."""
+        if self._keys is None:
             raise RuntimeError("the run has not been started")
-        return self._key
+        return self._keys
 
 
 def _arrays(sites: Sites, method: Method) -> SiteArrays:
@@ -209,10 +210,11 @@ def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
     """Bytes of all random numbers of one round."""
     phases = method.build(target).phases
 
-    def draw(key: Array) -> Any:
+    def draw(base: Array) -> Any:
+        keys = drawing.stage_keys(phases, drawing.ROUND, base, layout)
         counter = Counter(jnp.int32(0), jnp.int32(0))
         weights = jnp.ones(layout.nodes)
-        return drawing.round_numbers(phases, drawing.ROUND, key, counter, layout, weights)
+        return drawing.round_numbers(phases, keys, counter, layout, weights)
 
     shapes = jax.eval_shape(draw, numbers.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -18,12 +18,13 @@ import jax.numpy as jnp
 
 from consortia.base import Algorithm, Phase, Route, Site
 from consortia.engines import drawing, exchanges, slots
-from consortia.engines.drawing import Counter, Drawn
+from consortia.engines.drawing import Counter, Drawn, PhaseKeys
 from consortia.engines.slots import Yield
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 
 Array = jax.Array
 PyTree = Any
+Keys = tuple[PhaseKeys, ...]
 
 
 class Program:
@@ -43,7 +44,13 @@ class Program:
         self.advance = jax.jit(self._advance, donate_argnums=(1,))
         self.outboxes_finite = jax.jit(self._outboxes_finite)
 
+        self.keys = jax.jit(self._keys)
+
     # --- stages -------------------------------------------------------------------------------
+
+    def _keys(self, base: Array) -> Keys:
+        """Keys of the phases of every iteration, from the run's base key (2,)."""
+        return drawing.stage_keys(self.algorithm.phases, drawing.ROUND, base, self.layout)
 
     def _start(self, positions: Array) -> Carry:
         """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain."""
@@ -52,18 +59,18 @@ class Program:
             inbox = self._everywhere(inbox)
         return Carry(self._everywhere(node), hub, inbox)
 
-    def _fit(self, sites: SiteArrays, key: Array, position: Array) -> PyTree:
+    def _fit(self, sites: SiteArrays, base: Array, position: Array) -> PyTree:
         """What the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self._everywhere(node), hub, inbox)
         single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
-        carry, per_node = self._once(drawing.FIT, self.algorithm.fit, single, carry, sites, key)
+        carry, per_node = self._once(drawing.FIT, self.algorithm.fit, single, carry, sites, base)
         return carry.node, carry.inbox if per_node else self._everywhere(carry.inbox)
 
-    def _setup(self, sites: SiteArrays, key: Array, carry: Carry) -> Carry:
+    def _setup(self, sites: SiteArrays, base: Array, carry: Carry) -> Carry:
         """The carry after the ``setup`` phases."""
         phases = self.algorithm.setup
-        carry, per_node = self._once(drawing.SETUP, phases, self.layout, carry, sites, key)
+        carry, per_node = self._once(drawing.SETUP, phases, self.layout, carry, sites, base)
         if self._inbox_per_node and not per_node:
             carry = carry._replace(inbox=self._everywhere(carry.inbox))
         return carry
@@ -75,18 +82,19 @@ class Program:
         layout: Layout,
         carry: Carry,
         sites: SiteArrays,
-        key: Array,
+        base: Array,
     ) -> tuple[Carry, bool]:
         """Phases that run before the first iteration; is the inbox per node after them?"""
         per_node = False
-        numbers = drawing.round_numbers(phases, stage, key, Counter(0, 0), layout, sites.weights)
+        keys = drawing.stage_keys(phases, stage, base, layout)
+        numbers = drawing.round_numbers(phases, keys, Counter(0, 0), layout, sites.weights)
         for phase, drawn in zip(phases, numbers, strict=True):
             carry, _, _, _ = self._phase(phase, drawn, carry, sites, per_node, layout.chains)
             per_node = exchanges.reply_per_node(phase, per_node)
         return carry, per_node
 
     def _advance(
-        self, carry: Carry, buffers: Buffers, sites: SiteArrays, key: Array, window: Window
+        self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
     ) -> tuple[Carry, Buffers, Array]:
         """Rounds first … stop − 1; the last value (chains,) says which chains are still finite."""
         block, phases = self.layout.block, self.algorithm.phases
@@ -101,11 +109,11 @@ class Program:
             start = index * block
             if block == 1:
                 numbers = drawing.deferred_numbers(
-                    phases, key, start, window.warmup, self.layout, sites.weights
+                    phases, keys, start, window.warmup, self.layout, sites.weights
                 )
                 return one_round(numbers, start, state)
             numbers = drawing.block_numbers(
-                phases, key, start, window.warmup, self.layout, sites.weights
+                phases, keys, start, window.warmup, self.layout, sites.weights
             )
 
             def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
@@ -123,10 +131,10 @@ class Program:
         return carry, buffers, jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=own_axes))
 
     def _outboxes_finite(
-        self, carry: Carry, sites: SiteArrays, key: Array, at: Array, warmup: Array
+        self, carry: Carry, sites: SiteArrays, keys: Keys, at: Array, warmup: Array
     ) -> list[Array]:
         """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
-        numbers = self._round_numbers(key, Counter(at, warmup), sites)
+        numbers = self._round_numbers(keys, Counter(at, warmup), sites)
         per_node, result = self._inbox_per_node, []
         for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
             if phase.repeat == 1:
@@ -284,22 +292,22 @@ class Program:
             return slots.record(buffers, made, iteration, window)
         return slots.record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
-    def buffers(self, carry: Carry, sites: SiteArrays, key: Array) -> Buffers:
+    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
         """Empty buffers of one chunk."""
         if self._shapes is None:
-            self._shapes = jax.eval_shape(self._yielded, carry, sites, key)
+            self._shapes = jax.eval_shape(self._yielded, carry, sites, keys)
         return slots.empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
 
-    def _yielded(self, carry: Carry, sites: SiteArrays, key: Array) -> Yield:
-        numbers = self._round_numbers(key, Counter(0, 0), sites)
+    def _yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
+        numbers = self._round_numbers(keys, Counter(0, 0), sites)
         return self._iteration(numbers, carry, sites)[1]
 
-    def traffic(self, carry: Carry, sites: SiteArrays, key: Array) -> tuple[int, int, int]:
+    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
 
-        def messages(carry: Carry, sites: SiteArrays, key: Array) -> list[Any]:
+        def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
             phases = self.algorithm.phases
-            numbers = self._round_numbers(key, Counter(0, 0), sites)
+            numbers = self._round_numbers(keys, Counter(0, 0), sites)
             per_node, result = self._inbox_per_node, []
             for phase, drawn in zip(phases, numbers, strict=True):
                 if phase.repeat > 1:
@@ -310,7 +318,7 @@ class Program:
             return result
 
         rounds = up = down = 0
-        shapes = jax.eval_shape(messages, carry, sites, key)
+        shapes = jax.eval_shape(messages, carry, sites, keys)
         for phase, (outbox, reply) in zip(self.algorithm.phases, shapes, strict=True):
             senders = 1 if isinstance(phase.exchange, Route) else self.layout.nodes
             sizes = (_bytes(outbox) // senders, _bytes(reply))
@@ -332,10 +340,10 @@ class Program:
         nodes = self.layout.nodes
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (nodes, *leaf.shape)), tree)
 
-    def _round_numbers(self, key: Array, counter: Counter, sites: SiteArrays) -> tuple[Drawn, ...]:
+    def _round_numbers(self, keys: Keys, counter: Counter, sites: SiteArrays) -> tuple[Drawn, ...]:
         """The numbers of one round."""
         return drawing.round_numbers(
-            self.algorithm.phases, drawing.ROUND, key, counter, self.layout, sites.weights
+            self.algorithm.phases, keys, counter, self.layout, sites.weights
         )
 
     def _finite(self, outbox: PyTree, visited: Array | None) -> Array:
