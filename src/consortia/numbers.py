@@ -202,4 +202,5 @@ def distinct_below(bits: Array, size: Array) -> Array:
         value = jnp.where(taken, limit, candidate)
         return jax.lax.dynamic_update_slice_in_dim(chosen, value, i, -1)
 
-    return jax.lax.fori_loop(0, batch, member, jnp.full(bits.shape, -1, jnp.int32))
+    bounds = (jnp.int32(0), jnp.int32(batch))
+    return jax.lax.fori_loop(*bounds, member, jnp.full(bits.shape, -1, jnp.int32))
