@@ -32,7 +32,7 @@ import numpy as np
 from consortia import numbers
 
 if TYPE_CHECKING:
-    from consortia.graphs import MixingMatrix
+    from consortia.graphs import MixingMatrix, MixingSchedule
 
 Array = jax.Array
 PyTree = Any
@@ -59,11 +59,12 @@ class Mix:
     Attributes:
         matrix: W, doubly stochastic: a `consortia.graphs.MixingMatrix`, a tuple of rows, or the
             name of a network that the number of nodes determines (`consortia.graphs.NETWORKS`).
-            It compares and hashes by value.
+            It compares and hashes by value. With a `consortia.graphs.MixingSchedule` the outbox is
+            a dict that says under ``"turn"``, the same at all nodes, whose turn it is.
         times: number of multiplications by W, one communication round each.
     """
 
-    matrix: MixingMatrix | tuple[tuple[float, ...], ...] | str
+    matrix: MixingMatrix | MixingSchedule | tuple[tuple[float, ...], ...] | str
     times: int = 1
 
 
@@ -81,7 +82,27 @@ class Route:
     probabilities: tuple[float, ...] | None = None
 
 
-Exchange = Mean | Sum | Mix | Route
+@dataclass(frozen=True)
+class Mailbox:
+    """One message at a time: a worker's outbox reaches its server, which answers that worker only.
+
+    ``local`` runs at one worker, on an inbox that may be older than the server's state; ``hub``
+    makes one step of the server, and its reply is what the worker works on next.
+
+    Attributes:
+        workers: workers of each server.
+        servers: servers, each an independent chain.
+        max_staleness: a gradient older than this many updates is dropped; None keeps all.
+        latency: how long a task takes, a value of `consortia.latency`.
+    """
+
+    workers: int
+    servers: int = 1
+    max_staleness: int | None = None
+    latency: Any = None
+
+
+Exchange = Mean | Sum | Mix | Route | Mailbox
 
 
 # --- what a node function sees of its data -----------------------------------------------------
@@ -153,8 +174,8 @@ class Phase(NamedTuple):
         noise: ``Numbers -> pytree`` private to a (chain, node).
         shared: ``Numbers -> pytree`` common to all nodes and the hub of a chain.
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
-            ``count`` is given.
-        count: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
+            ``repeats`` is given.
+        repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
             (a jittered trajectory); at most ``repeat``.
     """
 
@@ -164,7 +185,7 @@ class Phase(NamedTuple):
     noise: Callable[[numbers.Numbers], PyTree] = no_numbers
     shared: Callable[[numbers.Numbers], PyTree] = no_numbers
     repeat: int = 1
-    count: Callable[[PyTree], Array] | None = None
+    repeats: Callable[[PyTree], Array] | None = None
 
 
 class Draws(NamedTuple):

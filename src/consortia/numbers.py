@@ -80,11 +80,13 @@ class Numbers:
     Attributes:
         iteration: index of the iteration, warm-up included, from 0 (int32 scalar).
         warmup: number of warm-up iterations of the run (int32 scalar).
+        server: index of the server, of several (int32 scalar); 0 elsewhere.
     """
 
     def __init__(self, iteration: Any, warmup: Any, words: Array | None = None) -> None:
         self.iteration = jnp.asarray(iteration, jnp.int32)
         self.warmup = jnp.asarray(warmup, jnp.int32)
+        self.server = jnp.asarray(0, jnp.int32)
         self.used = 0
         self._words = words
         self._names: set[str] = set()

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pytest
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 
-# What to add to an entry's example, where its factory takes the argument.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "example": {},
-    "minibatch": {"batch_size": 3},
-    "everything": {
-        "batch_size": 3,
-        "debias": True,
-        "momentum_correlation": 0.3,
-        "gradient_noise": 0.5,
-        "temperature": 0.8,
-        "mass_matrix": ((2.0, 0.3, 0.0), (0.3, 1.0, 0.1), (0.0, 0.1, 0.7)),
-        "step_size": tuple((0.05 / (1 + 0.1 * np.arange(200))).tolist()),
-    },
+# What to add to an entry's example, where its factory takes the arguments. ``private`` uses numbers
+# of both kinds at every node; ``everything`` turns on whatever can change a run.
+PRIVATE: dict[str, Any] = {"batch_size": 3, "momentum_correlation": 0.3}
+EVERYTHING: dict[str, Any] = PRIVATE | {
+    "debias": True,
+    "gradient_noise": 0.5,
+    "temperature": 0.8,
+    "mass_matrix": ((2.0, 0.3, 0.0), (0.3, 1.0, 0.1), (0.0, 0.1, 0.7)),
+    "step_size": tuple((0.05 / (1 + 0.1 * np.arange(250))).tolist()),
 }
 
 
@@ -40,20 +34,24 @@ class Case(NamedTuple):
         return ALGORITHMS[self.name].factory(**(self.arguments | changed))
 
 
-def cases() -> Iterator[Any]:
-    """Every entry with its example, and with the settings that its factory can take."""
-    for name, entry in ALGORITHMS.items():
-        signature = inspect.signature(entry.factory).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
-        for label, added in SETTINGS.items():
-            if takes_any or set(added) <= set(signature):
-                yield pytest.param(Case(name, entry.example | added), id=f"{name}-{label}")
+def richest(name: str, wanted: dict[str, Any]) -> Case:
+    """An entry's example with all of these arguments that its factory takes."""
+    entry = ALGORITHMS[name]
+    signature = inspect.signature(entry.factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
+    added = {key: value for key, value in wanted.items() if takes_any or key in signature}
+    return Case(name, entry.example | added)
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Every test that asks for a ``case`` runs over the registry."""
-    if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", list(cases()))
+    """A test that asks for one of these names runs over the registry."""
+    examples = [pytest.param(Case(n, e.example), id=f"{n}-example") for n, e in ALGORITHMS.items()]
+    private = [pytest.param(richest(n, PRIVATE), id=f"{n}-private") for n in ALGORITHMS]
+    rich = [pytest.param(richest(n, EVERYTHING), id=f"{n}-everything") for n in ALGORITHMS]
+    choices = {"example": examples, "private": private, "rich": rich, "case": examples + rich}
+    for name, values in choices.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, values)
 
 
 @pytest.fixture(scope="session")
@@ -74,14 +72,7 @@ def sites() -> consortia.Sites:
     return consortia.Sites.from_list(shards, names=["north", "east", "south"])
 
 
-@pytest.fixture
-def double() -> Iterator[None]:
-    """Double precision for a test whose tolerance speaks of rounding."""
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def positions() -> Any:
     """``tree -> (chains, draws, d)``, the draws of every parameter side by side."""
 
@@ -94,12 +85,12 @@ def positions() -> Any:
     return flat
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draws_of(model: consortia.Model, sites: consortia.Sites, positions: Any) -> Any:
     """``(method, **arguments of sample) -> (chains, draws, d)`` on the small problem."""
 
     def run(method: Any, **arguments: Any) -> np.ndarray:
-        options: dict[str, Any] = {"rounds": 23, "progress": False} | arguments
+        options: dict[str, Any] = {"rounds": 23, "chains": 2, "progress": False} | arguments
         return positions(consortia.sample(model, sites, method, **options))
 
     return run

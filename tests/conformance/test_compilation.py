@@ -1,4 +1,4 @@
-"""One compiled program serves every seed, length, thinning and warm-up."""
+"""One compiled program serves every seed, length, thinning, warm-up and data of equal shape."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.target import Target
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -35,11 +36,10 @@ def test_the_counter_counts(compilations: list[str]) -> None:
     assert compilations
 
 
-@pytest.mark.parametrize("chains", [1, 3])
-def test_a_second_run_compiles_nothing_whatever_its_seed_and_length(
-    case: Any, chains: int, draws_of: Any, compilations: list[str]
+def test_a_second_run_compiles_nothing_whatever_its_seed_length_and_data(
+    case: Any, draws_of: Any, model: Any, sites: Any, compilations: list[str]
 ) -> None:
-    draws_of(case.method(), rounds=20, chains=chains)
+    draws_of(case.method(), rounds=20)
     compilations.clear()
     for arguments in (
         {"seed": 1},
@@ -50,30 +50,35 @@ def test_a_second_run_compiles_nothing_whatever_its_seed_and_length(
         {"rounds": 1},
         {"rounds": 150, "warmup": 50, "thin": 7, "seed": 9},
     ):
-        draws_of(case.method(), **({"rounds": 20, "chains": chains} | arguments))
+        draws_of(case.method(), **({"rounds": 20} | arguments))
         assert not compilations, arguments
-
-
-def test_other_data_of_equal_shape_compile_nothing(
-    case: Any, model: Any, sites: Any, compilations: list[str]
-) -> None:
     moved = sites.map(lambda shard: shard | {"x": shard["x"] + np.float32(0.5)})
-    options: dict[str, Any] = {"rounds": 20, "progress": False}
-    consortia.sample(model, sites, case.method(), **options)
-    compilations.clear()
-    consortia.sample(model, moved, case.method(), **options)
+    consortia.sample(model, moved, case.method(), rounds=20, chains=2, progress=False)
     assert not compilations
 
 
-def test_another_parameter_or_another_model_compiles_anew(
-    case: Any, model: Any, sites: Any, draws_of: Any, compilations: list[str]
+def test_another_parameter_compiles_anew(
+    example: Any, draws_of: Any, compilations: list[str]
 ) -> None:
-    # The positive control: without it a counter that sees nothing would pass the tests above.
-    draws_of(case.method())
+    # The positive control: without it a counter that sees nothing would pass the test above.
+    draws_of(example.method())
     compilations.clear()
-    draws_of(case.method(step_size=0.012345))
+    draws_of(example.method(step_size=0.012345))
     assert compilations
-    compilations.clear()
+
+
+def test_programs_are_shared_by_equal_values_and_by_the_same_model_only(
+    case: Any, model: Any, sites: Any
+) -> None:
+    engine = consortia.LocalEngine()
+
+    def program(of_model: Any, method: Any, chains: int = 2) -> Any:
+        target = Target(of_model, jax.tree.map(jnp.asarray, of_model.init))
+        return engine.prepare(target, sites, method, chains).program
+
+    usual = program(model, case.method())
+    assert program(model, case.method()) is usual
+    assert program(model, case.method(step_size=0.01)) is not usual
+    assert program(model, case.method(), chains=3) is not usual
     fresh = consortia.models.logistic_regression(2, intercept=True)
-    consortia.sample(fresh, sites, case.method(), rounds=23, progress=False)
-    assert compilations
+    assert program(fresh, case.method()) is not usual

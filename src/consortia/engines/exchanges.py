@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia import graphs
 from consortia.base import Exchange, Mean, Mix, Phase, Route, Sum
+from consortia.errors import InputError
 
 Array = jax.Array
 PyTree = Any
@@ -37,10 +38,17 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
         case Sum():
             return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), outbox)
         case Mix(matrix, times):
-            mixing = graphs.resolve(matrix, weights.shape[0])
+            mixing = graphs.resolve_any(matrix, weights.shape[0])
+            if isinstance(mixing, graphs.MixingSchedule):
+                return _mixed_in_turn(mixing, outbox, times)
             for _ in range(times):
                 outbox = jax.tree.map(lambda leaf: mixed(mixing, leaf), outbox)
             return outbox
+        case _:
+            raise InputError(
+                f"this engine cannot carry out a {type(exchange).__name__}: messages that arrive "
+                "one at a time are simulated from a trace of events, which it does not run."
+            )
 
 
 def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
@@ -71,6 +79,24 @@ def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
     return leaf + jax.ops.segment_sum(terms, mixing.rows, mixing.agents, indices_are_sorted=True)
 
 
+def _mixed_in_turn(schedule: graphs.MixingSchedule, outbox: PyTree, times: int) -> PyTree:
+    """What each node receives when the matrix is that of the turn which the outboxes name."""
+    receivers, senders, weights = schedule.table()
+    turn = outbox["turn"]
+    now = jnp.asarray(weights, jnp.result_type(float))[turn.reshape(-1)[0]]
+
+    def step(leaf: Array) -> Array:
+        weight = now.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        terms = weight * (leaf[senders] - leaf[receivers])
+        sums = jax.ops.segment_sum(terms, receivers, schedule.agents, indices_are_sorted=True)
+        return leaf + sums
+
+    rest = {name: value for name, value in outbox.items() if name != "turn"}
+    for _ in range(times):
+        rest = jax.tree.map(step, rest)
+    return {**rest, "turn": turn}
+
+
 def _total(first: Array, terms: list[Array]) -> Array:
     """The sum, one term after the other: a stack of all terms would be several times the state."""
     for term in terms:
@@ -87,7 +113,9 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     """How a gossip exchange is carried out, for the plan of a run; None for another exchange."""
     if not isinstance(exchange, Mix):
         return None
-    mixing = graphs.resolve(exchange.matrix, nodes)
+    mixing = graphs.resolve_any(exchange.matrix, nodes)
+    if isinstance(mixing, graphs.MixingSchedule):
+        return f"{nodes} agents; {len(mixing)} matrices W in turn, applied as a sum over links"
     forms = {
         "roll": f"{len(mixing.circulant[0]) if mixing.circulant else 0} shifts of the agents",
         "mean": "one sum over all agents",
@@ -136,6 +164,6 @@ def communication(
         case Route():
             return 1, outbox_bytes, 0
         case Mix(matrix, times):
-            return times, times * graphs.resolve(matrix, nodes).links * outbox_bytes, 0
+            return times, times * graphs.resolve_any(matrix, nodes).links * outbox_bytes, 0
         case _:
             return 1, nodes * outbox_bytes, nodes * reply_bytes

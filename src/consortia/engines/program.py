@@ -250,7 +250,7 @@ class Program:
         self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays, per_node: bool
     ) -> Carry:
         """A phase that runs several times in a row, in some chains fewer times than in others."""
-        count = None if phase.count is None else self._over_chains(phase.count)(carry.hub)
+        count = None if phase.repeats is None else self._over_chains(phase.repeats)(carry.hub)
 
         def once(repetition: Array, carry: Carry) -> Carry:
             here = jax.tree.map(lambda leaf: leaf[repetition], drawn)

@@ -1,7 +1,8 @@
-"""Ready models: linear, logistic and softmax regression with Gaussian priors."""
+"""Ready models with Gaussian priors: linear, logistic and softmax regression, a network."""
 
 from consortia.models.linear import linear_regression as linear_regression
 from consortia.models.logistic import logistic_regression as logistic_regression
+from consortia.models.mlp import mlp as mlp
 from consortia.models.softmax import softmax_regression as softmax_regression
 
-__all__ = ["linear_regression", "logistic_regression", "softmax_regression"]
+__all__ = ["linear_regression", "logistic_regression", "mlp", "softmax_regression"]

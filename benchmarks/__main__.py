@@ -1,0 +1,127 @@
+"""``python -m benchmarks [--quick] [--only NAME ...]``: runs, prints a table, writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import ROOT, child_environment, machine, pin_to_one_core
+from benchmarks.measure import Row
+
+BENCHMARKS = {
+    "fa-hmc": "federated_hmc",
+    "sgld": "langevin",
+    "softmax": "softmax",
+    "run-loop": "recording",
+    "cold-start": "cold_start",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the benchmarks; 1 when a gate is missed (not with --quick), else 0."""
+    options = _parse(arguments)
+    if options.child:
+        _measure(options.child, options.scale, Path(options.output))
+        return 0
+    names = options.only or list(BENCHMARKS)
+    scale = "quick" if options.quick else options.scale
+    started = time.strftime("%Y-%m-%dT%H-%M-%S")
+    rows: list[Row] = []
+    errors: list[str] = []
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        found, error = _in_a_process(name, scale)
+        rows += found
+        if error:
+            errors.append(error)
+            print(error, file=sys.stderr, flush=True)
+    record = {"started": started, "scale": scale, "machine": machine(), "errors": errors}
+    folder = Path(options.output or ROOT / "runs" / "bench")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{started}-{scale}.json"
+    path.write_text(json.dumps({**record, "rows": [row.plain() for row in rows]}, indent=1))
+    _print(rows, record["machine"])
+    print(f"written to {path}")
+    missed = [row for row in rows if row.verdict == "FAIL"]
+    if missed and scale != "full":
+        print("The runs are too short for a verdict; without --quick a FAIL ends with status 1.")
+    return 1 if errors or (missed and scale == "full") else 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="shorter runs, in about two minutes")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME")
+    parser.add_argument("--output", help="folder of the JSON file; runs/bench by default")
+    parser.add_argument("--scale", choices=["full", "quick", "tiny"], default="full")
+    parser.add_argument("--child", choices=list(BENCHMARKS), help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def _in_a_process(name: str, scale: str) -> tuple[list[Row], str | None]:
+    """The rows of one benchmark, measured in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.json"
+        command = ["-m", "benchmarks", "--child", name, "--scale", scale, "--output", str(output)]
+        finished = subprocess.run(
+            [sys.executable, *command],
+            env=child_environment(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        rows = json.loads(output.read_text()) if output.exists() else []
+    error = None if finished.returncode == 0 else f"{name}: ended with {finished.returncode}"
+    return [Row.of_plain(row) for row in rows], error
+
+
+def _measure(name: str, scale: str, output: Path) -> None:
+    pin_to_one_core()  # before JAX starts and counts the cores
+    benchmark = importlib.import_module(f"benchmarks.{BENCHMARKS[name]}")
+    output.write_text(json.dumps([row.plain() for row in benchmark.rows(scale)]))
+
+
+def _print(rows: list[Row], information: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if sys.stdout.isatty() else Console(width=170)
+    table = Table(title=f"{information['processor']}, one core, one thread; CPU time")
+    for heading in ("", "what", "median", "least", "greatest", "pairs", "gate", "", "absolute"):
+        right = heading in ("median", "least", "greatest", "pairs")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    colours = {"PASS": "green", "FAIL": "bold red", "skipped": "yellow"}
+    last = ""
+    for row in rows:
+        if row.benchmark != last and last:
+            table.add_section()
+        figures = [_number(value) for value in (row.figure, row.least, row.greatest)]
+        verdict = row.verdict
+        if verdict in colours:
+            verdict = f"[{colours[verdict]}]{verdict}[/]"
+        table.add_row(
+            row.benchmark if row.benchmark != last else "",
+            row.what,
+            *figures,
+            str(row.pairs or ""),
+            str(row.gate or ""),
+            verdict,
+            row.detail or row.skipped,
+        )
+        last = row.benchmark
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

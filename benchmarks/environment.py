@@ -1,0 +1,95 @@
+"""One core, one thread, and a record of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SINGLE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a measuring process: one thread, on the CPU unless told otherwise."""
+    environment = {"JAX_PLATFORMS": "cpu", **os.environ, **SINGLE_THREAD}
+    path = [str(ROOT), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+    return environment
+
+
+def pin_to_one_core() -> int | None:
+    """Keeps this process and its children on one core; None where the system cannot."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": platform.python_version()}
+    for package in ("consortia", "jax", "jaxlib", "numpy", "blackjax", "torch"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    load = os.getloadavg() if hasattr(os, "getloadavg") else ()
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "load_average": [round(value, 2) for value in load],
+        "commit": _commit(),
+        "versions": versions,
+    }
+
+
+def run_python(*arguments: str, extra: dict[str, str] | None = None) -> tuple[float, str]:
+    """CPU seconds of a Python process with these arguments, and what it printed."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = subprocess.run(
+        [sys.executable, *arguments],
+        env={**child_environment(), **(extra or {})},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return seconds, finished.stdout
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return found.stdout.strip()

@@ -1,0 +1,201 @@
+"""What the studies on images share: tasks, predictive curves along the rounds, sweeps, figures.
+
+The predictive probabilities are averaged over one draw a round, from the first round on, and
+scored on held-out rows: accuracy, Brier score (sum over classes), expected calibration error (15
+bins) and negative log-likelihood, summed over the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import consortia
+from consortia import datasets, partition
+from consortia.diagnostics import scores
+from consortia.errors import NonFiniteError
+from experiments.fa_hmc import command
+
+CLIENTS = 10
+CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)
+SCORES = ("accuracy", "brier", "ece", "nll")
+TEST_SHARE = 0.2
+"""Of a set whose published training rows are not at hand, and is therefore split here."""
+
+
+class Setting(NamedTuple):
+    """One sampler: K, T, η and the rows of a gradient draw (None: all rows of the client)."""
+
+    leapfrog_steps: int
+    local_steps: int
+    step_size: float
+    batch_size: int | None
+
+
+class Task(NamedTuple):
+    """A data set dealt out to ten clients, with held-out rows.
+
+    Attributes:
+        name: of the data set.
+        sites: the clients.
+        test: held-out rows, the same structure as a client's.
+        note: what makes it differ from the published set, or "".
+    """
+
+    name: str
+    sites: consortia.Sites
+    test: dict[str, np.ndarray]
+    note: str
+
+    @property
+    def features(self) -> int:
+        """Columns of x, the column of ones included."""
+        return int(self.test["x"].shape[1])
+
+
+def image_task(
+    name: str, seed: int, *, train_rows: int | None = None, test_rows: int | None = None
+) -> Task:
+    """A set of images as pixels/255 and a column of ones, dealt out at random to ten clients.
+
+    Args:
+        name: of the data set; one without training rows is split, four fifths to train.
+        seed: of the split, the partition and the subsets.
+        train_rows: a random subset of so many training rows.
+        test_rows: likewise of the held-out rows.
+
+    Raises:
+        consortia.datasets.DatasetMissing: the files are not here.
+    """
+    found = datasets.load(name)
+    note = datasets.AVAILABLE[name].caution
+    train, test = found.train, found.test
+    if train is None or test is None:
+        train, test = datasets.train_test_split(found.rows, test_share=TEST_SHARE, seed=seed)
+        note = f"{note}; {len(train['y'])} to train, {len(test['y'])} held out"
+    train, test = (
+        datasets.images_to_rows(_subset(part, rows, seed))
+        for part, rows in ((train, train_rows), (test, test_rows))
+    )
+    return Task(name, partition.iid(train, CLIENTS, seed=seed), test, note)
+
+
+def _subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
+    if rows is None:
+        return arrays
+    chosen = np.random.default_rng(seed).choice(len(arrays["y"]), rows, replace=False)
+    return {name: array[chosen] for name, array in arrays.items()}
+
+
+def curve(
+    model: consortia.Model, task: Task, setting: Setting, *, rounds: int, seed: int
+) -> list[dict[str, float]]:
+    """The scores of the predictive average after 1, 2, 3, 5, ... rounds.
+
+    Raises:
+        consortia.errors.NonFiniteError: the step size is too large.
+    """
+    tree = consortia.sample(
+        model,
+        task.sites,
+        consortia.fa_hmc(
+            setting.step_size,
+            setting.leapfrog_steps,
+            setting.local_steps,
+            batch_size=setting.batch_size,
+        ),
+        rounds=rounds,
+        seed=seed,
+        progress=False,
+    )
+    draws = {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
+    points = []
+    total: Any = 0.0
+    begin = 0
+    for end in sorted({*(point for point in CHECKPOINTS if point < rounds), rounds}):
+        block = {name: array[:, begin:end] for name, array in draws.items()}
+        total = total + (end - begin) * consortia.predict(block, model, task.test)
+        found = scores(total / end, task.test["y"])
+        points.append({"round": end, **{name: found[name] for name in SCORES}})
+        begin = end
+    return points
+
+
+def sweep(
+    model: consortia.Model,
+    task: Task,
+    candidates: Mapping[str, Sequence[Setting]],
+    *,
+    rounds: int,
+    seed: int,
+    runs: int = 1,
+) -> list[dict[str, Any]]:
+    """Each label's best step size, by the last NLL on the held-out rows, as the paper chooses it.
+
+    Args:
+        model: the model.
+        task: the data.
+        candidates: settings to choose from, by label.
+        rounds: of every run.
+        seed: of the first run; the others follow.
+        runs: independent runs of the chosen setting.
+
+    Returns:
+        For each label the setting, what was tried, and one curve a run.
+    """
+    results = []
+    for label, settings in candidates.items():
+        curves: dict[Setting, list[dict[str, float]]] = {}
+        tried = []
+        for setting in settings:
+            entry: dict[str, Any] = {"step_size": setting.step_size}
+            try:
+                curves[setting] = curve(model, task, setting, rounds=rounds, seed=seed)
+                entry |= curves[setting][-1]
+            except NonFiniteError as error:
+                entry["diverged_in_round"] = error.round
+            tried.append(entry)
+            command.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
+        if not curves:
+            raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
+        best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
+        chosen = [curves[best]] + [
+            curve(model, task, best, rounds=rounds, seed=seed + run) for run in range(1, runs)
+        ]
+        results.append({"label": label, "setting": best._asdict(), "tried": tried, "runs": chosen})
+    return results
+
+
+def told(entry: Mapping[str, float]) -> str:
+    """One line of scores."""
+    if "diverged_in_round" in entry:
+        return f"diverged in round {entry['diverged_in_round']}"
+    return (
+        f"after {entry['round']} rounds accuracy {entry['accuracy']:.4f}, "
+        f"Brier {entry['brier']:.4f}, ECE {entry['ece']:.4f}, NLL {entry['nll']:.1f}"
+    )
+
+
+def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any, title: str = "") -> None:
+    """The four scores against the rounds, one line for each label, the mean over the runs."""
+    for axis, score in zip(axes, SCORES, strict=True):
+        for part in parts:
+            runs = part["runs"]
+            rounds = [point["round"] for point in runs[0]]
+            values = np.array([[point[score] for point in run] for run in runs])
+            line = axis.plot(rounds, values.mean(axis=0), "o-", markersize=3, label=part["label"])
+            if len(runs) > 1:
+                middle, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
+                color = line[0].get_color()
+                axis.fill_between(rounds, middle - spread, middle + spread, alpha=0.2, color=color)
+        axis.set(xlabel="communication rounds", ylabel=score, title=title)
+    if parts:
+        axes[0].legend()
+
+
+def skipped(error: datasets.DatasetMissing, name: str) -> dict[str, str]:
+    """Says that a data set is absent, and returns it by name with the reason."""
+    command.say(f"skipped {name}: {error}")
+    return {name: "the data set is not here"}

@@ -1,0 +1,171 @@
+"""Section 5.3, figures 3 and 4: softmax regression on Fashion-MNIST.
+
+Ten clients with 6,000 random rows each, pixels/255 and a column of ones, prior N(0, I).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import consortia
+from consortia.datasets import DatasetMissing
+from experiments.fa_hmc import classification, command
+from experiments.fa_hmc.classification import Setting, Task
+
+DATA = "fashion_mnist"
+CLASSES = 10
+HEADLINE = Setting(leapfrog_steps=10, local_steps=50, step_size=7e-4, batch_size=250)
+LANGEVIN = HEADLINE._replace(leapfrog_steps=1)
+PAPER = {"accuracy": 0.847, "brier": 0.219, "ece": 0.0082, "nll": 4332.0}
+"""After 200 rounds, the best line of figures 3 and 4 for each score."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        train_rows: None for all 60,000.
+        test_rows: None for all 10,000.
+        headline_rounds: rounds of the setting `HEADLINE`.
+        langevin_rounds: rounds of the same with K = 1 at the same step size.
+        headline: the setting of that run.
+        batch_size: of the sweeps.
+        sweep_rounds: rounds of the sweeps.
+        runs: independent runs of each setting of the sweeps.
+        leapfrog: step sizes to choose from by K, at T = 50.
+        local: step sizes to choose from by T, at K = 10; T = 50 is in the sweep over K.
+    """
+
+    train_rows: int | None
+    test_rows: int | None
+    headline_rounds: int
+    langevin_rounds: int
+    headline: Setting
+    batch_size: int
+    sweep_rounds: int
+    runs: int
+    leapfrog: dict[int, tuple[float, ...]]
+    local: dict[int, tuple[float, ...]]
+
+
+SCALES = {
+    "quick": Scale(
+        train_rows=6000,
+        test_rows=2000,
+        headline_rounds=3,
+        langevin_rounds=3,
+        headline=Setting(5, 10, 2e-3, 50),
+        batch_size=50,
+        sweep_rounds=2,
+        runs=1,
+        leapfrog={},
+        local={},
+    ),
+    "laptop": Scale(
+        train_rows=None,
+        test_rows=None,
+        headline_rounds=40,
+        langevin_rounds=20,
+        headline=HEADLINE,
+        batch_size=100,
+        sweep_rounds=10,
+        runs=1,
+        leapfrog={1: (1.5e-3, 2.5e-3, 4e-3), 10: (7e-4, 1.2e-3), 50: (4e-4,), 100: (2e-4,)},
+        local={1: (1.5e-3, 2.5e-3), 10: (7e-4, 1.5e-3), 20: (7e-4, 1.5e-3)},
+    ),
+    "paper": Scale(
+        train_rows=None,
+        test_rows=None,
+        headline_rounds=200,
+        langevin_rounds=200,
+        headline=HEADLINE,
+        batch_size=1000,
+        sweep_rounds=200,
+        runs=5,
+        leapfrog={
+            1: (1e-3, 2e-3, 4e-3),
+            10: (4e-4, 7e-4, 1e-3),
+            50: (2e-4, 4e-4, 7e-4),
+            100: (1e-4, 2e-4, 4e-4),
+        },
+        local=dict.fromkeys((1, 10, 20, 100), (4e-4, 7e-4, 1e-3)),
+    ),
+}
+
+
+def model_of(task: Task) -> consortia.Model:
+    """Softmax regression; the column of ones takes the place of an intercept."""
+    return consortia.models.softmax_regression(task.features, CLASSES)
+
+
+def headline(task: Task, setting: Setting, rounds: int, seed: int) -> list[dict[str, float]]:
+    """The curve of one setting."""
+    points = classification.curve(model_of(task), task, setting, rounds=rounds, seed=seed)
+    sampler = f"K = {setting.leapfrog_steps}, η = {setting.step_size:g}"
+    command.say(f"{sampler}: {classification.told(points[-1])}")
+    return points
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """The headline setting, K = 1 at its step size, and the sweeps over K and T."""
+    chosen = SCALES[scale]
+    try:
+        task = classification.image_task(
+            DATA, seed, train_rows=chosen.train_rows, test_rows=chosen.test_rows
+        )
+    except DatasetMissing as error:
+        return {"skipped": classification.skipped(error, DATA)}
+    langevin = chosen.headline._replace(leapfrog_steps=1)
+    results: dict[str, Any] = {
+        "paper": PAPER,
+        "headline": {
+            "setting": chosen.headline._asdict(),
+            "runs": [headline(task, chosen.headline, chosen.headline_rounds, seed)],
+            "label": f"K = {chosen.headline.leapfrog_steps}",
+        },
+        "langevin": {
+            "setting": langevin._asdict(),
+            "runs": [headline(task, langevin, chosen.langevin_rounds, seed)],
+            "label": "K = 1, same step size",
+        },
+    }
+    model = model_of(task)
+    options: dict[str, Any] = {"rounds": chosen.sweep_rounds, "seed": seed, "runs": chosen.runs}
+    batch = chosen.batch_size
+    by_leapfrog = {
+        f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
+        for k, sizes in chosen.leapfrog.items()
+    }
+    results["leapfrog"] = classification.sweep(model, task, by_leapfrog, **options)
+    by_local = {
+        f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
+        for t, sizes in chosen.local.items()
+    }
+    results["local"] = classification.sweep(model, task, by_local, **options)
+    return results
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """The sweep over K where there is one, otherwise the headline run, as figure 3."""
+    if "skipped" in results:
+        return
+    parts = results["leapfrog"] or [results["headline"], results["langevin"]]
+    classification.draw_curves(parts, axes)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
+        "fashion_mnist",
+        "Liang et al. (2024), section 5.3, figures 3 and 4: softmax regression on Fashion-MNIST",
+        study,
+        draw,
+        panels=4,
+        arguments=arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Section 5.5, figures 6 and 7: logistic regression on KMNIST and on two classes of CIFAR-10.
+
+Ten clients with random rows, pixels/255 and a column of ones, prior N(0, I). The two classes are
+airplane and automobile. Read the notes that a run prints: KMNIST is used without its 60,000
+training images (its 10,000 test images are split), and CIFAR-2 is decoded from JPEG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import consortia
+from consortia.datasets import DatasetMissing
+from experiments.fa_hmc import classification, command
+from experiments.fa_hmc.classification import Setting, Task
+
+CLASSES = {"kmnist": 10, "cifar2": 2}
+PAPER = {
+    "cifar2": {"accuracy": 0.837, "brier": 0.238, "ece": 0.014},
+    "kmnist": {"accuracy": 0.705, "brier": 0.418, "ece": 0.015},
+}
+"""Ends of the axes of figures 6 and 7, after 200 rounds."""
+
+
+Grid = dict[str, dict[int, tuple[float, ...]]]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        train_rows: a random subset of the training rows; None for all.
+        rounds: of every run.
+        runs: independent runs of each chosen setting.
+        batch_size: rows of a gradient draw.
+        local_steps: T of the sweep over K.
+        leapfrog: step sizes to choose from, by data set and K.
+        local: step sizes to choose from, by data set and T, at K = 10.
+    """
+
+    train_rows: int | None
+    rounds: int
+    runs: int
+    batch_size: int
+    local_steps: int
+    leapfrog: Grid
+    local: Grid
+
+
+SCALES = {
+    "quick": Scale(
+        train_rows=2000,
+        rounds=3,
+        runs=1,
+        batch_size=20,
+        local_steps=20,
+        leapfrog={"kmnist": {2: (4e-3,)}, "cifar2": {2: (2e-3,)}},
+        local={"kmnist": {}, "cifar2": {}},
+    ),
+    "laptop": Scale(
+        train_rows=None,
+        rounds=10,
+        runs=1,
+        batch_size=100,
+        local_steps=50,
+        leapfrog={
+            "kmnist": {1: (4e-3, 8e-3), 10: (2e-3, 4e-3), 50: (1e-3,)},
+            "cifar2": {1: (7e-4, 1.4e-3, 2.8e-3), 10: (4e-4, 8e-4)},
+        },
+        local={
+            "kmnist": {1: (4e-3, 8e-3), 10: (2e-3, 4e-3)},
+            "cifar2": {1: (7e-4, 1.4e-3), 10: (7e-4, 1.4e-3)},
+        },
+    ),
+    "paper": Scale(
+        train_rows=None,
+        rounds=200,
+        runs=5,
+        batch_size=1000,
+        local_steps=50,
+        leapfrog={
+            "kmnist": {
+                1: (2e-3, 4e-3, 8e-3),
+                10: (1e-3, 2e-3, 4e-3),
+                50: (4e-4, 8e-4, 1.6e-3),
+                100: (2e-4, 4e-4, 8e-4),
+            },
+            "cifar2": {
+                1: (7e-4, 1.4e-3, 2.8e-3),
+                10: (4e-4, 8e-4, 1.6e-3),
+                50: (2e-4, 4e-4, 8e-4),
+                100: (1e-4, 2e-4, 4e-4),
+            },
+        },
+        local={
+            "kmnist": dict.fromkeys((1, 10, 50), (2e-3, 4e-3)),
+            "cifar2": dict.fromkeys((1, 10, 50), (4e-4, 8e-4, 1.6e-3)),
+        },
+    ),
+}
+
+
+def model_of(task: Task) -> consortia.Model:
+    """Logistic regression for two classes, softmax regression for ten."""
+    classes = CLASSES[task.name]
+    if classes == 2:
+        return consortia.models.logistic_regression(task.features)
+    return consortia.models.softmax_regression(task.features, classes)
+
+
+def study_of(task: Task, scale: Scale, seed: int) -> dict[str, Any]:
+    """The sweeps over K and over T on one data set."""
+    batch, steps = scale.batch_size, scale.local_steps
+    candidates = {
+        f"K = {k}": [Setting(k, steps, size, batch) for size in sizes]
+        for k, sizes in scale.leapfrog[task.name].items()
+    }
+    by_local = {
+        f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
+        for t, sizes in scale.local[task.name].items()
+    }
+    model = model_of(task)
+    options: dict[str, Any] = {"rounds": scale.rounds, "seed": seed, "runs": scale.runs}
+    return {
+        "note": task.note,
+        "held_out": len(task.test["y"]),
+        "paper": PAPER[task.name],
+        "leapfrog": classification.sweep(model, task, candidates, **options),
+        "local": classification.sweep(model, task, by_local, **options),
+    }
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Both data sets; an absent one is skipped by name."""
+    chosen = SCALES[scale]
+    results: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for name in CLASSES:
+        try:
+            task = classification.image_task(name, seed, train_rows=chosen.train_rows)
+        except DatasetMissing as error:
+            missing |= classification.skipped(error, name)
+            continue
+        command.say(f"{name}: {task.note}")
+        results[name] = study_of(task, chosen, seed)
+    if missing:
+        results["skipped"] = missing
+    return results
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """The sweep over K of each data set, four panels each, as figure 6."""
+    for i, name in enumerate(CLASSES):
+        if name in results:
+            parts = results[name]["leapfrog"]
+            classification.draw_curves(parts, axes[4 * i : 4 * i + 4], title=name)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
+        "images",
+        "Liang et al. (2024), section 5.5, figures 6 and 7: KMNIST and CIFAR-2",
+        study,
+        draw,
+        panels=8,
+        arguments=arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Section 5.4, figure 5: a network with two hidden ReLU layers on Fashion-MNIST.
+
+Ten clients with 6,000 random rows each, pixels/255 and a column of ones, prior N(0, I) on weights
+and biases. The paper's footnote, "the widths of two layers are 512 times input dimension and 512
+times the number of classification labels", is read as the shapes of weight matrices, so that both
+layers have 512 units; smaller scales have fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import consortia
+from consortia.datasets import DatasetMissing
+from experiments.fa_hmc import classification, command
+from experiments.fa_hmc.classification import Setting
+
+DATA = "fashion_mnist"
+CLASSES = 10
+PAPER = {"accuracy": 0.89, "brier": 0.146, "ece": 0.005}
+"""Ends of the axes of figure 5, after 200 rounds."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        train_rows: a random subset of the training rows; None for all.
+        hidden: widths of the hidden layers.
+        rounds: of every run.
+        batch_size: rows of a gradient draw.
+        local_steps: T of the sweep over K.
+        leapfrog: step sizes to choose from by K.
+        local: step sizes to choose from by T, at K = 10.
+    """
+
+    train_rows: int | None
+    hidden: tuple[int, int]
+    rounds: int
+    batch_size: int
+    local_steps: int
+    leapfrog: dict[int, tuple[float, ...]]
+    local: dict[int, tuple[float, ...]]
+
+
+SCALES = {
+    "quick": Scale(6000, (16, 16), 3, 50, 20, {2: (2e-3,)}, {}),
+    "laptop": Scale(
+        train_rows=None,
+        hidden=(64, 64),
+        rounds=10,
+        batch_size=100,
+        local_steps=50,
+        leapfrog={1: (1e-3, 2e-3), 10: (6e-4, 1e-3)},
+        local={1: (1e-3, 2e-3), 10: (6e-4, 1e-3)},
+    ),
+    "paper": Scale(
+        train_rows=None,
+        hidden=(512, 512),
+        rounds=200,
+        batch_size=1000,
+        local_steps=50,
+        leapfrog={
+            1: (2e-4, 4e-4, 8e-4),
+            10: (1e-4, 2e-4, 4e-4),
+            50: (5e-5, 1e-4, 2e-4),
+            100: (2e-5, 5e-5, 1e-4),
+        },
+        local=dict.fromkeys((1, 10, 50), (1e-4, 2e-4, 4e-4)),
+    ),
+}
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """The sweeps over K and over T."""
+    chosen = SCALES[scale]
+    try:
+        task = classification.image_task(DATA, seed, train_rows=chosen.train_rows)
+    except DatasetMissing as error:
+        return {"skipped": classification.skipped(error, DATA)}
+    model = consortia.models.mlp(task.features, chosen.hidden, CLASSES)
+    batch, steps = chosen.batch_size, chosen.local_steps
+    candidates = {
+        f"K = {k}": [Setting(k, steps, size, batch) for size in sizes]
+        for k, sizes in chosen.leapfrog.items()
+    }
+    by_local = {
+        f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
+        for t, sizes in chosen.local.items()
+    }
+    options: dict[str, Any] = {"rounds": chosen.rounds, "seed": seed}
+    return {
+        "paper": PAPER,
+        "hidden": chosen.hidden,
+        "leapfrog": classification.sweep(model, task, candidates, **options),
+        "local": classification.sweep(model, task, by_local, **options),
+    }
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """The sweep over K, as figure 5(a) to (c)."""
+    if "leapfrog" in results:
+        classification.draw_curves(results["leapfrog"], axes)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
+        "neural_network",
+        "Liang et al. (2024), section 5.4, figure 5: a network on Fashion-MNIST",
+        study,
+        draw,
+        panels=4,
+        arguments=arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""The command line: ``consortia run STUDY.toml``, ``algorithms``, ``schema``.
+
+Everything heavy is imported by the command that needs it, so that a study file with a mistake is
+answered before anything else happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from consortia import __version__
+from consortia.errors import (
+    ConsortiaError,
+    InputError,
+    MissingExtraError,
+    NonFiniteError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from consortia.report import Report
+    from consortia.study import Built, Study
+
+RUNS = Path("runs")
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    0: "the run is complete",
+    2: "the study, an argument or the data cannot be used",
+    3: "the output directory holds something already",
+    4: "a chain turned non-finite; the draws before it are kept",
+    5: "an extra must be installed",
+    6: "a data set is absent, or not the published one",
+    INTERRUPTED: "interrupted; the draws so far are kept",
+}
+"""What each exit code of ``consortia run`` means."""
+
+app = typer.Typer(
+    name="consortia",
+    help="Federated Bayesian sampling: posteriors from data that stay at their sites.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Engine(StrEnum):
+    """What runs the sites."""
+
+    local = "local"
+    mpi = "mpi"
+    flower = "flower"
+
+
+def main() -> None:
+    """The entry point of the command ``consortia``."""
+    _keep_compiled_programs()
+    app()
+
+
+def _keep_compiled_programs() -> None:
+    """Keeps compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
+
+    In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
+    JAX was told of by its own variable is left as it is.
+    """
+    import jax
+
+    from consortia.published import cache_directory
+
+    if (
+        os.environ.get("CONSORTIA_COMPILATION_CACHE") == "0"
+        or "JAX_COMPILATION_CACHE_DIR" in os.environ
+    ):
+        return
+    processor = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError):  # only Linux has the file
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    kind = hashlib.sha256(processor.encode()).hexdigest()[:12]
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled" / kind))
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"consortia {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated Bayesian sampling: posteriors from data that stay at their sites."""
+
+
+@app.command(
+    epilog="Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
+)
+def run(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Directory of the run, new or empty. By default runs/NAME, or runs/NAME-2, ...",
+        ),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="What runs the sites.")] = Engine.local,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
+    chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
+    ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:
+    """Sample the posterior of a study; write draws, summary and figure to a directory."""
+    with reported(quiet):
+        from consortia.store import RunStore
+        from consortia.study import load_study
+
+        asked = load_study(study)
+        if engine is not Engine.local:
+            raise InputError(
+                f"--engine {engine.value}: this version has the engine 'local' only; leave the "
+                "option out."
+            )
+        directory = _free_directory(asked.name) if output is None else RunStore(output).path
+        asked = asked.with_run(seed=seed, chains=chains, rounds=rounds)
+        built = asked.build()
+        code = _run(asked, built, study, directory, reference=reference, quiet=quiet)
+    raise typer.Exit(code)
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms: what they sample, their bias, their step size, their paper."""
+    from consortia.report.terminal import algorithms_table, console_of
+
+    console_of().print(algorithms_table())
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a study file."""
+    from consortia.study import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=1))
+
+
+# --- one run -------------------------------------------------------------------------------------
+
+
+def _run(
+    study: Study, built: Built, source: Path, directory: Path, *, reference: bool, quiet: bool
+) -> int:
+    """Samples, compares, writes, shows; returns the exit code."""
+    from consortia.report import gather
+    from consortia.report.terminal import console_of, plan_panel, report_tables
+    from consortia.sampling import sample
+
+    console = console_of(quiet=quiet)
+    title = study.title or study.name
+
+    def on_plan(plan: Any) -> None:
+        console.print(plan_panel(title, plan))
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, directory / "study.toml")
+
+    tree = sample(
+        built.model,
+        built.sites,
+        built.algorithm,
+        **study.run.model_dump(),
+        stop=built.stop,
+        store=directory,
+        progress=not quiet,
+        on_plan=on_plan,
+    )
+    interrupted = tree.attrs["stopped"].startswith("interrupted")
+    if "posterior" not in tree.children:
+        console.print("no draw was kept")
+        return INTERRUPTED
+
+    beside, skipped = None, []
+    if study.reference is None:
+        skipped.append("reference: the study has no [reference]")
+    elif not reference:
+        skipped.append("reference: --no-reference")
+    elif interrupted:
+        skipped.append("reference: the run was interrupted")
+    else:
+        with console.status("sampling the reference: NUTS on the pooled data ..."):
+            try:
+                beside = _reference(study, built, directory / "reference")
+            except MissingExtraError as error:
+                skipped.append(f"reference: {error}")
+            except KeyboardInterrupt:
+                interrupted = True
+                skipped.append("reference: interrupted")
+    figure = _figure_wanted(study, skipped)
+    report = gather(
+        title,
+        tree,
+        built.model,
+        built.held_out,
+        reference=beside,
+        labels=built.labels,
+        skipped=tuple(skipped),
+    )
+    _write(report, tree, built, directory, figure=figure)
+    console.print(report_tables(report))
+    console.print(
+        f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
+    )
+    return INTERRUPTED if interrupted else 0
+
+
+def _reference(study: Study, built: Built, directory: Path) -> Any:
+    """The reference's draws, kept beside the run's in a run directory of their own."""
+    from consortia.reference import nuts
+    from consortia.store import RunStore, open_run
+
+    assert study.reference is not None
+    wanted = study.reference.model_dump(exclude={"method"})
+    tree = nuts(built.model, built.sites, **wanted)
+    store = RunStore(directory)
+    store.begin(tree.attrs)
+    store.append({name: group.to_dataset() for name, group in tree.children.items()})
+    store.finish(tree.attrs, {})
+    return open_run(directory)
+
+
+def _figure_wanted(study: Study, skipped: list[str]) -> bool:
+    from consortia.report.figure import check_matplotlib
+
+    if not study.output.figure:
+        skipped.append("figure: output.figure = false")
+        return False
+    try:
+        check_matplotlib()
+    except MissingExtraError as error:
+        skipped.append(f"figure: {error}")
+        return False
+    return True
+
+
+def _write(report: Report, tree: Any, built: Built, directory: Path, *, figure: bool) -> None:
+    (directory / "summary.txt").write_text(report.text(), encoding="utf-8")
+    (directory / "summary.json").write_text(report.json(), encoding="utf-8")
+    if figure:
+        from consortia.report.figure import draw
+
+        observed = None if built.held_out is None else built.held_out.get("y")
+        draw(report, tree, directory / "posterior.png", observed)
+
+
+def _free_directory(name: str) -> Path:
+    """``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
+    directory, number = RUNS / name, 1
+    while directory.exists():
+        number += 1
+        directory = RUNS / f"{name}-{number}"
+    return directory
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reported(quiet: bool) -> Iterator[None]:
+    """Turns errors into one message and an exit code, and warnings into one line each."""
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        if not quiet:
+            typer.echo(f"warning: {message}", err=True)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
+    except ConsortiaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted before the first round", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def exit_code(error: ConsortiaError) -> int:
+    """The exit code that stands for an error, see `EXIT_CODES`."""
+    from consortia.datasets import DatasetCorrupted, DatasetMissing
+
+    kinds = (
+        (InputError, 2),
+        (StoreError, 3),
+        (NonFiniteError, 4),
+        (MissingExtraError, 5),
+        (DatasetMissing, 6),
+        (DatasetCorrupted, 6),
+    )
+    return next((code for kind, code in kinds if isinstance(error, kind)), 1)

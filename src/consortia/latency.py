@@ -1,0 +1,300 @@
+r"""How long a worker's task takes in simulated asynchrony; every model has mean 1 by default.
+
+A duration is a function of (seed, server, worker, task number) only: the 64-bit words of task k of
+a worker are block k of a Philox generator whose key is the seed and the worker. Nothing is carried
+from one task to the next, so that traces of unlike length agree where they overlap.
+
+Models are values: they compare and hash by what they hold. ``mean`` is one number, or one for each
+worker of a server (the same at every server), which is how a worker is made slow for good.
+``server_cost`` is the time that a server takes for one update, during which it serves nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from consortia import checks
+from consortia.errors import InputError
+
+Array = np.ndarray
+
+
+class Latency(Protocol):
+    """What the simulation of events asks of a model.
+
+    Attributes:
+        server_cost: time that a server takes for one update.
+    """
+
+    @property
+    def server_cost(self) -> float:
+        """Time that a server takes for one update."""
+        ...
+
+    def check(self, workers: int) -> None:
+        """Refuse a number of workers per server that the model is not for."""
+        ...
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """Durations of the tasks ``first``, ..., ``first + count - 1`` of a worker, (count,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Means by worker, the server's cost, and uniform numbers by task."""
+
+    mean: float | tuple[float, ...]
+    server_cost: float
+
+    def check(self, workers: int) -> None:
+        """Refuse means for another number of workers."""
+        if isinstance(self.mean, tuple) and len(self.mean) != workers:
+            raise InputError(
+                f"latency: mean has {len(self.mean)} values for {workers} workers per server: "
+                "give one number, or one for each."
+            )
+
+    def _mean(self, worker: int) -> float:
+        return self.mean[worker] if isinstance(self.mean, tuple) else self.mean
+
+
+@dataclass(frozen=True)
+class Constant(_Model):
+    """Each task takes the mean; see `constant`."""
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """The mean, ``count`` times."""
+        return np.full(count, self._mean(worker))
+
+
+@dataclass(frozen=True)
+class LogNormal(_Model):
+    """See `lognormal`."""
+
+    spread: float
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """mean · exp(σz − σ²/2), z standard normal by the method of Box and Muller."""
+        radius, angle = uniforms(seed, server, worker, first, count)
+        # 1 - u lies in (0, 1], so that its logarithm is finite.
+        normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * math.pi * angle)
+        return self._mean(worker) * np.exp(self.spread * normal - self.spread**2 / 2)
+
+
+@dataclass(frozen=True)
+class Exponential(_Model):
+    """See `exponential`."""
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """−mean · log(1 − u)."""
+        return -self._mean(worker) * np.log1p(-uniforms(seed, server, worker, first, count)[0])
+
+
+@dataclass(frozen=True)
+class Straggler(_Model):
+    """See `straggler`."""
+
+    slowdown: float
+    probability: float
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """A base duration, ``slowdown`` times as long in a fraction of the tasks."""
+        slow = uniforms(seed, server, worker, first, count)[0] < self.probability
+        base = self._mean(worker) / (1 + self.probability * (self.slowdown - 1))
+        return np.where(slow, base * self.slowdown, base)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The order of events of a run that has happened; see `recorded`.
+
+    Attributes:
+        servers: of each event.
+        workers: of each event, numbered within its server.
+        versions: updates that the server had done when the worker fetched its parameters.
+        times: when the server answered.
+    """
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    versions: tuple[int, ...]
+    times: tuple[float, ...]
+
+    @property
+    def server_cost(self) -> float:
+        """Nothing is added to what was recorded."""
+        return 0.0
+
+    def check(self, workers: int) -> None:
+        """Refuse events of workers that do not exist."""
+        for event, worker in enumerate(self.workers):
+            if not 0 <= worker < workers:
+                raise InputError(
+                    f"recorded trace: event {event} names worker {worker}, but there are {workers} "
+                    f"workers per server (0 to {workers - 1})."
+                )
+
+    def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
+        """A recorded trace holds an order of events, not durations."""
+        raise InputError("a recorded trace is replayed as it is; it has no law of durations.")
+
+    def summary(self) -> dict[str, Any]:
+        """A short description for the record of a run."""
+        return {"kind": "Recorded", "events": len(self.workers)}
+
+
+def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
+    """Every task of a worker takes the same time; workers then take turns.
+
+    Args:
+        mean: duration, one number or one for each worker of a server.
+        server_cost: time of a server for one update.
+
+    Raises:
+        InputError: a duration is not positive, or the cost is negative.
+
+    Example:
+        >>> constant((1.0, 5.0)).durations(0, 0, 1, 0, 2).tolist()
+        [5.0, 5.0]
+    """
+    return Constant(_means(mean), _cost(server_cost))
+
+
+def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0) -> LogNormal:
+    """Log-normal durations.
+
+    Args:
+        mean: mean duration, one number or one for each worker of a server.
+        spread: σ, the standard deviation of the logarithm of a duration.
+        server_cost: time of a server for one update.
+
+    Raises:
+        InputError: a mean is not positive, or another argument is negative.
+    """
+    return LogNormal(_means(mean), _cost(server_cost), checks.number("spread", spread, 0, math.inf))
+
+
+def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
+    """Exponential durations; the staleness that they cause has no bound.
+
+    Args:
+        mean: mean duration, one number or one for each worker of a server.
+        server_cost: time of a server for one update.
+
+    Raises:
+        InputError: a mean is not positive, or the cost is negative.
+    """
+    return Exponential(_means(mean), _cost(server_cost))
+
+
+def straggler(
+    mean: Any = 1.0, *, slowdown: float = 10.0, probability: float = 0.1, server_cost: float = 0.0
+) -> Straggler:
+    """Equal durations, but for tasks that take many times as long, at random.
+
+    Args:
+        mean: mean duration with the slow tasks included, one number or one for each worker.
+        slowdown: how many times as long a slow task takes, at least 1.
+        probability: that a task is slow.
+        server_cost: time of a server for one update.
+
+    Raises:
+        InputError: an argument is out of its range.
+    """
+    return Straggler(
+        _means(mean),
+        _cost(server_cost),
+        checks.number("slowdown", slowdown, 1, math.inf),
+        checks.number("probability", probability, 0, 1),
+    )
+
+
+def recorded(events: Any, *, times: Any = None) -> Recorded:
+    """Replays the log of a run: which worker's gradient came next, computed at which version.
+
+    A version is the number of updates that the server had done when the worker fetched its
+    parameters. Gradients that the run dropped belong into the log too.
+
+    Args:
+        events: rows (worker, version) of the only server, or (server, worker, version), in the
+            order in which each server took them.
+        times: when the server had answered each event; 1, 2, ... of its server when None.
+
+    Raises:
+        InputError: the log is empty or not of this form, a number is negative, or an event names a
+            version from the future. Unknown workers are found when the number of workers is known.
+
+    Example:
+        >>> recorded([(0, 0), (1, 0), (0, 1)]).workers
+        (0, 1, 0)
+    """
+    try:
+        table = np.asarray(events)
+    except ValueError:
+        raise InputError("recorded trace: rows of unlike length.") from None
+    if table.ndim != 2 or table.shape[1] not in (2, 3) or not len(table):
+        raise InputError(
+            f"recorded trace: shape {table.shape}; give rows (worker, version) or "
+            "(server, worker, version)."
+        )
+    if not np.issubdtype(table.dtype, np.integer):
+        raise InputError(f"recorded trace: it holds {table.dtype} values; give whole numbers.")
+    negative = np.flatnonzero((table < 0).any(axis=1))
+    if negative.size:
+        raise InputError(f"recorded trace: event {negative[0]} holds a negative number.")
+    servers = table[:, 0] if table.shape[1] == 3 else np.zeros(len(table), int)
+    when = _times(times, servers)
+    return Recorded(*(tuple(c.tolist()) for c in (servers, *table[:, -2:].T, when)))
+
+
+def uniforms(seed: int, server: int, worker: int, first: int, count: int) -> tuple[Array, Array]:
+    """Two uniform numbers in [0, 1) for each of ``count`` tasks, (count,) each."""
+    key = np.array([seed, (server << 32) | worker], np.uint64)
+    # A Philox counter yields four words, of which a task has one counter and uses two words.
+    words = np.random.Philox(key=key, counter=first).random_raw(4 * count).reshape(count, 4)
+    values = (words[:, :2] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return values[:, 0], values[:, 1]
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _means(mean: Any) -> float | tuple[float, ...]:
+    try:
+        values = np.asarray(mean, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"mean must be a number, or one for each worker, not {mean!r}.") from None
+    if values.ndim > 1 or not values.size:
+        raise InputError(f"mean has shape {values.shape}: give a number, or one for each worker.")
+    if not np.all(np.isfinite(values) & (values > 0)):
+        raise InputError(f"mean is {mean!r}: durations must be positive and finite.")
+    return float(values) if values.ndim == 0 else tuple(values.tolist())
+
+
+def _cost(server_cost: Any) -> float:
+    return checks.number("server_cost", server_cost, 0.0, math.inf)
+
+
+def _times(times: Any, servers: Array) -> Array:
+    if times is None:
+        return _turns(servers)
+    values = np.asarray(times, np.float64)
+    if values.shape != servers.shape or not np.all(np.isfinite(values)):
+        raise InputError(
+            f"times: shape {values.shape}; give one finite time for each of {servers.size} events."
+        )
+    return values
+
+
+def _turns(servers: Array) -> Array:
+    """1, 2, ... along the events of each server."""
+    result = np.empty(servers.size)
+    for server in np.unique(servers):
+        here = servers == server
+        result[here] = np.arange(1, here.sum() + 1)
+    return result

@@ -1,0 +1,156 @@
+"""The benchmarks run, and their hand-written peers do the same work as the library."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ROUNDING = 1e-4
+"""Relative error in float32 of a few hundred gradient steps that are summed in another order."""
+
+
+@pytest.fixture
+def federated_hmc(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import federated_hmc
+
+    return federated_hmc
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import measure
+
+    return measure
+
+
+def test_the_peers_of_fa_hmc_make_the_same_round(federated_hmc: ModuleType) -> None:
+    problem = federated_hmc.Problem.synthetic(3, 5, 4, leapfrog_steps=3, local_steps=2)
+    rng = np.random.default_rng(1)
+    theta, momenta = rng.normal(size=4).astype(np.float32), rng.normal(size=(2, 4))
+    momenta = momenta.astype(np.float32)
+    expected = federated_hmc.numpy_round(problem, theta, momenta)
+    assert not np.allclose(expected, theta, atol=1e-3)
+    rounds = [federated_hmc.numpy_loop_round(problem, theta, momenta)]
+    for gradient in (federated_hmc.automatic_gradient, federated_hmc.hand_gradient):
+        for batched in (False, True):
+            one_round = federated_hmc.bare_round(problem, gradient, batched)
+            rounds.append(np.asarray(one_round(theta, momenta, problem.x, problem.y)))
+    for moved in rounds:
+        np.testing.assert_allclose(moved, expected, rtol=ROUNDING)
+
+
+def test_the_library_has_the_law_of_the_peer_of_fa_hmc(federated_hmc: ModuleType) -> None:
+    # One round from one start, of the peer and of the library, 4,000 times each: means of every
+    # coordinate within 5 standard errors (16 comparisons at 5 se: 1e-5 of false alarm), variances
+    # within 15 % (their relative error is 2.2 % each, so 4.8 standard errors of the difference).
+    problem = federated_hmc.Problem.synthetic(3, 5, 4, leapfrog_steps=3, local_steps=2)
+    times = 4000
+    momenta = jax.random.normal(jax.random.key(0), (times, 2, 4))
+    one_round = federated_hmc.bare_round(problem, federated_hmc.hand_gradient, True)
+    peer = np.asarray(
+        jax.jit(jax.vmap(lambda m: one_round(jnp.zeros(4), m, problem.x, problem.y)))(momenta)
+    )
+    model = consortia.models.logistic_regression(4)
+    sites = consortia.Sites.from_list(
+        [{"x": x, "y": y} for x, y in zip(problem.x, problem.y, strict=True)]
+    )
+    method = consortia.fa_hmc(federated_hmc.STEP_SIZE, 3, 2)
+    tree = consortia.sample(model, sites, method, rounds=1, chains=times, progress=False)
+    ours = tree["posterior"]["coefficients"].to_numpy()[:, 0]
+    error = np.sqrt((peer.var(axis=0) + ours.var(axis=0)) / times)
+    assert np.all(np.abs(peer.mean(axis=0) - ours.mean(axis=0)) < 5 * error)
+    np.testing.assert_allclose(ours.var(axis=0), peer.var(axis=0), rtol=0.15)
+
+
+def test_the_step_of_the_peer_of_sgld_is_the_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import langevin
+
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(9, 3)), rng.integers(0, 2, 9).astype(float)
+    theta, normal, index = rng.normal(size=3), rng.normal(size=3), np.array([4, 4, 0, 8])
+    probability = 1 / (1 + np.exp(-x[index] @ theta))
+    gradient = 9 / 4 * (probability - y[index]) @ x[index] + theta
+    expected = theta - langevin.STEP * gradient + math.sqrt(2 * langevin.STEP) * normal
+    narrow = [np.float32(value) for value in (theta, normal, x, y)]
+    for form in (langevin.automatic_gradient, langevin.hand_gradient):
+        step = langevin.bare_step(form)
+        moved = step(narrow[0], jnp.asarray(index), *map(jnp.asarray, narrow[1:]))
+        np.testing.assert_allclose(moved, expected, rtol=1e-5)
+
+
+def test_figures_are_medians_of_pairs_and_gates_judge_them(measure: ModuleType) -> None:
+    times = {"ours": np.array([1.0, 2.0, 4.0]), "theirs": np.array([2.0, 3.0, 4.0])}
+    row = measure.throughput("b", times, "ours", "theirs", gate=measure.Gate(">=", 1.6))
+    assert (row.figure, row.least, row.greatest, row.pairs) == (1.5, 1.0, 2.0, 3)
+    assert row.verdict == "FAIL"
+    assert measure.Row.of_plain(json.loads(json.dumps(row.plain()))) == row
+    slower = measure.time_ratio("b", times, "ours", "theirs", gate=measure.Gate("<=", 0.7))
+    assert slower.verdict == "PASS"
+    assert measure.Row("b", "w", skipped="no peer").verdict == "skipped"
+
+
+def test_contenders_take_turns_after_one_call_each(measure: ModuleType) -> None:
+    calls: list[Any] = []
+    contenders = [
+        measure.Contender(name, lambda seed, name=name: calls.append((name, seed)), work=2)
+        for name in "ab"
+    ]
+    times = measure.interleaved(contenders, 2)
+    assert calls == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    assert times["a"].shape == (2,)
+
+
+def test_the_command_prints_a_table_and_writes_its_rows(tmp_path: Path) -> None:
+    command = ["-m", "benchmarks", "--scale", "tiny", "--only", "softmax", "--output", tmp_path]
+    finished = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "share of the core's product peak" in finished.stdout
+    (written,) = tmp_path.glob("*-tiny.json")
+    record = json.loads(written.read_text())
+    assert record["machine"]["versions"]["jax"] == jax.__version__
+    assert [row["benchmark"] for row in record["rows"]] == ["softmax", "softmax"]
+    assert all(row["figure"] > 0 for row in record["rows"])
+
+
+@pytest.mark.slow
+def test_every_benchmark_runs(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--scale", "tiny", "--output", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=True,
+    )
+    (written,) = tmp_path.glob("*-tiny.json")
+    rows = json.loads(written.read_text())["rows"]
+    assert {row["benchmark"] for row in rows} == {
+        "FA-HMC",
+        "SGLD",
+        "softmax",
+        "run loop",
+        "cold start",
+    }
+    assert all(row["figure"] is not None or row["skipped"] for row in rows)

@@ -1,0 +1,102 @@
+"""What the studies on images share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.diagnostics import scores
+from consortia.errors import NonFiniteError
+from experiments.fa_hmc import classification, command, fashion_mnist, images
+from experiments.fa_hmc.classification import Setting, Task
+
+SETTING = Setting(leapfrog_steps=2, local_steps=3, step_size=0.02, batch_size=20)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return classification.image_task("digits", seed=0, train_rows=500)
+
+
+def model_of(task: Task) -> consortia.Model:
+    return consortia.models.softmax_regression(task.features, 10)
+
+
+def test_a_set_without_test_rows_is_split_and_dealt_out_to_ten_clients(task: Task) -> None:
+    assert len(task.test["y"]) == 359  # a fifth of 1,797
+    assert task.sites.sizes.tolist() == [50] * 10
+    assert task.features == 65
+    assert (task.test["x"][:, -1] == 1).all()
+    assert "359 held out" in task.note
+
+
+def test_the_curve_scores_the_average_over_all_draws_so_far(task: Task) -> None:
+    model = model_of(task)
+    points = classification.curve(model, task, SETTING, rounds=6, seed=4)
+    assert [point["round"] for point in points] == [1, 2, 3, 5, 6]
+    algorithm = consortia.fa_hmc(0.02, 2, 3, batch_size=20)
+    tree = consortia.sample(model, task.sites, algorithm, rounds=6, seed=4, progress=False)
+    for point in points:
+        some = tree["posterior"].dataset.isel(draw=slice(0, point["round"]))
+        expected = scores(consortia.predict(some, model, task.test), task.test["y"])
+        for name in classification.SCORES:
+            # the same draws, averaged in other blocks of float32
+            assert point[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6)
+
+
+def test_a_sweep_keeps_the_step_size_with_the_least_loss_and_says_which_diverged(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def curve(model: Any, task: Task, setting: Setting, rounds: int, seed: int) -> Any:
+        if setting.step_size > 1:
+            raise NonFiniteError("too large", round=3, chain=0, site=None)
+        loss = 100 * abs(setting.step_size - 0.1) + seed
+        return [{"round": rounds, "accuracy": 0.5, "brier": 0.5, "ece": 0.1, "nll": loss}]
+
+    monkeypatch.setattr(classification, "curve", curve)
+    candidates = {"K = 2": [SETTING._replace(step_size=size) for size in (0.02, 0.1, 0.5, 9.0)]}
+    (found,) = classification.sweep(model_of(task), task, candidates, rounds=3, seed=5, runs=3)
+    assert found["tried"][3] == {"step_size": 9.0, "diverged_in_round": 3}
+    assert found["setting"]["step_size"] == 0.1
+    assert [run[-1]["nll"] for run in found["runs"]] == [5, 6, 7]
+
+    hopeless = {"K = 2": [SETTING._replace(step_size=9.0)]}
+    with pytest.raises(RuntimeError, match="every step size diverged"):
+        classification.sweep(model_of(task), task, hopeless, rounds=3, seed=5)
+
+
+def test_an_absent_data_set_is_skipped_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONSORTIA_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CONSORTIA_CACHE", str(tmp_path / "cache"))
+    for program, names in ((fashion_mnist, ["fashion_mnist"]), (images, ["kmnist", "cifar2"])):
+        record = program.main(["--out", str(tmp_path)])
+        assert list(record["results"]["skipped"]) == names
+        assert set(record["results"]) == {"skipped"}
+        said = capsys.readouterr().out
+        assert all(f"skipped {name}" in said for name in names)
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_record_is_plain_json_with_its_circumstances_and_a_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def study(scale: str, seed: int) -> dict[str, Any]:
+        return {"value": np.float64(1 / 3), "several": np.arange(2), "at": {3: (seed, None)}}
+
+    def draw(results: dict[str, Any], axes: Any) -> None:
+        axes[0].plot(results["several"])
+
+    arguments = ["--scale", "laptop", "--seed", "7", "--out", str(tmp_path)]
+    command.main("trial", "a figure", study, draw, panels=1, arguments=arguments)
+    record = json.loads((tmp_path / "trial-laptop.json").read_text())
+    assert record["results"] == {"value": 0.333333, "several": [0, 1], "at": {"3": [7, None]}}
+    assert (record["scale"], record["seed"]) == ("laptop", 7)
+    assert record["versions"]["consortia"] == consortia.__version__
+    assert (tmp_path / "trial-laptop.png").read_bytes().startswith(b"\x89PNG")

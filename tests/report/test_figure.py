@@ -1,0 +1,194 @@
+"""The report and its figure: what they say, and that they are made for every kind of result."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+from consortia import models
+from consortia.errors import MissingExtraError
+from consortia.report import figure, gather, labelled, short_names
+
+RECORD = {
+    "algorithm": "fa_hmc",
+    "chains": 2,
+    "iterations_run": 1200,
+    "stopped": "all rounds were run",
+    "communication_rounds": 1200,
+    "bytes_sent": 4_800_000,
+    "gradients": 9600,
+    "row_gradients": 960_000,
+    "seconds": 3.25,
+}
+REFERENCE = {"gradients": 5000, "seconds": 1.5, "divergences": 0}
+LABELS = {
+    "coefficients": (("no", "yes"), ("age", "dose", "weight")),
+    "intercept": (("no", "yes"),),
+}
+
+
+def result(shift: float = 0.0, *, chains: int = 2, features: int = 3, seed: int = 0) -> Any:
+    """Independent normal draws of a logistic regression, mean (1, 2, 3) + shift, sd ½."""
+    rng = np.random.default_rng(seed)
+    means = np.arange(1, features + 1) + shift
+    posterior = xarray.Dataset(
+        {
+            "coefficients": (
+                ("chain", "draw", "coefficients_dim_0"),
+                means + 0.5 * rng.normal(size=(chains, 500, features)),
+            ),
+            "intercept": (("chain", "draw"), 0.5 * rng.normal(size=(chains, 500))),
+        }
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    tree.attrs.update(RECORD if seed == 0 else REFERENCE)
+    return tree
+
+
+def held_out(features: int = 3, rows: int = 40) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(rows, features)).astype(np.float32)
+    return {"x": x, "y": (x.sum(axis=1) > 0).astype(np.int32)}
+
+
+@functools.cache  # equal model objects are compiled once
+def logistic(features: int = 3) -> Any:
+    return models.logistic_regression(features, intercept=True)
+
+
+def report_of(tree: Any, reference: Any = None, **options: Any) -> Any:
+    return gather("A title", tree, logistic(), held_out(), reference=reference, **options)
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def test_the_verdict_names_the_parameter_that_is_off():
+    tree = result()
+    tree["posterior"]["coefficients"].values[:, :, 1] += 0.5  # one standard deviation
+    verdict = report_of(tree, result(seed=1), labels=LABELS).verdict
+    size, name = verdict.shift
+    assert name == "dose"
+    # Two means of 1,000 independent draws: standard error √(2/1000) = .045 sd.
+    assert size == pytest.approx(1.0, abs=4 * 0.045)
+    assert verdict.shift_error == pytest.approx(0.045, rel=0.3)
+
+
+def test_the_verdict_without_a_reference_says_that_bias_is_not_seen():
+    verdict = report_of(result()).verdict
+    assert verdict.shift is None
+    assert "bias cannot be seen" in " ".join(verdict.lines())
+
+
+def test_numbers_of_one_chain_are_not_available_and_the_report_says_so():
+    report = report_of(result(chains=1), result(seed=1, chains=1))
+    assert np.isnan(report.verdict.r_hat)
+    assert "R-hat not available" in report.verdict.lines()[0]
+    assert json.loads(report.json())["verdict"]["r_hat"] is None
+
+
+def test_labels_stand_for_numbers_where_they_fit():
+    assert short_names(report_of(result(), labels=LABELS).table) == [
+        "age",
+        "dose",
+        "weight",
+        "intercept",
+    ]
+    wrong = {"coefficients": (("a", "b"),)}
+    assert short_names(report_of(result(), labels=wrong).table)[0] == "coefficients[0]"
+
+
+def test_labelling_changes_no_draw():
+    tree = result()
+    named = labelled(tree, LABELS)
+    np.testing.assert_array_equal(
+        named["posterior"]["coefficients"], tree["posterior"]["coefficients"]
+    )
+    assert named.attrs == tree.attrs
+
+
+def test_the_text_has_every_parameter_every_score_and_the_cost():
+    text = report_of(result(), result(seed=1), labels=LABELS, skipped=("x: y",)).text()
+    for part in ("age", "weight", "intercept", "accuracy", "Brier", "ECE", "4,800,000", "9,600"):
+        assert part in text
+    assert "not done: x: y" in text
+
+
+def test_the_json_is_strict_and_complete():
+    content = json.loads(report_of(result(), result(seed=1), labels=LABELS).json())
+    assert content["parameters"][0]["name"] == "coefficients[age]"
+    assert content["scores"].keys() == content["reference_scores"].keys()
+    assert content["run"]["bytes_sent"] == 4_800_000
+
+
+def test_scores_that_cannot_be_made_are_named():
+    report = gather("A title", result(), logistic(), None)
+    assert report.predictions is None
+    assert "holds no rows out" in " ".join(report.skipped)
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG file, from its header."""
+    head = path.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+def regression_report() -> Any:
+    model = models.linear_regression(3, intercept=True)
+    rows = held_out()
+    rows["y"] = rows["x"].sum(axis=1)
+    return gather("A regression", result(), model, rows, reference=result(seed=1)), rows["y"]
+
+
+def many_parameters() -> Any:
+    tree, other = result(features=50), result(features=50, seed=1)
+    return gather("Many", tree, logistic(50), held_out(50), reference=other), tree
+
+
+@pytest.mark.parametrize("case", ["beside", "alone", "one chain", "no rows"])
+def test_a_figure_is_drawn_for_every_kind_of_result(tmp_path, case):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    tree = result(chains=1 if case == "one chain" else 2)
+    reference = result(seed=1) if case == "beside" else None
+    rows = None if case == "no rows" else held_out()
+    report = gather("A title", tree, logistic(), rows, reference=reference, labels=LABELS)
+    path = figure.draw(report, tree, tmp_path / "figure.png")
+    width, height = size_of(path)
+    assert width > 1200
+    assert height > 900
+
+
+def test_a_figure_of_a_regression_shows_predictions(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    report, observed = regression_report()
+    assert set(report.predictions.scores) == {"rmse", "log_density_per_row"}
+    assert size_of(figure.draw(report, result(), tmp_path / "figure.png", observed))[0] > 1200
+
+
+def test_of_many_parameters_those_farthest_from_the_reference_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    report, tree = many_parameters()
+    shown = figure._chosen(report)
+    assert len(shown) == figure.MOST_PARAMETERS
+    hidden = np.setdiff1d(np.arange(51), shown)
+    shift = np.abs(report.table["shift"])
+    assert shift[shown].min() >= shift[hidden].max()
+    figure.draw(report, tree, tmp_path / "figure.png")
+
+
+def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"consortia\[plots\]"):
+        figure.draw(report_of(result()), result(), tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()
