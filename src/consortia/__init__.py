@@ -1,7 +1,8 @@
 """Federated, asynchronous and decentralized Bayesian sampling."""
 
-from consortia import datasets, diagnostics, models, oracles, partition, schedules
+from consortia import datasets, diagnostics, models, oracles, partition, schedules, surrogates
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
@@ -20,8 +21,10 @@ __all__ = [
     "__version__",
     "datasets",
     "diagnostics",
+    "dsgld",
     "fa_hmc",
     "fa_ld",
+    "fsgld",
     "models",
     "open_run",
     "oracles",
@@ -31,4 +34,5 @@ __all__ = [
     "schedules",
     "stop_when",
     "summary",
+    "surrogates",
 ]

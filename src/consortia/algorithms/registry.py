@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.travelling import dsgld, fsgld
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Entry:
 
 
 _FEDERATED_AVERAGING = "Liang, Zhang, Deng, Song, Lin (2024)"
+_TRAVELLING = "El Mekkaoui, Mesquita, Blomstedt, Kaski (2021)"
 
 ALGORITHMS: dict[str, Entry] = {
     "fa_hmc": Entry(
@@ -57,5 +59,27 @@ ALGORITHMS: dict[str, Entry] = {
         source=f"{_FEDERATED_AVERAGING}, algorithm 3 with K = 1",
         engines=("local",),
         example={"step_size": 0.02, "local_steps": 2},
+    ),
+    "dsgld": Entry(
+        factory=dsgld,
+        samples="a law between the posterior and a mixture of local posteriors",
+        bias="variance: the spread of the sites' pulls, growing with T, and that of the "
+        "minibatches, O(h); mean O(h T) with unlike curvatures",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source=f"{_TRAVELLING}, equations 3 and 4, after Ahn, Shahbaba, Welling (2014)",
+        engines=("local",),
+        example={"step_size": 0.01, "local_steps": 3},
+    ),
+    "fsgld": Entry(
+        factory=fsgld,
+        samples="a law near the posterior, the nearer the better the surrogates",
+        bias="variance O(h) from minibatches, often many times the posterior's; mean and the rest "
+        "in the measure of the surrogates' error",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source=f"{_TRAVELLING}, equation 5, algorithm 1",
+        engines=("local",),
+        example={"step_size": 0.01, "local_steps": 3},
     ),
 }

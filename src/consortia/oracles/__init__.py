@@ -12,5 +12,21 @@ from consortia.oracles.federated_averaging import (
     fa_hmc_law,
     leading_order_mean_bias,
 )
+from consortia.oracles.travelling import (
+    TravellingLaw,
+    gradient_constants,
+    location_shards,
+    minibatch_covariance,
+    travelling_law,
+)
 
-__all__ = ["FederatedAveragingLaw", "fa_hmc_law", "leading_order_mean_bias"]
+__all__ = [
+    "FederatedAveragingLaw",
+    "TravellingLaw",
+    "fa_hmc_law",
+    "gradient_constants",
+    "leading_order_mean_bias",
+    "location_shards",
+    "minibatch_covariance",
+    "travelling_law",
+]

@@ -1,0 +1,122 @@
+"""The value behind `consortia.de_sgld` and `consortia.de_sghmc`."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consortia import checks, graphs, schedules
+from consortia.algorithms import gossip_phases as phases
+from consortia.base import Algorithm, Cost, Draws, Mix, Phase
+from consortia.errors import InputError
+from consortia.target import Target
+
+
+class Gossip(phases.Settings):
+    """The parameters of `de_sgld` and `de_sghmc`; compares and hashes by value."""
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a matrix or an anchor of the wrong size; warn of a network in parts."""
+        if len(names) < 2:
+            raise InputError(
+                "there is one site: gossip needs at least two agents. With all data in one place "
+                "use consortia.fa_ld(step_size, local_steps=1)."
+            )
+        matrix = graphs.resolve_any(self.mixing, len(names))
+        if not self.replace:
+            checks.batch_fits(self.batch_size, sizes, names)
+        if self.corrected and not matrix.symmetric:
+            raise InputError("correction='extra' needs a symmetric mixing matrix.")
+        if self.anchor is not None and len(self.anchor) != dimension:
+            raise InputError(
+                f"control_variate has {len(self.anchor)} values, the model {dimension} parameters."
+            )
+        if matrix.components > 1:
+            warnings.warn(_in_parts(matrix, names), UserWarning, stacklevel=3)
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """1/N for each agent, whatever its rows."""
+        return np.full(len(sizes), 1.0 / len(sizes))
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_i = 1/N."""
+        return self.weights(sizes)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """One gradient an agent, two on the same rows with a control variate."""
+        if self.batch_size is None:
+            return Cost(len(sizes), int(sizes.sum()))
+        gradients = len(sizes) * (1 if self.anchor is None else 2)
+        return Cost(gradients, gradients * self.batch_size)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """η of each iteration, the time that it stands for, or None when it is constant."""
+        if isinstance(self.step_size, schedules.Constant):
+            return None
+        return schedules.evaluate(self.step_size, iterations)
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values; of a matrix its size, its form and a checksum."""
+        plain = checks.plain_parameters(self)
+        plain["control_variate"] = plain.pop("anchor")
+        if not isinstance(self.mixing, str):
+            plain["mixing"] = self.mixing.summary()
+        return plain
+
+    def advice(self, model: Any, sites: Any, position: Any) -> str:
+        """What to do about a run that has diverged: the largest stable step size, in words.
+
+        By the curvatures of the sites' potentials at a point, which say all for Gaussian ones; the
+        spread of minibatches counts. Dense linear algebra in (sites × parameters) dimensions.
+
+        Args:
+            model: the model.
+            sites: the data.
+            position: the point, parameters like the model's.
+        """
+        from consortia.oracles.gossip_agents import GaussianAgents
+        from consortia.oracles.gossip_stability import largest_stable_step
+
+        options: dict[str, Any] = {
+            "correction": self.correction,
+            "batch_size": self.batch_size,
+            "replace": self.replace,
+            "friction": self.friction,
+            "tolerance": 1e-2,
+        }
+        mixing = self.mixing
+        if isinstance(mixing, graphs.MixingSchedule):
+            mixing = mixing.average
+        agents = GaussianAgents.near(model, sites, position)
+        step = largest_stable_step(agents, mixing, **options)
+        return f"the largest stable step_size by the curvatures at the start is {step:.3g}."
+
+    def build(self, target: Target) -> Algorithm:
+        """One phase: a step at every agent, then `Mix`."""
+        local = phases.langevin if self.friction is None else phases.hamiltonian
+        phase = Phase(
+            partial(local, self, target),
+            Mix(self.mixing),
+            noise=partial(phases.noise, self, target),
+            shared=partial(phases.shared, self, target),
+        )
+        draws = Draws(node=lambda state, inbox: state["position"], agents=self.draws == "agents")
+        fit = (Phase(partial(phases.anchor_gradient, self, target)),)
+        return Algorithm(
+            partial(phases.init, self), (phase,), draws, fit=() if self.anchor is None else fit
+        )
+
+
+def _in_parts(matrix: graphs.MixingMatrix | graphs.MixingSchedule, names: tuple[str, ...]) -> str:
+    sizes = np.bincount(matrix.component_of)
+    first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
+    more = ", ..." if sizes[0] > 3 else ""
+    return (
+        f"the network falls into {len(sizes)} parts that never talk (the first: "
+        f"{', '.join(first)}{more}). Each part samples the posterior of its own data alone, under "
+        "its agents' shares of the prior; the average of all agents is the average of those "
+        "independent samples, which is not the posterior unless the parts have like data."
+    )

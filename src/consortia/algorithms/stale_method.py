@@ -1,0 +1,109 @@
+"""The value behind `consortia.stale_sgld`, `consortia.stale_sghmc` and `consortia.stale_sgnht`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consortia import checks, schedules
+from consortia.algorithms import stale_phases as phases
+from consortia.base import Algorithm, Cost, Draws, Mailbox, Phase
+from consortia.errors import InputError
+from consortia.latency import Recorded
+from consortia.target import Target
+
+
+class StaleGradients(phases.Settings):
+    """The parameters of a sampler with stale gradients; compares and hashes by value."""
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a number of sites that is neither 1 nor the workers', and what does not fit."""
+        sites = len(names)
+        if sites not in (1, self.workers):
+            raise InputError(
+                f"there are {sites} sites and workers={self.workers}: give one site, from which "
+                f"all workers of a server draw, or workers={sites}, so that each holds its own."
+            )
+        if self.remembers and sites != self.workers:
+            raise InputError(
+                f"aggregate='latest' is for workers that hold their own sites: there is one site "
+                f"and workers={self.workers}."
+            )
+        if self.given_shares is not None and len(self.given_shares) != sites:
+            raise InputError(
+                f"shares has {len(self.given_shares)} values for {sites} sites: give one each."
+            )
+        if not self.replace:
+            checks.batch_fits(self.batch_size, sizes, names)
+        variance = getattr(self.dynamics, "gradient_variance", 0.0)
+        if isinstance(variance, tuple) and len(variance) != dimension:
+            raise InputError(
+                f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
+            )
+        self.latency.check(self.workers)
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """f_c as declared; an equal share until the trace of events tells it."""
+        if self.given_shares is not None:
+            return np.asarray(self.given_shares, np.float64)
+        return np.full(len(sizes), 1.0 / len(sizes))
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_c = n_c/n."""
+        return sizes / sizes.sum()
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """One gradient an accepted update; what dropped ones cost is in the trace."""
+        rows = self.batch_size
+        return Cost(1, round(float(np.mean(sizes))) if rows is None else rows)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """h of each update, None where it is constant; with several schedules their average."""
+        if all(isinstance(schedule, schedules.Constant) for schedule in self.step_sizes):
+            return None
+        return np.mean(
+            [schedules.evaluate(schedule, iterations) for schedule in self.step_sizes], axis=0
+        )
+
+    @property
+    def servers_alike(self) -> bool:
+        """Whether all servers have one law; else comparing them, as R-hat does, means nothing."""
+        return len(set(self.step_sizes)) == 1
+
+    def server_weights(self, warmup: int, rounds: int) -> np.ndarray:
+        """Weights of the servers' own estimates, (servers,): T_s/T with T_s = Σ h, or equal.
+
+        By time the weights are close to those of least variance, but they favour the server with
+        the largest step and so the largest bias.
+        """
+        if self.weighting == "equal" or len(self.step_sizes) == 1:
+            return np.full(self.servers, 1.0 / self.servers)
+        span = range(warmup, warmup + rounds)
+        times = np.array([schedules.evaluate(s, span).sum() for s in self.step_sizes], np.float64)
+        return times / times.sum()
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values; of a recorded trace its length."""
+        plain = checks.plain_parameters(self)
+        plain["shares"] = plain.pop("given_shares")
+        plain["step_size"] = plain.pop("step_sizes")
+        if len(self.step_sizes) == 1:
+            plain["step_size"] = plain["step_size"][0]
+        if isinstance(self.latency, Recorded):
+            plain["latency"] = self.latency.summary()
+        return plain
+
+    def build(self, target: Target) -> Algorithm:
+        """One phase: a gradient at a worker, `Mailbox`, a step at the server."""
+        phase = Phase(
+            partial(phases.gradient, self, target),
+            Mailbox(self.workers, self.servers, self.max_staleness, self.latency),
+            hub=partial(phases.update, self),
+            noise=partial(phases.noise, self, target),
+            shared=partial(phases.shared, self, target),
+        )
+        return Algorithm(
+            partial(phases.init, self), (phase,), Draws(hub=partial(phases.draw, self))
+        )

@@ -1,0 +1,151 @@
+"""The parameters of travelling chains as a value, and the algorithm that they describe."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consortia import checks, schedules, surrogates
+from consortia.algorithms import travelling_phases as phases
+from consortia.base import Algorithm, Cost, Draws, Phase, Route
+from consortia.errors import InputError
+from consortia.target import Target
+
+MOST_NUMBERS = 2**28
+"""Entries of all sites' covariances together: 1 GB in single precision."""
+
+
+class TravellingLangevin(phases.Settings):
+    """The parameters of `dsgld` and `fsgld`; compares and hashes by value."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether conducive gradients are added."""
+        return self.surrogate is not None and self.strength > 0
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse probabilities or surrogates that do not fit, and batches too large."""
+        sites = len(names)
+        given = self.given_probabilities
+        if given is not None and len(given) != sites:
+            raise InputError(f"probabilities has {len(given)} values for {sites} sites: one each.")
+        if not self.replace:
+            checks.batch_fits(self.batch_size, sizes, names)
+        if isinstance(self.surrogate, tuple):
+            if len(self.surrogate) != sites:
+                raise InputError(
+                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each."
+                )
+            found = self.surrogate[0].dimension
+            if found != dimension:
+                raise InputError(
+                    f"surrogate: the Gaussian of site {names[0]!r} is for {found} parameters, the "
+                    f"model has {dimension}."
+                )
+        elif self.corrects and self.covariance == "full" and sites * dimension**2 > MOST_NUMBERS:
+            raise InputError(
+                f"covariance='full' of {dimension} parameters at {sites} sites takes "
+                f"{sites * dimension**2:.2g} numbers: use covariance='diagonal'."
+            )
+
+    def check_fitted(self, fitted: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse surrogates with which the chain diverges; warnings about those that come near.
+
+        Args:
+            fitted: what the fit phases left at all sites, node axis first.
+            names: of the sites.
+
+        Raises:
+            InputError: a surrogate could not be computed, or the linearised chain diverges.
+        """
+        if not self.corrects or not isinstance(self.surrogate, surrogates.Recipe):
+            return ()
+        reason, warnings = surrogates.explain_divergence(
+            fitted, names, step_size=self._first_step, local_steps=self.local_steps
+        )
+        if reason is not None:
+            raise InputError(f"surrogate {self.surrogate.kind!r}: {reason}")
+        return warnings
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """f_s: as given, else n_s/n."""
+        if self.given_probabilities is not None:
+            return np.asarray(self.given_probabilities, np.float64)
+        return sizes / sizes.sum()
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_s = f_s, so that ∇U_s/f_s holds the whole prior at every site."""
+        return self.weights(sizes)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """T gradients, at one site."""
+        rows = self.batch_size
+        if rows is None:
+            rows = round(float(self.weights(sizes) @ sizes))
+        return Cost(self.local_steps, self.local_steps * rows)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """h' = h/2 of each round, or None when h is constant."""
+        if isinstance(self.step_size, schedules.Constant):
+            return None
+        return schedules.evaluate(self.step_size, iterations) / 2
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values, given surrogates by their numbers."""
+        plain = checks.plain_parameters(self)
+        if isinstance(self.surrogate, tuple):
+            plain["surrogate"] = [
+                {"mean": gaussian.mean.tolist(), "precision": gaussian.precision.tolist()}
+                for gaussian in self.surrogate
+            ]
+        return plain
+
+    def build(self, target: Target) -> Algorithm:
+        """Fit the surrogates where there are any; then T updates and on to the next site."""
+        correct: phases.Correct | None = None
+        fit: tuple[Phase, ...] = ()
+        if self.surrogate is None or self.strength == 0:
+            pass  # DSGLD
+        elif isinstance(self.surrogate, surrogates.Recipe):
+            correct = surrogates.correction_of
+            fit = surrogates.fit_phases(self.surrogate, target, self._for_surrogates(), _position)
+        else:
+            correct = surrogates.given_correction(self.surrogate)
+        phase = Phase(
+            partial(phases.visit, self, target, correct),
+            Route(),
+            noise=partial(phases.noise, self, target),
+            shared=partial(phases.shared, self, target),
+        )
+        draws = Draws(hub=_end)
+        if self.keeps_path:
+            draws = Draws(hub=_updates, per_iteration=self.local_steps)
+        return Algorithm(partial(phases.init, self), (phase,), draws, fit=fit)
+
+    @property
+    def _first_step(self) -> float:
+        return float(schedules.evaluate(self.step_size, range(1))[0])
+
+    def _for_surrogates(self) -> surrogates.Settings:
+        return surrogates.Settings(
+            self.covariance,
+            self.strength,
+            self._first_step,
+            self.local_steps,
+            self.batch_size,
+            self.replace,
+        )
+
+
+def _position(inbox: Any) -> Any:
+    return inbox[0]
+
+
+def _end(hub: Any, inbox: Any) -> Any:
+    return inbox[0]
+
+
+def _updates(hub: Any, inbox: Any) -> Any:
+    return inbox[1]

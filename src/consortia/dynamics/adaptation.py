@@ -1,0 +1,207 @@
+r"""What Hamiltonian Monte Carlo learns in its warm-up, and then keeps.
+
+- The step size, by dual averaging of the acceptance rate.
+- The scale of each coordinate, from draws and gradients: :math:`\sqrt{\operatorname{Var}\theta_i /
+  \operatorname{Var} g_i}`, which is the variance where coordinates are independent, in any units
+  and from few draws.
+- The spread λ of the widest direction in these units, by an incremental principal component; a
+  quarter turn of that direction takes the time :math:`\tfrac\pi2\sqrt\lambda`.
+
+The warm-up is cut at fixed shares of its length, so that one program serves any length.
+
+Sources: Nesterov (2009) as in Hoffman, Gelman, "The No-U-Turn Sampler" (2014), section 3.2, for the
+step size; the sampler nutpie (Seyboldt and others) for the scales; Sountsov, Hoffman, "Focusing on
+difficult directions for learning HMC trajectory lengths" (2021) for the principal component.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+SHARES = (0.075, 0.15, 0.3, 0.55, 0.9)
+"""Ends of the windows: the first is for the way to the target; after the last only the step size
+is learned."""
+
+LEAST_DRAWS = 4
+"""A shorter window changes no scale."""
+
+SHRINKAGE, SOON, FORGETTING = 0.1, 10.0, 0.75
+"""γ, t₀ and κ of dual averaging. The published γ = 0.05 leaves steps too small in short windows."""
+
+WIDEST = 1e6
+"""λ is at most this."""
+
+
+class StepSize(NamedTuple):
+    """Dual averaging of the logarithm of the step size.
+
+    Attributes:
+        logarithm: of the step size in use.
+        average: of the one to be kept.
+        shrink_to: μ.
+        error: average shortfall of the acceptance rate.
+        updates: since the last restart.
+    """
+
+    logarithm: Array
+    average: Array
+    shrink_to: Array
+    error: Array
+    updates: Array
+
+    @classmethod
+    def start(cls, logarithm: Array) -> StepSize:
+        """From a first guess; dual averaging then tries larger steps first."""
+        zero = jnp.zeros_like(logarithm)
+        return cls(logarithm, logarithm, logarithm + math.log(10), zero, zero)
+
+    def update(self, rate: Array, wanted: float) -> StepSize:
+        """After a trajectory with this acceptance rate."""
+        updates = self.updates + 1
+        weight = 1 / (updates + SOON)
+        error = (1 - weight) * self.error + weight * (wanted - rate)
+        logarithm = self.shrink_to - jnp.sqrt(updates) / SHRINKAGE * error
+        share = updates**-FORGETTING
+        average = share * logarithm + (1 - share) * self.average
+        return StepSize(logarithm, average, self.shrink_to, error, updates)
+
+
+class Scales(NamedTuple):
+    """Running moments of one window, and what the windows before have taught.
+
+    Attributes:
+        variance: of each coordinate in use, the inverse of a diagonal mass matrix, (d,).
+        widest: λ in use.
+        draws: in this window.
+        mean: of the draws, (d,).
+        squares: sum of their squared deviations, (d,).
+        gradient_mean: of ∇U, (d,).
+        gradient_squares: (d,).
+        component: λ times the widest direction, in units of ``variance``, (d,).
+    """
+
+    variance: Array
+    widest: Array
+    draws: Array
+    mean: Array
+    squares: Array
+    gradient_mean: Array
+    gradient_squares: Array
+    component: Array
+
+    @classmethod
+    def start(cls, like: Array) -> Scales:
+        """Unit scales and an empty window."""
+        one, zero = jnp.ones((), like.dtype), jnp.zeros_like(like)
+        return cls(jnp.ones_like(like), one, jnp.zeros_like(one), zero, zero, zero, zero, zero)
+
+    def add(self, position: Array, gradient: Array) -> Scales:
+        """One more draw of the window."""
+        draws = self.draws + 1
+        deviation = position - self.mean
+        mean = self.mean + deviation / draws
+        pull = gradient - self.gradient_mean
+        gradient_mean = self.gradient_mean + pull / draws
+        # From the mean with this draw in it: the first draw says nothing of directions.
+        scaled = (position - mean) / jnp.sqrt(self.variance)
+        length = jnp.sqrt(jnp.sum(self.component**2))
+        along = jnp.where(length > 0, jnp.sum(scaled * self.component) / length, 0)
+        grown = self.component * (1 - 1 / draws) + scaled * along / draws
+        first = scaled * jnp.sqrt(jnp.sum(scaled**2))
+        return self._replace(
+            draws=draws,
+            mean=mean,
+            squares=self.squares + deviation * (position - mean),
+            gradient_mean=gradient_mean,
+            gradient_squares=self.gradient_squares + pull * (gradient - gradient_mean),
+            component=jnp.where(length > 0, grown, first),
+        )
+
+    def closed(self, *, learn_variance: bool) -> Scales:
+        """At the end of a window: use what it taught and begin the next one."""
+        enough = self.draws >= LEAST_DRAWS
+        ratio = jnp.sqrt(self.squares / self.gradient_squares)
+        usable = enough & jnp.isfinite(ratio) & (ratio > 0)
+        variance = jnp.where(usable, ratio, self.variance) if learn_variance else self.variance
+        length = jnp.sqrt(jnp.sum(self.component**2))
+        # The widest direction, in the units that hold from now on.
+        turned = self.component * jnp.sqrt(self.variance / variance)
+        widest = jnp.sum(turned**2) / length
+        widest = jnp.where(enough & jnp.isfinite(widest), jnp.clip(widest, 1, WIDEST), self.widest)
+        return Scales.start(variance)._replace(variance=variance, widest=widest)
+
+
+class Adaptation(NamedTuple):
+    """Everything that a chain learns.
+
+    Attributes:
+        step: None when the step size is given.
+        scales: None when neither scales nor trajectory lengths are learned.
+        rate: average acceptance rate since the last window closed.
+        trajectories: over which ``rate`` was averaged.
+    """
+
+    step: StepSize | None
+    scales: Scales | None
+    rate: Array
+    trajectories: Array
+
+
+def edges(warmup: Array) -> Array:
+    """Iterations at which windows close, int32 (5,), from the length of the warm-up."""
+    shares = jnp.asarray(SHARES, jnp.result_type(float))
+    return jnp.floor(shares * warmup.astype(shares.dtype)).astype(jnp.int32)
+
+
+def learned(
+    state: Adaptation,
+    iteration: Array,
+    warmup: Array,
+    rate: Array,
+    position: Array,
+    gradient: Array,
+    *,
+    wanted: float,
+    learn_variance: bool,
+) -> Adaptation:
+    """The state after iteration ``iteration``; unchanged once the warm-up is over.
+
+    Args:
+        state: before.
+        iteration: from 0, int32.
+        warmup: its length, int32.
+        rate: acceptance rate of the trajectory.
+        position: where the chain is now, (d,).
+        gradient: ∇U there.
+        wanted: acceptance rate to aim at.
+        learn_variance: learn scales too, not only the widest direction.
+    """
+    ends = edges(warmup)
+    closing = jnp.any(iteration + 1 == ends)
+    inside = (iteration >= ends[0]) & (iteration < ends[-1])
+    trajectories = state.trajectories + 1
+    average = state.rate + (rate - state.rate) / trajectories
+    shift = jnp.zeros_like(rate)
+    new = state._replace(
+        rate=jnp.where(closing, 0, average), trajectories=jnp.where(closing, 0, trajectories)
+    )
+    if state.scales is not None:
+        scales = _chosen(inside, state.scales.add(position, gradient), state.scales)
+        closed = scales.closed(learn_variance=learn_variance)
+        shift = jnp.mean(jnp.log(scales.variance / closed.variance)) / 2
+        new = new._replace(scales=_chosen(closing, closed, scales))
+    if state.step is not None:
+        step = state.step.update(rate, wanted)
+        # A step of the same length, in the scales that hold from now on.
+        new = new._replace(step=_chosen(closing, StepSize.start(step.average + shift), step))
+    return _chosen(iteration < warmup, new, state)
+
+
+def _chosen(condition: Array, yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -1,0 +1,126 @@
+r"""What a Metropolis test needs: potentials that can be subtracted, and the decision.
+
+A log-ratio is a small difference of large sums. In single precision the sum over a million rows is
+off by tenths, enough to decide wrongly, so a potential is kept there as two numbers, and its parts
+are added with compensation. In double precision plain sums are good to 1e-9 and are used.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from consortia.base import Site
+from consortia.target import Target
+
+Array = jax.Array
+
+COARSE = 64.0
+"""Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""
+
+DIVERGENT = 1000.0
+"""An energy error above this is called a divergence."""
+
+
+class Potential(NamedTuple):
+    """U as coarse + fine, so that sums over sites and differences lose nothing.
+
+    Attributes:
+        coarse: in single precision a multiple of `COARSE`; in double precision U itself.
+        fine: the rest.
+    """
+
+    coarse: Array
+    fine: Array
+
+    @classmethod
+    def of(cls, total: Array, error: Array) -> Potential:
+        """From a sum and the compensation that belongs to it."""
+        if total.dtype == jnp.float64:
+            return cls(total + error, jnp.zeros_like(total))
+        coarse = COARSE * jnp.round(total / COARSE)
+        return cls(coarse, (total - coarse) + error)
+
+    def above(self, other: Potential) -> Array:
+        """This potential minus another."""
+        return (self.coarse - other.coarse) + (self.fine - other.fine)
+
+    @property
+    def value(self) -> Array:
+        """U, rounded."""
+        return self.coarse + self.fine
+
+
+def two_sum(first: Array, second: Array) -> tuple[Array, Array]:
+    """first + second as the rounded sum and its exact rounding error (Knuth)."""
+    total = first + second
+    part = total - first
+    return total, (first - (total - part)) + (second - part)
+
+
+def compensated_sum(values: Array) -> tuple[Array, Array]:
+    """The sum of (n,) as a number and its compensation, added pair by pair.
+
+    In double precision the compensation is zero and the sum a plain one.
+    """
+    if values.dtype == jnp.float64:
+        return jnp.sum(values), jnp.zeros((), values.dtype)
+    errors = jnp.zeros_like(values)
+    while values.shape[0] > 1:
+        half, odd = divmod(values.shape[0], 2)
+        total, lost = two_sum(values[:half], values[half : 2 * half])
+        kept = errors[:half] + errors[half : 2 * half] + lost
+        if odd:
+            total = jnp.concatenate([total, values[-1:]])
+            kept = jnp.concatenate([kept, errors[-1:]])
+        values, errors = total, kept
+    return values[0], errors[0]
+
+
+def potential_and_gradient(target: Target, position: Array, site: Site) -> tuple[Potential, Array]:
+    """U_c(θ) and ∇U_c(θ) from all rows of a site, with one pass over them."""
+    rows, mask = site.all()
+    share = jnp.asarray(site.prior_share, target.dtype)
+
+    def pieces(theta: Array) -> tuple[Array, Array]:
+        return target.log_likelihood(theta, rows), target.log_prior(theta)
+
+    (values, prior), pull_back = jax.vjp(pieces, position)
+    (gradient,) = pull_back((-mask.astype(target.dtype), -share))
+    return _potential(values, mask, share * prior), gradient
+
+
+def potential(target: Target, position: Array, site: Site) -> Potential:
+    """U_c(θ) alone."""
+    rows, mask = site.all()
+    share = jnp.asarray(site.prior_share, target.dtype)
+    return _potential(
+        target.log_likelihood(position, rows), mask, share * target.log_prior(position)
+    )
+
+
+def _potential(values: Array, mask: Array, prior: Array) -> Potential:
+    total, error = compensated_sum(jnp.where(mask, -values, 0))
+    total, lost = two_sum(total, -prior)
+    return Potential.of(total, error + lost)
+
+
+def acceptance(energy_error: Array) -> Array:
+    """min(1, exp(−ΔH)), 0 where ΔH is not finite."""
+    rate = jnp.exp(jnp.minimum(-energy_error, 0))
+    return jnp.where(jnp.isfinite(energy_error), rate, 0)
+
+
+def jittered_steps(iteration: Array, most: Array, jitter: float) -> Array:
+    r"""How many steps the trajectory of an iteration has: ⌈most (1 − jitter u)⌉, int32.
+
+    u is a Weyl sequence of the iteration's number, which fills [0, 1) evenly and is the same for
+    all chains, so that they end their trajectories together and share their messages. It depends on
+    no state, so that every trajectory leaves the target as it is.
+    """
+    word = (iteration.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(2654435769)
+    level = word.astype(most.dtype) * math.ldexp(1.0, -32)
+    return jnp.maximum(jnp.ceil(most * (1 - jitter * level)), 1).astype(jnp.int32)

@@ -1,0 +1,50 @@
+"""What the stochastic dynamics have in common: their state, and the form of one step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+Array = jax.Array
+
+
+class State(NamedTuple):
+    """Where a chain is; what a dynamics does not have is ().
+
+    Attributes:
+        position: θ, (d,).
+        momentum: q, (d,).
+        thermostat: ξ, a scalar or (d,).
+    """
+
+    position: Array
+    momentum: Any = ()
+    thermostat: Any = ()
+
+
+class Dynamics(Protocol):
+    """One step of a sampler, cut where a gradient is needed; a value that compares and hashes.
+
+    Whoever computes the gradient, of whatever potential and however old, takes it at `point` and
+    hands it to `step`: the same object serves one process, an average over sites and a server.
+    """
+
+    def start(self, position: Array) -> State:
+        """The state of a chain that starts at ``position``, at rest."""
+        ...
+
+    def point(self, state: State, step_size: Array) -> Array:
+        """Where the gradient of the next step, of this step size, is to be taken, (d,)."""
+        ...
+
+    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+        """The state after one step.
+
+        Args:
+            state: before it.
+            gradient: g, an estimate of ∇U at `point`, (d,).
+            normal: standard normal numbers, (d,).
+            step_size: h, scalar.
+        """
+        ...

@@ -1,0 +1,77 @@
+"""Graphs by name, as `networkx.Graph` with the agents 0, 1, ... as nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consortia import checks
+
+
+def complete(agents: int) -> Any:
+    """Every agent is a neighbour of every other."""
+    import networkx
+
+    return networkx.complete_graph(checks.whole("agents", agents, 1))
+
+
+def ring(agents: int) -> Any:
+    """Agent i is a neighbour of i − 1 and i + 1, and the last of the first."""
+    import networkx
+
+    if checks.whole("agents", agents, 1) < 3:
+        return networkx.path_graph(agents)
+    return networkx.cycle_graph(agents)
+
+
+def path(agents: int) -> Any:
+    """A ring without the edge from the last agent to the first."""
+    import networkx
+
+    return networkx.path_graph(checks.whole("agents", agents, 1))
+
+
+def star(agents: int) -> Any:
+    """Agent 0 is a neighbour of all others, which have no other neighbour."""
+    import networkx
+
+    return networkx.star_graph(checks.whole("agents", agents, 1) - 1)
+
+
+def grid(rows: int, columns: int) -> Any:
+    """A rectangle: agent r · columns + c is a neighbour of those above, below, left and right."""
+    return _rectangle(rows, columns, periodic=False)
+
+
+def torus(rows: int, columns: int) -> Any:
+    """A `grid` whose opposite sides are joined."""
+    return _rectangle(rows, columns, periodic=True)
+
+
+def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
+    """Each pair of agents is joined with this probability, independently; may be disconnected.
+
+    A connected graph is likely only for probabilities well above log(agents)/agents.
+    """
+    import networkx
+
+    return networkx.fast_gnp_random_graph(
+        checks.whole("agents", agents, 1),
+        checks.number("probability", probability, 0.0, 1.0),
+        seed=checks.whole("seed", seed, 0),
+    )
+
+
+def cliques(count: int, size: int) -> Any:
+    """``count`` complete graphs of ``size`` agents, with no edge between them: a broken network."""
+    import networkx
+
+    graph = networkx.complete_graph(checks.whole("size", size, 1))
+    return networkx.disjoint_union_all([graph] * checks.whole("count", count, 1))
+
+
+def _rectangle(rows: int, columns: int, *, periodic: bool) -> Any:
+    import networkx
+
+    shape = (checks.whole("rows", rows, 1), checks.whole("columns", columns, 1))
+    graph = networkx.grid_2d_graph(*shape, periodic=periodic)
+    return networkx.convert_node_labels_to_integers(graph, ordering="sorted")

@@ -1,0 +1,168 @@
+"""Where gossip samplers stop being stable, and what the published theorems ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from consortia import graphs
+from consortia.errors import InputError
+from consortia.oracles.gaussian_clients import number
+from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
+from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.oracles.gossip_law import GossipLaw
+
+_HALVINGS = 60
+
+
+class Condition(NamedTuple):
+    """One condition of a theorem: ``value`` must be below (or at) ``bound``."""
+
+    name: str
+    value: float
+    bound: float
+    holds: bool
+
+
+def largest_stable_step(
+    agents: GaussianAgents,
+    mixing: Any,
+    *,
+    friction: float | None = None,
+    tolerance: float = 1e-4,
+    **options: Any,
+) -> float:
+    """The step size up to which a gossip sampler is stable on Gaussian agents.
+
+    With ``batch_size`` the spread must settle as well as the mean, which allows smaller steps only.
+
+    Args:
+        agents: the problem; for another model, its curvatures at the mode.
+        mixing: W, as in `consortia.de_sgld`.
+        friction: γ of DE-SGHMC; None for DE-SGLD.
+        tolerance: relative error of the answer, which is always itself stable.
+        **options: of `de_sgld_law` or `de_sghmc_law`, without the step size.
+
+    Returns:
+        η.
+
+    Raises:
+        InputError: an argument of the law is wrong, or no step size is stable.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> round(largest_stable_step(agents, "complete"), 3)
+        0.423
+
+    Source: DE-SGLD with a symmetric W is stable for ηA < I + W; the other limits are numerical.
+    """
+    accuracy = number(tolerance, "tolerance", least=1e-12, most=0.1, strict=True)
+
+    def law(step: float) -> GossipLaw:
+        if friction is None:
+            return de_sgld_law(agents, mixing, step_size=step, **options)
+        return de_sghmc_law(agents, mixing, step_size=step, friction=friction, **options)
+
+    # Time scales of the two methods: a step is stable somewhere below them or not at all.
+    scale = 1.0 / agents.smoothness
+    start = scale if friction is None else min(math.sqrt(scale), 1.0 / friction)
+    mean = _largest(lambda step: law(step).spectral_radius, start, accuracy, most=math.inf)
+    if law(mean).batches is None:
+        return mean
+    return _largest(lambda step: law(step).mean_square_radius, mean / 2, accuracy, most=mean)
+
+
+def _largest(
+    radius: Callable[[float], float], start: float, accuracy: float, *, most: float
+) -> float:
+    """The step up to which a radius stays below one, by bracketing and interpolation."""
+    low, at_low = start, radius(start)
+    for _ in range(_HALVINGS):
+        if at_low < 1.0:
+            break
+        low /= 2
+        at_low = radius(low)
+    else:
+        raise InputError("no step size is stable: the network or the data leave no stationary law.")
+    high = min(1.5 * low, most)
+    at_high = radius(high)
+    while at_high < 1.0:
+        if high == most:
+            return most
+        low, at_low = high, at_high
+        high = min(1.5 * high, most)
+        at_high = radius(high)
+    while high - low > accuracy * low:
+        # Illinois-like: interpolate where that is possible, and never closer to an end than 2 %.
+        share = 0.5
+        if math.isfinite(at_high) and at_high < 10.0:
+            share = (1.0 - at_low) / (at_high - at_low)
+        share = min(max(share, 0.02), 0.98)
+        middle = low + share * (high - low)
+        edge = middle + accuracy / 2 * low  # to close in from both sides
+        value = radius(middle)
+        if value < 1.0:
+            low, at_low = middle, value
+            if edge < high and (beyond := radius(edge)) >= 1.0:
+                high, at_high = edge, beyond
+        else:
+            high, at_high = middle, value
+            below = middle - accuracy / 2 * low
+            if below > low and (inside := radius(below)) < 1.0:
+                low, at_low = below, inside
+    return low
+
+
+def gossip_conditions(
+    agents: GaussianAgents, mixing: Any, *, step_size: float, friction: float | None = None
+) -> tuple[Condition, ...]:
+    r"""The conditions of the published theorems, told and not imposed: they are far from necessary.
+
+    .. math::
+        \text{Theorem 1 (DE-SGLD): } \eta < \min\Bigl(\frac{1+\lambda_N}{L}, \frac{1}{L+\mu}\Bigr)
+        \qquad \text{Theorem 7 (DE-SGHMC): } \eta^2 < \frac{1+\lambda_N}{2(L+\mu)}, \quad
+        \beta = 1 - \gamma\eta \le \min\Bigl(\frac{1+\lambda_N - 4\eta^2\mu}{4},
+        \eta^3\sqrt{\frac{c_1\mu^3(1+\lambda_N)}{64}}\Bigr)
+
+    with :math:`\lambda_N` the smallest eigenvalue of W, L and μ the largest and smallest curvature
+    of any agent, :math:`c_1 = \tfrac12\eta^2\mu / [(1+\beta) + (1-\beta)\eta^2\mu /
+    (1-\lambda_N+\eta^2 L)]`.
+
+    Args:
+        agents: the problem.
+        mixing: W.
+        step_size: η.
+        friction: γ for the conditions of theorem 7; None for those of theorem 1.
+
+    Returns:
+        The conditions, each with its value, its bound and whether it holds.
+
+    Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), theorems 1 and 7 as given in the slides on them.
+    """
+    eta = number(step_size, "step_size", strict=True)
+    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    smooth, convex = agents.smoothness, agents.strong_convexity
+    room = 1.0 + matrix.smallest_eigenvalue
+    if friction is None:
+        return (
+            _below("eta < (1 + lambda_N)/L", eta, room / smooth),
+            _below("eta < 1/(L + mu)", eta, 1.0 / (smooth + convex)),
+        )
+    beta = 1.0 - number(friction, "friction", strict=True) * eta
+    eta2 = eta * eta
+    memory = (1 - beta) * eta2 * convex / (2.0 - room + eta2 * smooth)
+    c1 = 0.5 * eta2 * convex / ((1 + beta) + memory)
+    bound = min(
+        (room - 4 * eta2 * convex) / 4, eta**3 * math.sqrt(c1 * convex**3 * max(room, 0) / 64)
+    )
+    return (
+        _below("eta^2 < (1 + lambda_N)/(2(L + mu))", eta2, room / (2 * (smooth + convex))),
+        Condition("0 <= beta <= bound", beta, bound, bool(0 <= beta <= bound)),
+    )
+
+
+def _below(name: str, value: float, bound: float) -> Condition:
+    return Condition(name, value, bound, bool(np.less(value, bound)))

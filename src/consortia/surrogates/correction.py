@@ -1,0 +1,95 @@
+"""What the surrogates change in one site's gradient, ready to be evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.base import Site
+from consortia.errors import InputError
+from consortia.surrogates.gaussian import Gaussian, Natural, apply
+
+Array = jax.Array
+
+RUNAWAY = 1e6
+"""Squared distance from the start, in units of the pooled surrogate's, that no chain reaches."""
+
+
+class Correction(NamedTuple):
+    r"""∇log q_c − s_c ∇log q of one site, q = Π_c q_c, an affine function of the position.
+
+    Over the sites it sums to zero for any weights s_c of sum one.
+
+    Attributes:
+        reference: the point c that the natural parameters refer to, (d,).
+        constant: the value there, (d,).
+        slope: minus the derivative, (d,) or (d, d).
+        pooled: diagonal of the precision of q, (d,).
+        limit: `runaway` begins where (θ − c)' diag(pooled) (θ − c) is larger.
+    """
+
+    reference: Array
+    constant: Array
+    slope: Array
+    pooled: Array
+    limit: Array
+
+    @classmethod
+    def of(cls, own: Natural, total: Natural, weight: Array, reference: Array) -> Correction:
+        """From a site's surrogate, the product of all, and the site's weight s_c."""
+        weight = jnp.asarray(weight, reference.dtype)
+        diagonal = total.precision if total.precision.ndim == 1 else jnp.diag(total.precision)
+        step = total.gradient / jnp.maximum(diagonal, jnp.finfo(diagonal.dtype).tiny)
+        return cls(
+            reference,
+            own.gradient - weight * total.gradient,
+            own.precision - weight * total.precision,
+            diagonal,
+            RUNAWAY * (diagonal.size + jnp.sum(diagonal * step**2)),
+        )
+
+    def at(self, position: Array) -> Array:
+        """∇log q_c(θ) − s_c ∇log q(θ), what is added to ∇U_c(θ), (d,)."""
+        return self.constant - apply(self.slope, position - self.reference)
+
+    def runaway(self, position: Array) -> Array:
+        """Whether the chain is a thousand times further out than the start and the surrogate."""
+        # Not "larger than": a distance that overflowed is a runaway too.
+        return ~(jnp.sum(self.pooled * (position - self.reference) ** 2) <= self.limit)
+
+
+def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correction]:
+    """The corrections of the user's own Gaussians, one a site, in the order of the sites."""
+    full = any(gaussian.precision.ndim == 2 for gaussian in gaussians)
+    precisions = np.stack(
+        [np.diag(g.precision) if full and g.precision.ndim == 1 else g.precision for g in gaussians]
+    )
+    means = np.stack([gaussian.mean for gaussian in gaussians])
+    product = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means).sum(axis=0)
+    pooled = precisions.sum(axis=0)
+    reference = np.linalg.solve(pooled, product) if full else product / pooled
+    pulls = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means - reference[None])
+
+    def at(site: Site) -> Correction:
+        if site.node is None:
+            raise InputError(
+                "surrogate: a list of Gaussians needs an engine that tells a site its number; "
+                "use 'anchored', 'laplace' or 'sgld_moments' here."
+            )
+        dtype = jnp.result_type(float)
+        own = Natural(
+            jnp.asarray(pulls, dtype)[site.node], jnp.asarray(precisions, dtype)[site.node]
+        )
+        total = Natural(jnp.zeros(reference.size, dtype), jnp.asarray(pooled, dtype))
+        return Correction.of(own, total, site.weight, jnp.asarray(reference, dtype))
+
+    return at
+
+
+def correction_of(site: Site) -> Correction:
+    """The correction that the phases of `consortia.surrogates.fit_phases` left at a site."""
+    return site.fitted[0].correction

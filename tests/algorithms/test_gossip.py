@@ -1,0 +1,414 @@
+"""What the gossip samplers do, step by step, against loops written out here; and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import graphs
+from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.gossip_method import Gossip
+from consortia.errors import InputError
+
+AGENTS, ROWS, STEP = 5, 6, 0.03
+MODEL = consortia.models.linear_regression(2, prior_scale=2.0)
+CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
+PATH = graphs.mixing_matrix(graphs.path(AGENTS))
+
+
+def shards(seed=0, agents=AGENTS):
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(agents):
+        x = rng.normal(size=(ROWS + i, 2))
+        made.append({"x": x, "y": x @ [1.0 + i, -1.0] + rng.normal(size=len(x))})
+    return made
+
+
+SITES = consortia.Sites.from_list(shards())
+
+
+def run(method, sites=SITES, **options):
+    """Positions (draws, agents, d) of the first chain."""
+    tree = consortia.sample(MODEL, sites, method, **({"rounds": 12, "progress": False} | options))
+    return np.asarray(tree["agents"]["coefficients"])[0]
+
+
+class Spied(Gossip):
+    """The method, which records each agent's standard normal numbers beside its position."""
+
+    def build(self, target):
+        made = super().build(target)
+        phase = made.phases[0]
+
+        def local(noise, shared, *rest):
+            state, outbox, _ = phase.local(noise, shared, *rest)
+            return state, outbox, {"numbers": noise.get("noise", shared.get("noise"))}
+
+        return made._replace(phases=(phase._replace(local=local),))
+
+
+def like(kind, method, **changed):
+    """The method as an instance of another class."""
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    return kind(**(fields | changed))
+
+
+def positions_and_numbers(method, **options):
+    """Positions and standard normal numbers, both (draws, agents, d)."""
+    spied = like(Spied, method, draws="agents")
+    tree = consortia.sample(MODEL, SITES, spied, rounds=12, progress=False, **options)
+    groups = tree["agents"]
+    return np.asarray(groups["coefficients"])[0], np.asarray(groups["numbers"])[0]
+
+
+def reference(matrix, numbers, *, friction=None, sequential=False, **options):
+    """The methods' equations in numpy, for one matrix or a list of them, one an iteration.
+
+    ``sequential`` lets an agent hear the new positions of those before it.
+    """
+    x, y = ([shard[name] for shard in SITES.shards] for name in ("x", "y"))
+    position, velocity = np.zeros((AGENTS, 2)), np.zeros((AGENTS, 2))
+    q, last = np.zeros((AGENTS, 2)), np.zeros((AGENTS, 2))
+    heat = options.get("temperature", 1.0)
+    result = []
+    for k, normals in enumerate(numbers):
+        step = options.get("schedule", lambda _: STEP)(k)
+        fresh = normals / math.sqrt(AGENTS) if options.get("noise") == "common" else normals
+        used = (fresh + last) / 2 if options.get("averaged_noise") else fresh
+        old, new = position, position.copy()
+        weights = matrix[k] if isinstance(matrix, list) else matrix
+        heard = weights @ old
+        for i in range(AGENTS):
+            if sequential:
+                heard[i] = weights[i] @ new
+            force = x[i].T @ (x[i] @ old[i] - y[i]) + old[i] / (4.0 * AGENTS)
+            moved = heard[i] - (q[i] if options.get("correction") else 0)
+            if friction is None:
+                new[i] = moved - step * force + math.sqrt(2 * step * heat) * used[i]
+            else:
+                velocity[i] += -step * (friction * velocity[i] + force)
+                velocity[i] += math.sqrt(2 * friction * step * heat) * used[i]
+                new[i] = moved + step * velocity[i]
+        q, last, position = q + (old - heard) / 2, fresh, new
+        result.append(new)
+    return np.stack(result)
+
+
+# In double precision, on positions of order one over a dozen stable iterations: rounding only.
+ROUNDING = 1e-12
+
+
+# --- identities ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.6},
+        {"correction": "extra"},
+        {"noise": "common"},
+        {"averaged_noise": True},
+        CORRECTED,
+    ],
+    ids=lambda options: "+".join(options) or "plain",
+)
+@pytest.mark.usefixtures("x64")
+def test_de_sgld_is_its_equation(options):
+    found, normals = positions_and_numbers(de_sgld(STEP, PATH, **options))
+    expected = reference(np.asarray(PATH), normals, **options)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("options", [{}, {"correction": "extra", "noise": "common"}])
+@pytest.mark.usefixtures("x64")
+def test_de_sghmc_is_its_equation(options):
+    found, normals = positions_and_numbers(de_sghmc(STEP, 4.0, PATH, **options))
+    expected = reference(np.asarray(PATH), normals, friction=4.0, **options)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.usefixtures("x64")
+def test_independent_noise_differs_between_agents_and_common_noise_does_not():
+    _, own = positions_and_numbers(de_sgld(STEP, PATH))
+    _, common = positions_and_numbers(de_sgld(STEP, PATH, noise="common"))
+    assert np.ptp(own, axis=1).min() > 0
+    assert np.ptp(common, axis=1).max() == 0
+
+
+@pytest.mark.parametrize("friction", [None, 4.0])
+@pytest.mark.usefixtures("x64")
+def test_agents_that_hear_new_positions_are_another_method(friction):
+    # The Gauss-Seidel mutant of the loop above: it must not pass for the method.
+    method = de_sgld(STEP, PATH) if friction is None else de_sghmc(STEP, friction, PATH)
+    found, normals = positions_and_numbers(method)
+    mutant = reference(np.asarray(PATH), normals, friction=friction, sequential=True)
+    assert np.abs(found - mutant).max() > 1e-3
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_schedule_gives_every_iteration_its_step():
+    steps = 0.03 / (1 + 0.2 * np.arange(12))
+    found, normals = positions_and_numbers(de_sgld(steps, PATH, **CORRECTED))
+    expected = reference(np.asarray(PATH), normals, schedule=lambda k: steps[k], **CORRECTED)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.usefixtures("x64")
+def test_de_sghmc_with_the_friction_of_one_over_the_step_is_de_sgld():
+    hamiltonian = run(de_sghmc(0.2, 5.0, "ring", draws="agents"))
+    langevin = run(de_sgld(0.04, "ring", draws="agents"))
+    np.testing.assert_allclose(hamiltonian, langevin, rtol=0, atol=ROUNDING)
+
+
+class Alone(Gossip):
+    """The method without an exchange: an agent's next inbox is its own position."""
+
+    def build(self, target):
+        made = super().build(target)
+        return made._replace(phases=(made.phases[0]._replace(exchange=None),))
+
+
+@pytest.mark.parametrize("make", [lambda w: de_sgld(STEP, w), lambda w: de_sghmc(STEP, 4.0, w)])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_the_identity_gives_independent_chains_bit_for_bit(make, batch_size):
+    method = dataclasses.replace(make("identity"), draws="agents", batch_size=batch_size)
+    alone = like(Alone, method)
+    with pytest.warns(UserWarning, match="never talk"):
+        together = run(method, rounds=40)
+    with pytest.warns(UserWarning, match="never talk"):
+        apart = run(alone, rounds=40)
+    np.testing.assert_array_equal(together, apart)
+
+
+@pytest.mark.filterwarnings("ignore:the network falls into")
+def test_with_the_identity_no_bit_of_an_agent_depends_on_the_others_data():
+    method = de_sgld(STEP, np.eye(AGENTS), draws="agents")
+    other = [shards()[0], *shards(seed=9)[1:]]
+    changed = run(method, consortia.Sites.from_list(other))
+    usual = run(method)
+    np.testing.assert_array_equal(changed[:, 0], usual[:, 0])
+    assert np.abs(changed[:, 1] - usual[:, 1]).max() > 1e-3
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_matrix_means_the_same_however_it_is_given():
+    import scipy.sparse
+
+    usual = run(de_sgld(STEP, PATH, draws="agents"))
+    for given in (np.asarray(PATH), scipy.sparse.csr_array(np.asarray(PATH)), "path"):
+        method = de_sgld(STEP, given, draws="agents")
+        np.testing.assert_allclose(run(method), usual, rtol=0, atol=ROUNDING)
+        if not isinstance(given, str):
+            assert method == de_sgld(STEP, PATH, draws="agents")
+
+
+@pytest.mark.parametrize("options", [{}, CORRECTED], ids=["plain", "corrected"])
+@pytest.mark.usefixtures("x64")
+def test_links_that_come_and_go_mix_each_iteration_by_its_own_matrix(options):
+    schedule = graphs.lost_links(PATH, 0.4, turns=5, seed=3)
+    found, normals = positions_and_numbers(de_sgld(STEP, schedule, **options))
+    matrices = [np.asarray(schedule.matrices[k % 5]) for k in range(12)]
+    expected = reference(matrices, normals, **options)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+    # A schedule that began one turn late would be another run.
+    late = reference(matrices[1:] + matrices[:1], normals, **options)
+    assert np.abs(found - late).max() > 1e-3
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def test_the_draw_is_the_plain_average_of_the_agents():
+    options = {"rounds": 9, "progress": False}
+    tree = consortia.sample(MODEL, SITES, de_sgld(STEP, "ring", draws="agents"), **options)
+    agents = np.asarray(tree["agents"]["coefficients"])
+    assert tree["agents"]["coefficients"].dims[2] == "agent"
+    np.testing.assert_allclose(
+        tree["posterior"]["coefficients"], agents.mean(axis=2), rtol=1e-6, atol=1e-6
+    )
+    averaged = consortia.sample(MODEL, SITES, de_sgld(STEP, "ring"), **options)
+    assert "agents" not in averaged.children
+    np.testing.assert_array_equal(
+        averaged["posterior"]["coefficients"], tree["posterior"]["coefficients"]
+    )
+
+
+def test_the_agents_carry_equal_shares_of_the_prior_whatever_their_rows():
+    method = de_sgld(STEP, "ring")
+    np.testing.assert_array_equal(method.prior_shares(np.array([6, 7, 11])), np.full(3, 1 / 3))
+
+
+@pytest.mark.usefixtures("x64")
+def test_at_temperature_zero_the_corrected_method_finds_the_mode():
+    x, y = (np.concatenate([shard[name] for shard in SITES.shards]) for name in ("x", "y"))
+    mode = np.linalg.solve(x.T @ x + np.eye(2) / 4, x.T @ y)
+    method = de_sgld(STEP, "ring", correction="extra", temperature=0.0, draws="agents")
+    final = run(method, rounds=1500)[-1]
+    np.testing.assert_allclose(final, np.tile(mode, (AGENTS, 1)), atol=1e-9)
+    uncorrected = run(de_sgld(STEP, "ring", temperature=0.0, draws="agents"), rounds=1500)[-1]
+    assert np.abs(uncorrected - mode).max() > 0.01
+
+
+def test_the_memory_of_the_correction_does_not_drift_in_single_precision():
+    # 20,000 noiseless iterations of a problem whose mode is at 1,000: an error of 3e-8 of the
+    # position a step in the agents' memory would have moved the average by its size divided by
+    # step times curvature, about 1,000 · 3e-8 · 20,000 / 2 / (.02 · 10) = 1.5.
+    far = [{"x": s["x"], "y": s["x"] @ [1000.0, -1000.0]} for s in shards()]
+    flat = consortia.models.linear_regression(2, prior_scale=1e6)
+    method = de_sgld(0.02, "ring", correction="extra", temperature=0.0)
+    options = {"rounds": 20_000, "thin": 1000, "progress": False}
+    tree = consortia.sample(flat, consortia.Sites.from_list(far), method, **options)
+    final = np.asarray(tree["posterior"]["coefficients"])[0, -1]
+    np.testing.assert_allclose(final, [1000.0, -1000.0], atol=0.02)
+
+
+# --- minibatches and their control variate -------------------------------------------------------
+
+
+def mean_square_move(method):
+    """Of 200 chains' first step, at temperature 0, from the start (1, 1): about the mean move."""
+    tree = consortia.sample(
+        MODEL,
+        SITES,
+        method,
+        rounds=1,
+        chains=200,
+        init={"coefficients": jnp.ones(2)},
+        progress=False,
+    )
+    moved = np.asarray(tree["agents"]["coefficients"])[:, 0]
+    return float(moved.var(axis=0).sum()), moved.mean(axis=0)
+
+
+def test_a_control_variate_at_the_position_itself_leaves_no_noise():
+    options = {"draws": "agents", "temperature": 0.0}
+    plain, _ = mean_square_move(de_sgld(STEP, "ring", batch_size=2, **options))
+    _, exact = mean_square_move(de_sgld(STEP, "ring", **options))
+    anchored = de_sgld(STEP, "ring", batch_size=2, control_variate=np.ones(2), **options)
+    left, mean = mean_square_move(anchored)
+    assert plain > 0.1
+    assert left < 1e-10
+    np.testing.assert_allclose(mean, exact, atol=1e-4)
+
+
+def test_an_anchor_can_be_parameters_like_the_models():
+    one = de_sgld(STEP, "ring", batch_size=2, control_variate={"coefficients": [1.0, 2.0]})
+    assert one == de_sgld(STEP, "ring", batch_size=2, control_variate=(1.0, 2.0))
+
+
+def test_a_minibatch_costs_one_gradient_an_agent_and_an_anchored_one_two():
+    sizes = np.array([6, 7, 8])
+    plain = de_sgld(STEP, "ring", batch_size=2).cost(sizes)
+    anchored = de_sgld(STEP, "ring", batch_size=2, control_variate=(0.0, 0.0)).cost(sizes)
+    exact = de_sgld(STEP, "ring").cost(sizes)
+    assert (plain.gradients, plain.row_gradients) == (3, 6)
+    assert (anchored.gradients, anchored.row_gradients) == (6, 12)
+    assert (exact.gradients, exact.row_gradients) == (3, 21)
+
+
+# --- the record ----------------------------------------------------------------------------------
+
+
+def test_messages_of_an_iteration_are_one_position_along_every_link():
+    seen = []
+    consortia.sample(
+        MODEL, SITES, de_sgld(STEP, PATH), rounds=3, progress=False, on_plan=seen.append
+    )
+    size = 2 * jnp.zeros(()).dtype.itemsize
+    assert (seen[0].communication_rounds, seen[0].bytes_up) == (1, 8 * size)
+
+
+def test_the_record_names_the_matrix_by_its_content():
+    parameters = de_sgld(STEP, PATH).parameters()
+    assert parameters["mixing"]["agents"] == AGENTS
+    assert parameters["mixing"]["sha256"] == PATH.digest
+    assert de_sgld(STEP, "ring").parameters()["mixing"] == "ring"
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: de_sgld(STEP, [[0.5, 0.5], [0.4, 0.6]]), "column 1 sums to 1.1"),
+        (lambda: de_sgld(STEP, "ladder"), "mixing is 'ladder'"),
+        (lambda: de_sgld(-0.1, "ring"), "step_size"),
+        (lambda: de_sgld(STEP, "ring", correction="tracking"), "correction is 'tracking'"),
+        (lambda: de_sgld(STEP, "ring", noise="none"), "use 'independent' or 'common'"),
+        (lambda: de_sgld(STEP, "ring", draws="all"), "draws is 'all'"),
+        (lambda: de_sgld(STEP, "ring", batch_size=0), "batch_size"),
+        (lambda: de_sgld(STEP, "ring", temperature=-1.0), "temperature"),
+        (lambda: de_sgld(STEP, "ring", control_variate=(0.0,)), "for minibatches"),
+        (
+            lambda: de_sgld(STEP, "ring", batch_size=2, control_variate=(math.nan,)),
+            "not finite",
+        ),
+        (lambda: de_sgld(STEP, "ring", batch_size=2, control_variate="mode"), "must be a point"),
+        (lambda: de_sghmc(STEP, 0.0, "ring"), "friction is 0"),
+        (lambda: de_sghmc(0.5, 3.0, "ring"), "must be at most 1"),
+    ],
+)
+def test_a_wrong_argument_is_named(make, match):
+    with pytest.raises(InputError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("method", "match"),
+    [
+        (de_sgld(STEP, np.eye(3)), "for 3 agents, there are 5 sites"),
+        (de_sgld(STEP, "ring", batch_size=7, replace=False), "'site 0' has only 6 rows"),
+        (de_sgld(STEP, "ring", batch_size=2, control_variate=(0.0,)), "has 1 values, the model 2"),
+        (
+            de_sgld(STEP, (np.eye(5) + np.roll(np.eye(5), 1, axis=1)) / 2, correction="extra"),
+            "needs a symmetric",
+        ),
+    ],
+)
+def test_a_method_that_does_not_fit_the_sites_is_refused(method, match):
+    with pytest.raises(InputError, match=match):
+        run(method)
+
+
+def test_one_agent_is_refused():
+    with pytest.raises(InputError, match="one site: gossip needs at least two agents"):
+        run(de_sgld(STEP, "ring"), consortia.Sites.from_list(shards(agents=1)))
+
+
+def test_a_network_in_parts_warns_of_what_is_sampled():
+    parts = graphs.mixing_matrix([(0, 1), (2, 3), (3, 4)], agents=5)
+    with pytest.warns(UserWarning, match=r"2 parts that never talk \(the first: site 0, site 1\)"):
+        run(de_sgld(STEP, parts, draws="agents"))
+
+
+def test_an_unstable_step_ends_the_run_with_the_site():
+    with pytest.raises(consortia.errors.NonFiniteError, match="lower step_size"):
+        run(de_sgld(5.0, "ring"), rounds=500)
+
+
+@pytest.mark.parametrize("options", [{}, {"correction": "extra"}, {"batch_size": 1}])
+def test_the_advice_names_a_step_that_is_stable_where_a_larger_one_is_not(options):
+    from consortia.oracles.gossip import de_sgld_law
+    from consortia.oracles.gossip_agents import GaussianAgents
+
+    text = de_sgld(5.0, "ring", **options).advice(MODEL, SITES, {"coefficients": np.zeros(2)})
+    step = float(text.split()[-1].rstrip("."))
+    agents = GaussianAgents.linear_regression(SITES.shards, prior_variance=4.0)
+    assert de_sgld_law(agents, "ring", step_size=0.99 * step, **options).stable
+    assert not de_sgld_law(agents, "ring", step_size=1.03 * step, **options).stable
+
+
+def test_a_method_is_a_value():
+    assert de_sgld(STEP, PATH) == de_sgld(STEP, np.asarray(PATH))
+    assert hash(de_sghmc(0.1, 2.0, PATH)) == hash(de_sghmc(0.1, 2.0, PATH))
+    assert de_sgld(STEP, PATH) != de_sgld(STEP, "ring")
+    assert jax.tree.leaves(de_sgld(STEP, PATH)) == [de_sgld(STEP, PATH)]

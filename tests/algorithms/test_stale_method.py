@@ -1,0 +1,201 @@
+"""Samplers with stale gradients as values: what they hold, refuse and measure."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from consortia import latency, schedules
+from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
+from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
+from consortia.errors import InputError
+from consortia.model import Model
+from consortia.sites import Sites
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+DIMENSION = 2
+
+
+def log_prior(theta):
+    return -jnp.sum(theta**2) / 8
+
+
+def log_likelihood(theta, rows):
+    return -jnp.sum(rows["scale"] * (rows["centre"] - theta[None]) ** 2, axis=1) / 2
+
+
+MODEL = Model(log_prior, log_likelihood, jnp.zeros(DIMENSION))
+
+
+def rows(count: int, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "centre": rng.normal(size=(count, DIMENSION)) + seed,
+        "scale": scale * np.exp(0.3 * rng.normal(size=(count, DIMENSION))),
+    }
+
+
+def one_site() -> Sites:
+    return Sites.from_list([rows(30, 1, 1 / 30)])
+
+
+def three_sites() -> Sites:
+    return Sites.from_list([rows(10, 0, 0.1), rows(20, 1, 0.1), rows(5, 2, 0.1)])
+
+
+def curvature_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
+    return shard["scale"].sum(axis=0) + prior_share / 4
+
+
+def centre_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
+    pull = (shard["scale"] * shard["centre"]).sum(axis=0)
+    return pull / curvature_of(shard, prior_share)
+
+
+# --- step sizes -------------------------------------------------------------------------
+
+
+def test_servers_are_weighted_by_their_time_or_equally() -> None:
+    by_time = stale_sgld([0.1, 0.3], workers=2, servers=2)
+    assert not by_time.servers_alike
+    assert by_time.server_weights(5, 20) == pytest.approx([0.25, 0.75])
+    equal = stale_sgld([0.1, 0.3], workers=2, servers=2, weighting="equal")
+    assert equal.server_weights(5, 20) == pytest.approx([0.5, 0.5])
+    assert stale_sgld([0.1, 0.1], workers=2, servers=2).servers_alike
+
+
+def test_an_array_is_a_step_size_over_updates_for_all_servers() -> None:
+    method = stale_sgld(np.array([0.1, 0.2]), workers=2, servers=2)
+    assert method.servers_alike
+    assert method.step_sizes == (schedules.Tabulated((0.1, 0.2)),)
+    assert method.step_weights(np.arange(2)) == pytest.approx([0.1, 0.2])
+    assert stale_sgld(0.1, workers=2).step_weights(np.arange(2)) is None
+
+
+# --- the method as a value -------------------------------------------------------------------
+
+
+def test_methods_compare_hash_and_describe_themselves() -> None:
+    make = partial(stale_sghmc, 0.1, 1.0, 5, workers=3, subtract_noise=[0.5, 0.25])
+    assert make() == make()
+    assert hash(make()) == hash(make())
+    assert make() != make(extrapolate=True)
+    plain = make(latency=latency.recorded([(0, 0)])).parameters()
+    assert plain["latency"] == {"kind": "Recorded", "events": 1}
+    assert plain["step_size"] == {"kind": "Constant", "value": 0.1}
+    assert plain["dynamics"]["gradient_variance"] == [0.5, 0.25]
+    assert make().cost(np.array([30])).row_gradients == 5
+    assert stale_sgld(0.1, workers=3).cost(np.array([10, 20, 30])).row_gradients == 20
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: stale_sgld(0.1, workers=0), "workers is 0"),
+        (lambda: stale_sgld(0.1, workers=2, servers=0), "servers is 0"),
+        (lambda: stale_sgld(0.1, 0, workers=2), "batch_size is 0"),
+        (lambda: stale_sgld(0.1, workers=2, max_staleness=-1), "max_staleness is -1"),
+        (lambda: stale_sgld([0.1, 0.2, 0.3], workers=2, servers=2), "3 values for servers=2"),
+        (lambda: stale_sgld(0.1, workers=2, latency="fast"), "consortia.latency"),
+        (lambda: stale_sgld(0.1, workers=2, aggregate="mean"), "'each' or 'latest'"),
+        (lambda: stale_sgld(0.1, workers=2, weighting="best"), "'time' or 'equal'"),
+        (lambda: stale_sgld(0.1, workers=2, shares=[0.5, 0.6]), "shares sum to"),
+        (lambda: stale_sgld(0.1, workers=2, temperature=-1), "temperature"),
+        (lambda: stale_sgld(-0.1, workers=2), "step_size"),
+        (lambda: stale_sghmc(0.1, 0.0, workers=2), "friction is 0"),
+        (lambda: stale_sghmc(0.5, 2.1, workers=2), "at most 1"),
+        (lambda: stale_sghmc(0.1, 1.0, workers=2, integrator="leapfrog"), "integrator"),
+        (lambda: stale_sghmc(0.1, 1.0, workers=2, subtract_noise=True), "gradient_noise_variance"),
+        (lambda: stale_sghmc(0.1, 1.0, workers=2, subtract_noise=20.1), "is 2.01, more than 2"),
+        (
+            lambda: stale_sghmc(
+                np.array([0.01, 0.1]),
+                1.0,
+                workers=2,
+                integrator="splitting",
+                subtract_noise=[1, 21],
+            ),
+            "is 2.1, more than",
+        ),
+        (lambda: stale_sghmc(0.1, 1.0, workers=2, subtract_noise=-1.0), "not negative"),
+        (lambda: stale_sghmc(0.1, 1.0, workers=2, extrapolate=-1), "extrapolate"),
+        (lambda: stale_sgnht(0.1, 1.0, workers=2, thermostat="hot"), "thermostat"),
+    ],
+)
+def test_bad_arguments_are_named(make, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make()
+
+
+def test_noise_up_to_the_friction_may_be_subtracted() -> None:
+    assert stale_sghmc(0.1, 1.0, workers=2, subtract_noise=20.0).dynamics.gradient_variance == 20
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes", "says"),
+    [
+        (stale_sgld(0.1, workers=3), [5, 5], "2 sites and workers=3"),
+        (stale_sgld(0.1, workers=3, aggregate="latest"), [5], "one site"),
+        (stale_sgld(0.1, workers=3, shares=[0.5, 0.5]), [5, 5, 5], "2 values for 3"),
+        (stale_sgld(0.1, 6, workers=2, replace=False), [9, 5], "'b' has only 5"),
+        (stale_sghmc(0.1, 1.0, workers=1, subtract_noise=[1.0]), [5], "1 values, the model 2"),
+        (stale_sgld(0.1, workers=1, latency=latency.recorded([(1, 0)])), [5], "worker 1"),
+    ],
+)
+def test_what_does_not_fit_the_sites_is_refused(method, sizes, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        method.check(np.array(sizes), tuple("abc"[: len(sizes)]), 2)
+
+
+def test_one_site_or_one_for_each_worker_passes_the_check() -> None:
+    method = stale_sgld(0.1, 4, workers=3)
+    method.check(np.array([30]), ("a",), 2)
+    method.check(np.array([5, 6, 7]), ("a", "b", "c"), 2)
+    assert method.weights(np.array([30])).tolist() == [1.0]
+
+
+# --- measures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_the_gradient_noise_is_that_of_minibatches(replace: bool) -> None:
+    sites = one_site()
+    theta = np.array([0.2, 0.4])
+    shard = sites.shards[0]
+    per_row = shard["scale"] * (theta - shard["centre"])
+    expected = 30**2 / 4 * per_row.var(axis=0) * (1 if replace else 26 / 29)
+    found = gradient_noise_variance(MODEL, sites, theta, 4, replace=replace)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert gradient_noise_variance(MODEL, sites, theta, None).tolist() == [0, 0]
+
+
+def test_the_gradient_noise_of_several_sites_has_their_differences() -> None:
+    sites, theta = three_sites(), np.array([0.2, 0.4])
+    shares = np.array([0.5, 0.3, 0.2])
+    priors = np.array([10, 20, 5]) / 35
+    pulls = np.array(
+        [
+            curvature_of(shard, prior) * (theta - centre_of(shard, prior))
+            for shard, prior in zip(sites.shards, priors, strict=True)
+        ]
+    )
+    between = (pulls**2 / shares[:, None]).sum(axis=0) - pulls.sum(axis=0) ** 2
+    found = gradient_noise_variance(MODEL, sites, theta, None, shares=shares)
+    np.testing.assert_allclose(found, between, rtol=1e-10)
+    within = sum(
+        len(shard["scale"]) ** 2 / 4 * (shard["scale"] * (theta - shard["centre"])).var(axis=0) / f
+        for shard, f in zip(sites.shards, shares, strict=True)
+    )
+    found = gradient_noise_variance(MODEL, sites, theta, 4, shares=shares)
+    np.testing.assert_allclose(found, between + within, rtol=1e-10)
+
+
+def test_the_largest_curvature_is_that_of_the_hessian() -> None:
+    sites = three_sites()
+    exact = sum(shard["scale"].sum(axis=0) for shard in sites.shards) + 1 / 4
+    found = largest_curvature(MODEL, sites, np.zeros(2), iterations=400)
+    assert found == pytest.approx(exact.max(), rel=1e-6)

@@ -1,0 +1,300 @@
+"""DSGLD and FSGLD: one visit against its equations, identities, bad input.
+
+Planted mistakes and what finds them: no 1/f_s, the other sign of g_s, the number of all rows for
+that of the site, no prior: `test_a_visit_follows_the_equations`, whose reference is told apart from
+each of them by `test_the_reference_tells_the_planted_mistakes_apart`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import numbers
+from consortia.base import Site
+from consortia.errors import InputError, NonFiniteError
+from consortia.surrogates import Gaussian, Recipe
+from consortia.target import Target
+
+SIZES, SHARES = (8, 5, 7), (0.5, 0.2, 0.3)
+H, STEPS, BATCH = 3e-3, 6, 4
+PRIOR_MEAN, PRIOR_PRECISION = np.array([0.5, -1.0]), np.array([1.5, 0.7])
+
+
+def rows() -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.normal(size=(size, 2)) + 2 * rng.normal(size=2) for size in SIZES]
+
+
+def gaussians() -> list[Gaussian]:
+    rng = np.random.default_rng(8)
+    return [
+        Gaussian.from_precision(x.mean(axis=0) + 0.3 * rng.normal(size=2), [[6.0, c], [c, 4.0]])
+        for x, c in zip(rows(), (0.3, -1.0, 2.0), strict=True)
+    ]
+
+
+def model(dtype: Any = np.float64) -> consortia.Model:
+    def log_prior(theta: Any) -> Any:
+        prior = jnp.asarray(PRIOR_PRECISION, theta.dtype), jnp.asarray(PRIOR_MEAN, theta.dtype)
+        return -0.5 * jnp.sum(prior[0] * (theta - prior[1]) ** 2)
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        return -0.5 * jnp.sum((batch["x"] - theta[None, :]) ** 2, axis=1)
+
+    return consortia.Model(log_prior, log_likelihood, np.zeros(2, dtype))
+
+
+MODEL = model(np.float32)
+"""One object, so that runs share their compiled programs."""
+
+
+def sites() -> consortia.Sites:
+    return consortia.Sites.from_list(
+        [{"x": x.astype(np.float32)} for x in rows()], names=["north", "east", "south"]
+    )
+
+
+def draws(method: Any, **options: Any) -> np.ndarray:
+    arguments: dict[str, Any] = {"rounds": 12, "progress": False, "seed": 4} | options
+    return np.asarray(consortia.sample(MODEL, sites(), method, **arguments)["posterior"]["theta"])
+
+
+# --- one visit -----------------------------------------------------------------------------------
+
+
+def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """End of a visit at a node from the point (0.2, 0.4), and the rows and noise it used."""
+    target = Target(model(), np.zeros(2))
+    phase = method.build(target).phases[0]
+    key = numbers.node_key(jnp.asarray(numbers.base_key(1)), node)
+    noise = numbers.declared(phase.noise, key, 0, 0, None)
+    shared = numbers.declared(phase.shared, key, 0, 0, None)
+    data = np.zeros((3, max(SIZES), 2))
+    for place, x in zip(data, rows(), strict=True):
+        place[: len(x)], place[len(x) :] = x, x[0]
+    size = jnp.asarray(SIZES[node], jnp.int32)
+    share = jnp.asarray(method.weights(np.array(SIZES))[node])
+    assert method.prior_shares(np.array(SIZES))[node] == share
+    site = Site({"x": jnp.asarray(data)}, size, share, share, (), jnp.asarray(node))
+    _, (end, _), _ = phase.local(noise, shared, (), (jnp.array([0.2, 0.4]), ()), site)
+    index = np.asarray(site.index(noise["gradient"], replace=method.replace))[:, 0]
+    return np.asarray(end), index, np.asarray(noise["normal"])
+
+
+def reference(
+    node: int,
+    index: np.ndarray,
+    normal: np.ndarray,
+    strength: float,
+    *,
+    shares: Any = SHARES,
+    rows_of_site: Any = SIZES,
+    divided: bool = True,
+    prior: bool = True,
+) -> np.ndarray:
+    """The equations of the algorithm, written out; the options are planted mistakes."""
+    f = shares[node] if divided else 1.0
+    x, given = rows()[node], gaussians()
+    theta = np.array([0.2, 0.4])
+    for chosen, xi in zip(index, normal, strict=True):
+        batch = (x[chosen] - theta).sum(axis=0)
+        d = rows_of_site[node] / len(chosen) / f * batch
+        if prior:
+            d = d - PRIOR_PRECISION * (theta - PRIOR_MEAN)
+        each = [q.precision @ (q.mean - theta) for q in given]
+        g = np.sum(each, axis=0) - each[node] / f
+        theta = theta + H / 2 * (d + strength * g) + np.sqrt(H) * xi
+    return theta
+
+
+METHODS = {
+    "dsgld": (0.0, lambda **more: consortia.dsgld(H, STEPS, BATCH, **more)),
+    "fsgld": (1.0, lambda **more: consortia.fsgld(H, STEPS, BATCH, surrogate=gaussians(), **more)),
+    "strength": (
+        0.4,
+        lambda **more: consortia.fsgld(
+            H, STEPS, BATCH, surrogate=gaussians(), strength=0.4, **more
+        ),
+    ),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("node", [0, 1, 2])
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_visit_follows_the_equations(kind: str, replace: bool, node: int):
+    strength, make = METHODS[kind]
+    end, index, normal = one_visit(make(probabilities=SHARES, replace=replace), node)
+    if not replace:
+        assert all(len(set(chosen)) == BATCH for chosen in index.tolist())
+    np.testing.assert_allclose(end, reference(node, index, normal, strength), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_probabilities_are_the_shares_of_the_rows_unless_given():
+    end, index, normal = one_visit(METHODS["fsgld"][1](), 1)
+    shares = np.array(SIZES) / sum(SIZES)
+    np.testing.assert_allclose(end, reference(1, index, normal, 1.0, shares=shares), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"divided": False},
+        {"strength": -1.0},
+        {"rows_of_site": (sum(SIZES),) * 3},
+        {"prior": False},
+    ],
+    ids=["no 1/f_s", "sign of g", "N for N_s", "no prior"],
+)
+def test_the_reference_tells_the_planted_mistakes_apart(mistake: dict[str, Any]):
+    end, index, normal = one_visit(METHODS["fsgld"][1](probabilities=SHARES), 1)
+    wrong = reference(1, index, normal, **({"strength": 1.0} | mistake))
+    assert np.abs(wrong - end).max() > 1e-3
+
+
+# --- identities ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "off", [{"strength": 0.0}, {"surrogate": None}, {"strength": 0.0, "surrogate": gaussians()}]
+)
+@pytest.mark.parametrize("chains", [1, 3])
+def test_without_conducive_gradients_it_is_dsgld_bit_for_bit(off: dict[str, Any], chains: int):
+    plain = draws(consortia.dsgld(H, STEPS, BATCH), chains=chains)
+    np.testing.assert_array_equal(
+        draws(consortia.fsgld(H, STEPS, BATCH, **off), chains=chains), plain
+    )
+
+
+def test_with_conducive_gradients_it_is_not_dsgld():
+    plain = draws(consortia.dsgld(H, STEPS, BATCH))
+    assert np.abs(draws(consortia.fsgld(H, STEPS, BATCH)) - plain).max() > 1e-3
+
+
+def test_the_exact_surrogates_agree_however_they_are_made():
+    # On Gaussian rows the anchored and the Laplace surrogate are the likelihood itself. Single
+    # precision: 72 updates of numbers of order one, so some 1e-6; the ridge moves a site's
+    # Gaussian by 1e-6 / 5.
+    exact = [Gaussian(x.mean(axis=0), 1 / len(x)) for x in rows()]
+    wanted = draws(consortia.fsgld(H, STEPS, BATCH, surrogate=exact))
+    for surrogate in ("anchored", Recipe("laplace", ridge=1e-6)):
+        for covariance in ("full", "diagonal"):
+            method = consortia.fsgld(H, STEPS, BATCH, surrogate=surrogate, covariance=covariance)
+            np.testing.assert_allclose(draws(method), wanted, atol=2e-5)
+
+
+def test_each_update_is_recorded_and_the_last_of_a_visit_is_its_end():
+    arguments: dict[str, Any] = {"surrogate": "anchored", "probabilities": SHARES}
+    visits = draws(consortia.fsgld(H, STEPS, BATCH, **arguments), chains=2)
+    updates = draws(consortia.fsgld(H, STEPS, BATCH, record="updates", **arguments), chains=2)
+    assert updates.shape == (2, 12 * STEPS, 2)
+    # another program may round differently
+    np.testing.assert_allclose(updates[:, STEPS - 1 :: STEPS], visits, rtol=1e-5)
+    assert np.all(np.any(np.diff(updates, axis=1) != 0, axis=-1))
+
+
+def test_thinned_updates_are_every_so_many_updates():
+    method = consortia.dsgld(H, STEPS, BATCH, record="updates")
+    every = draws(method)
+    np.testing.assert_allclose(draws(method, thin=4), every[:, 3::4], rtol=1e-5)
+
+
+def test_one_update_a_visit_is_recorded_alike_either_way():
+    visits = draws(consortia.dsgld(H, 1, BATCH), rounds=30)
+    np.testing.assert_array_equal(
+        draws(consortia.dsgld(H, 1, BATCH, record="updates"), rounds=30), visits
+    )
+
+
+def test_a_step_size_that_falls_weighs_the_draws_by_it():
+    method = consortia.dsgld([H / (1 + r) for r in range(12)], 2)
+    tree = consortia.sample(MODEL, sites(), method, rounds=12, progress=False)
+    weight = np.asarray(tree["sample_stats"]["weight"])
+    np.testing.assert_allclose(weight, [H / (1 + r) / 2 for r in range(12)], rtol=1e-6)
+
+
+def test_the_cost_is_that_of_one_site():
+    sizes = np.array(SIZES)
+    cost = consortia.dsgld(H, STEPS, BATCH).cost(sizes)
+    assert (cost.gradients, cost.row_gradients) == (STEPS, STEPS * BATCH)
+    whole = consortia.dsgld(H, STEPS, probabilities=SHARES).cost(sizes)
+    # 0.5 · 8 + 0.2 · 5 + 0.3 · 7 = 7.1 rows on average
+    assert whole.row_gradients == STEPS * 7
+
+
+def test_a_record_names_the_given_surrogates_by_their_numbers():
+    parameters = consortia.fsgld(H, STEPS, surrogate=gaussians()).parameters()
+    first = parameters["surrogate"][0]
+    np.testing.assert_allclose(first["mean"], gaussians()[0].mean)
+    np.testing.assert_allclose(first["precision"], gaussians()[0].precision)
+
+
+# --- what cannot run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"probabilities": [0.5, 0.5, 0.0]}, "probabilities: that of site 2 is 0.0"),
+        ({"probabilities": [0.5, 0.6, -0.1]}, "probabilities: that of site 2"),
+        ({"probabilities": [0.5, 0.4, 0.2]}, "probabilities sum to 1.1"),
+        ({"probabilities": "even"}, "probabilities must be"),
+        ({"probabilities": []}, "probabilities has shape"),
+        ({"local_steps": 0}, "local_steps is 0"),
+        ({"local_steps": 2.5}, "local_steps must be"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"record": "everything"}, "record is 'everything'"),
+        ({"strength": -0.5}, "strength is -0.5"),
+        ({"covariance": "low-rank"}, "covariance is 'low-rank'"),
+        ({"surrogate": "mode"}, "surrogate is 'mode'"),
+        ({"step_size": 0.0}, "step_size"),
+    ],
+)
+def test_a_bad_argument_is_refused_by_its_name(arguments: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        consortia.fsgld(**({"step_size": H, "local_steps": STEPS} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"probabilities": [0.5, 0.5]}, "2 values for 3 sites"),
+        ({"surrogate": gaussians()[:2]}, "2 Gaussians for 3 sites"),
+        ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "'north' is for 3 parameters"),
+        ({"batch_size": 6, "replace": False}, "'east' has only 5 rows"),
+    ],
+)
+def test_what_does_not_fit_the_sites_is_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        draws(consortia.fsgld(H, STEPS, **arguments))
+
+
+def test_full_covariances_beyond_memory_are_refused():
+    method = consortia.fsgld(H, STEPS)
+    with pytest.raises(InputError, match="covariance='diagonal'"):
+        method.check(np.full(30, 100), tuple(f"site {i}" for i in range(30)), 10_000)
+    consortia.fsgld(H, STEPS, covariance="diagonal").check(
+        np.full(30, 100), tuple(f"site {i}" for i in range(30)), 10_000
+    )
+
+
+def test_a_chain_that_runs_away_ends_the_run_while_it_is_still_finite():
+    # The surrogate of one site is far too narrow: at that site the drift points outwards.
+    narrow = [Gaussian(x.mean(axis=0), v) for x, v in zip(rows(), (0.01, 0.2, 0.2), strict=True)]
+    method = consortia.fsgld(H, STEPS, BATCH, surrogate=narrow, probabilities=(0.2, 0.4, 0.4))
+    with pytest.raises(NonFiniteError) as caught:
+        draws(method, rounds=5000)
+    kept = (
+        np.asarray(caught.value.tree["posterior"]["theta"]) if caught.value.round else np.zeros(1)
+    )
+    # Nothing beyond a thousand times the pooled surrogate's and the start's distance is returned.
+    assert np.abs(kept).max() < 1e4
+    assert caught.value.site in ("north", "east", "south")

@@ -1,0 +1,126 @@
+"""The conducive gradient: mean zero over the sites, whatever the exchange and the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import gradients, numbers
+from consortia.base import Site
+from consortia.surrogates import Gaussian, given_correction
+from consortia.target import Target
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+MEANS = np.array([[1.0, 2.0], [-3.0, 0.5], [0.3, -2.0]])
+PRECISIONS = np.array([[[3.0, 0.4], [0.4, 1.0]], [[0.7, 0.0], [0.0, 2.0]], [[5.0, -1], [-1, 4.0]]])
+THETA = np.array([0.7, -1.1])
+
+
+def given() -> tuple[Gaussian, ...]:
+    return tuple(Gaussian.from_precision(m, P) for m, P in zip(MEANS, PRECISIONS, strict=True))
+
+
+def target() -> Target:
+    def log_prior(theta: Any) -> Any:
+        return -jnp.sum((theta - 0.5) ** 2)
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        return -0.1 * jnp.sum((batch["x"] - theta[None, :]) ** 4, axis=1)
+
+    return Target(consortia.Model(log_prior, log_likelihood, np.zeros(2)), np.zeros(2))
+
+
+def sites(weights: Any) -> list[Site]:
+    rng = np.random.default_rng(0)
+    data = {"x": jnp.asarray(rng.normal(size=(3, 8, 2)))}
+    return [
+        Site(data, jnp.asarray(size), jnp.asarray(w), jnp.asarray(w), (), jnp.asarray(node))
+        for node, (size, w) in enumerate(zip((8, 5, 6), weights, strict=True))
+    ]
+
+
+def log_density(site: int, theta: Any) -> Any:
+    deviation = theta - MEANS[site]
+    return -0.5 * deviation @ PRECISIONS[site] @ deviation
+
+
+@pytest.mark.parametrize("weights", [(1 / 3, 1 / 3, 1 / 3), (0.6, 0.1, 0.3)])
+@pytest.mark.parametrize("strength", [1.0, 0.4])
+def test_the_corrections_sum_to_zero_over_the_sites(weights: Any, strength: float):
+    plain = gradients.exact(target())
+    corrected = gradients.conducive(plain, strength, given_correction(given()))
+    changes = [
+        np.asarray(
+            corrected.bind(site)((), jnp.asarray(THETA)) - plain.bind(site)((), jnp.asarray(THETA))
+        )
+        for site in sites(weights)
+    ]
+    # s_c times the correction of the estimate of ∇U, which is the change of ∇U_c over s_c
+    assert np.abs(changes).max() > 0.1
+    np.testing.assert_allclose(np.sum(changes, axis=0), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [(1 / 3, 1 / 3, 1 / 3), (0.6, 0.1, 0.3)])
+def test_divided_by_the_weight_it_is_minus_the_published_gradient(weights: Any):
+    plain = gradients.exact(target())
+    corrected = gradients.conducive(plain, 0.7, given_correction(given()))
+    each = [
+        np.asarray(jax.grad(lambda t, s=s: log_density(s, t))(jnp.asarray(THETA))) for s in range(3)
+    ]
+    for number, site in enumerate(sites(weights)):
+        change = corrected.bind(site)((), jnp.asarray(THETA)) - plain.bind(site)(
+            (), jnp.asarray(THETA)
+        )
+        conducive = sum(each) - each[number] / weights[number]
+        np.testing.assert_allclose(change / weights[number], -0.7 * conducive, rtol=1e-10)
+
+
+def test_without_strength_it_is_the_oracle_itself():
+    plain = gradients.exact(target())
+    assert gradients.conducive(plain, 0.0, given_correction(given())) is plain
+
+
+@pytest.mark.parametrize("kind", ["minibatch", "noisy", "control_variate"])
+def test_it_wraps_every_oracle_and_asks_for_the_same_numbers(kind: str):
+    zero = jnp.zeros(2)
+    plain = {
+        "minibatch": gradients.minibatch(target(), 4),
+        "noisy": gradients.noisy(gradients.exact(target()), 0.3, 2),
+        "control_variate": gradients.control_variate(
+            gradients.minibatch(target(), 4), zero, zero, zero, jnp.ones((), bool)
+        ),
+    }[kind]
+    corrected = gradients.conducive(plain, 1.0, given_correction(given()))
+    site = sites((0.6, 0.1, 0.3))[1]
+    key = numbers.node_key(jnp.asarray(numbers.base_key(3)), 1)
+    drawn = [
+        numbers.declared(lambda rng, o=oracle: o.numbers(rng, "g", (1,)), key, 0, 0, None)
+        for oracle in (plain, corrected)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *drawn)
+    prepared = plain.prepare(drawn[0], site)
+    change = corrected.bind(site)(prepared, jnp.asarray(THETA)) - plain.bind(site)(
+        prepared, jnp.asarray(THETA)
+    )
+    exact = given_correction(given())(site).at(jnp.asarray(THETA))
+    np.testing.assert_allclose(change, exact, rtol=1e-9)
+
+
+def test_no_surrogate_changes_the_sum_of_the_gradients():
+    corrected = gradients.conducive(gradients.exact(target()), 1.0, given_correction(given()))
+    weights = (0.6, 0.1, 0.3)
+    total = sum(corrected.bind(site)((), jnp.asarray(THETA)) for site in sites(weights))
+    whole = sum(
+        gradients.exact(target()).bind(dataclasses.replace(site, prior_share=jnp.asarray(1 / 3)))(
+            (), jnp.asarray(THETA)
+        )
+        for site in sites(weights)
+    )
+    np.testing.assert_allclose(total, whole, rtol=1e-12)
