@@ -417,7 +417,8 @@ def test_disagreement_is_the_root_mean_square_distance_from_the_average():
 
 
 def test_the_error_of_an_agent_is_its_distance_to_the_law():
-    agents = np.random.default_rng(0).normal(size=(4, 5000, 3, 2)) + [[0.0], [3.0], [0.0]]
+    agents = np.random.default_rng(0).normal(size=(4, 5000, 3, 2))
+    agents[:, :, 1] += 3
     agents[:, :, 2] *= 2
     errors = graphs.agent_errors(tree_of(agents), np.zeros(2), np.eye(2))
     # W₂ of N(0, I) to itself, of a mean that is 3 off in both coordinates, of twice the spread;

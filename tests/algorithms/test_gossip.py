@@ -111,14 +111,13 @@ ROUNDING = 1e-12
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"temperature": 0.6},
-        {"correction": "extra"},
-        {"noise": "common"},
-        {"averaged_noise": True},
-        CORRECTED,
+        pytest.param({}, id="plain"),
+        pytest.param(CORRECTED, id="corrected"),
+        pytest.param({"temperature": 0.6}, id="temperature", marks=pytest.mark.slow),
+        pytest.param({"correction": "extra"}, id="extra", marks=pytest.mark.slow),
+        pytest.param({"noise": "common"}, id="common", marks=pytest.mark.slow),
+        pytest.param({"averaged_noise": True}, id="averaged", marks=pytest.mark.slow),
     ],
-    ids=lambda options: "+".join(options) or "plain",
 )
 @pytest.mark.usefixtures("x64")
 def test_de_sgld_is_its_equation(options):
@@ -136,6 +135,7 @@ def test_de_sghmc_is_its_equation(options):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_independent_noise_differs_between_agents_and_common_noise_does_not():
     _, own = positions_and_numbers(de_sgld(STEP, PATH))
     _, common = positions_and_numbers(de_sgld(STEP, PATH, noise="common"))
@@ -154,6 +154,7 @@ def test_agents_that_hear_new_positions_are_another_method(friction):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_a_schedule_gives_every_iteration_its_step():
     steps = 0.03 / (1 + 0.2 * np.arange(12))
     found, normals = positions_and_numbers(de_sgld(steps, PATH, **CORRECTED))
@@ -162,6 +163,7 @@ def test_a_schedule_gives_every_iteration_its_step():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_de_sghmc_with_the_friction_of_one_over_the_step_is_de_sgld():
     hamiltonian = run(de_sghmc(0.2, 5.0, "ring", draws="agents"))
     langevin = run(de_sgld(0.04, "ring", draws="agents"))
@@ -177,7 +179,7 @@ class Alone(Gossip):
 
 
 @pytest.mark.parametrize("make", [lambda w: de_sgld(STEP, w), lambda w: de_sghmc(STEP, 4.0, w)])
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_identity_gives_independent_chains_bit_for_bit(make, batch_size):
     method = dataclasses.replace(make("identity"), draws="agents", batch_size=batch_size)
     alone = like(Alone, method)
@@ -189,6 +191,7 @@ def test_the_identity_gives_independent_chains_bit_for_bit(make, batch_size):
 
 
 @pytest.mark.filterwarnings("ignore:the network falls into")
+@pytest.mark.slow
 def test_with_the_identity_no_bit_of_an_agent_depends_on_the_others_data():
     method = de_sgld(STEP, np.eye(AGENTS), draws="agents")
     other = [shards()[0], *shards(seed=9)[1:]]
@@ -199,6 +202,7 @@ def test_with_the_identity_no_bit_of_an_agent_depends_on_the_others_data():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_a_matrix_means_the_same_however_it_is_given():
     import scipy.sparse
 
@@ -257,6 +261,7 @@ def test_at_temperature_zero_the_corrected_method_finds_the_mode():
     assert np.abs(uncorrected - mode).max() > 0.01
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_correction_does_not_drift_in_single_precision():
     # 20,000 noiseless iterations of a problem whose mode is at 1,000: an error of 3e-8 of the
     # position a step in the agents' memory would have moved the average by its size divided by
@@ -288,6 +293,7 @@ def mean_square_move(method):
     return float(moved.var(axis=0).sum()), moved.mean(axis=0)
 
 
+@pytest.mark.slow
 def test_a_control_variate_at_the_position_itself_leaves_no_noise():
     options = {"draws": "agents", "temperature": 0.0}
     plain, _ = mean_square_move(de_sgld(STEP, "ring", batch_size=2, **options))
@@ -395,6 +401,7 @@ def test_an_unstable_step_ends_the_run_with_the_site():
         run(de_sgld(5.0, "ring"), rounds=500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"correction": "extra"}, {"batch_size": 1}])
 def test_the_advice_names_a_step_that_is_stable_where_a_larger_one_is_not(options):
     from consortia.oracles.gossip import de_sgld_law

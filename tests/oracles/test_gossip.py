@@ -216,6 +216,7 @@ def test_noise_variance_scales_rows_and_curvatures(small):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_the_expansion_of_a_linear_model_is_the_model_itself(small):
     import consortia
 

@@ -81,6 +81,18 @@ def test_the_verdict_names_the_parameter_that_is_off():
     assert verdict.shift_error == pytest.approx(0.045, rel=0.3)
 
 
+def test_the_reference_is_matched_by_name_in_whatever_order_it_comes():
+    reference = result(seed=1)
+    posterior = reference["posterior"].to_dataset()
+    turned = xarray.DataTree.from_dict({"/posterior": posterior[["intercept", "coefficients"]]})
+    turned.attrs.update(reference.attrs)
+    one, two = report_of(result(), reference), report_of(result(), turned)
+    assert list(turned["posterior"].data_vars) != list(reference["posterior"].data_vars)
+    for column, values in one.reference_table.columns.items():
+        np.testing.assert_array_equal(two.reference_table[column], values)
+    assert two.verdict == one.verdict
+
+
 def test_the_verdict_without_a_reference_says_that_bias_is_not_seen():
     verdict = report_of(result()).verdict
     assert verdict.shift is None

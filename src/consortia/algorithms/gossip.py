@@ -44,8 +44,8 @@ def de_sgld(
     **Samples**: the average of the agents samples a law near exp(−U/temperature), U = Σ_i f_i, with
     a bias in W₂ of O(η), which grows with the disagreement of unlike agents on a slow network. A
     single agent does *not* sample it: each step adds noise of variance 2η to every agent, N times
-    what the average sees, so that its law is off by O(√η) and far too wide. On Gaussian targets
-    `consortia.oracles.de_sgld_law` gives both laws exactly.
+    what the average sees, so that its law is far too wide, and off by O(√η) as soon as 2η exceeds
+    the target's variance. On Gaussian targets `consortia.oracles.de_sgld_law` gives both laws.
 
     **Draw**: the plain average of the agents, one an iteration; with ``draws="agents"`` the result
     has every agent's own series beside it, in the group ``agents``.

@@ -1,8 +1,15 @@
-"""Ready models with Gaussian priors: linear, logistic and softmax regression, a network."""
+"""Ready models with Gaussian priors: regressions, metric learning, a network."""
 
 from consortia.models.linear import linear_regression as linear_regression
 from consortia.models.logistic import logistic_regression as logistic_regression
+from consortia.models.metric_learning import metric_learning as metric_learning
 from consortia.models.mlp import mlp as mlp
 from consortia.models.softmax import softmax_regression as softmax_regression
 
-__all__ = ["linear_regression", "logistic_regression", "mlp", "softmax_regression"]
+__all__ = [
+    "linear_regression",
+    "logistic_regression",
+    "metric_learning",
+    "mlp",
+    "softmax_regression",
+]

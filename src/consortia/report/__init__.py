@@ -92,7 +92,7 @@ class Report:
     Attributes:
         title: one line.
         table: one row a parameter, beside the reference where there is one.
-        reference_table: the reference's own, or None.
+        reference_table: the reference's own, in the same order, or None.
         verdict: the worst of the table.
         predictions: on the held-out rows, or None.
         reference_predictions: the reference's, or None.
@@ -206,7 +206,7 @@ def gather(
     if reference is not None:
         reference = labelled(reference, labels or {})
     table = summary(tree, reference=reference)
-    own = None if reference is None else summary(reference)
+    own = None if reference is None else _in_order(summary(reference), table.coordinates)
     notes = list(skipped)
     predictions = beside = None
     if held_out is None:
@@ -282,6 +282,13 @@ def verdict_of(table: Summary, reference: Summary | None = None) -> Verdict:
         float(error.max()),
         (float(ratio.min()), float(ratio.max())),
     )
+
+
+def _in_order(table: Summary, coordinates: tuple[str, ...]) -> Summary:
+    """The table with its rows in this order: a store may give the variables in another one."""
+    rows = [table.coordinates.index(name) for name in coordinates]
+    columns = {name: values[rows] for name, values in table.columns.items()}
+    return Summary(coordinates, columns, table.notes)
 
 
 def short_names(table: Summary) -> list[str]:

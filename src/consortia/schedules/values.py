@@ -176,6 +176,10 @@ def as_schedule(
     return Tabulated(tuple(_table(array, name).tolist()))
 
 
+BLOCK = 1024
+"""Iterations that are evaluated at once on the host."""
+
+
 def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_size") -> np.ndarray:
     """The step sizes at these iterations, on the host.
 
@@ -192,14 +196,16 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
             or returns one that is not positive and finite.
     """
     wanted = np.asarray(list(iterations), dtype=np.int32)
+    # In blocks of one shape, so that a run of another length compiles nothing.
+    blocks = np.pad(wanted, (0, -len(wanted) % BLOCK), mode="edge" if len(wanted) else "constant")
     try:
-        values = jax.vmap(schedule)(jnp.asarray(wanted))
+        made = [jax.vmap(schedule)(jnp.asarray(block)) for block in blocks.reshape(-1, BLOCK)]
     except jax.errors.ConcretizationTypeError as error:
         raise InputError(
             f"{name}: the function needs the value of the iteration while it is compiled; "
             "choose with jnp.where instead of if, or give an array"
         ) from error
-    result = np.asarray(values)
+    result = np.concatenate([np.asarray(block) for block in made])[: len(wanted)]
     if result.shape != wanted.shape or not np.issubdtype(result.dtype, np.floating):
         raise InputError(
             f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
