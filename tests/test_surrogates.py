@@ -93,7 +93,7 @@ class Fitted:
                 jax.tree.map(
                     lambda leaf: jnp.asarray(np.resize(leaf, (longest, *leaf.shape[1:]))), shard
                 ),
-                jnp.asarray(size),
+                jnp.int32(size),
                 jnp.asarray(weight),
                 jnp.asarray(weight),
             )
@@ -359,7 +359,7 @@ def test_curvatures_of_large_sites_come_from_a_sample_that_counts_for_all_rows()
     rows = 3000
     site = Site(
         {"x": jnp.arange(rows, dtype=float)[:, None]},
-        jnp.asarray(rows),
+        jnp.int32(rows),
         jnp.asarray(1.0),
         jnp.asarray(1.0),
     )

@@ -1,7 +1,17 @@
 """Federated, asynchronous and decentralized Bayesian sampling."""
 
-from consortia import datasets, diagnostics, models, oracles, partition, schedules, surrogates
+from consortia import (
+    datasets,
+    diagnostics,
+    graphs,
+    models,
+    oracles,
+    partition,
+    schedules,
+    surrogates,
+)
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
@@ -20,11 +30,14 @@ __all__ = [
     "Sites",
     "__version__",
     "datasets",
+    "de_sghmc",
+    "de_sgld",
     "diagnostics",
     "dsgld",
     "fa_hmc",
     "fa_ld",
     "fsgld",
+    "graphs",
     "models",
     "open_run",
     "oracles",

@@ -145,7 +145,7 @@ class Site:
         if self.node is not None:
             data = jax.tree.map(lambda leaf: leaf[self.node], data)
         length = jax.tree.leaves(data)[0].shape[0]
-        return data, jnp.arange(length, dtype=jnp.int32) < self.size
+        return data, jnp.arange(length, dtype=self.size.dtype) < self.size
 
     def index(self, bits: Array, *, replace: bool = True) -> Array:
         """Row numbers from 32-bit words (..., batch): uniform, with or without replacement."""

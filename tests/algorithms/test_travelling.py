@@ -164,14 +164,17 @@ def test_the_reference_tells_the_planted_mistakes_apart(mistake: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "off", [{"strength": 0.0}, {"surrogate": None}, {"strength": 0.0, "surrogate": gaussians()}]
+    ("off", "chains"),
+    [
+        ({"strength": 0.0}, 1),
+        ({"surrogate": None}, 3),
+        ({"strength": 0.0, "surrogate": gaussians()}, 3),
+    ],
 )
-@pytest.mark.parametrize("chains", [1, 3])
 def test_without_conducive_gradients_it_is_dsgld_bit_for_bit(off: dict[str, Any], chains: int):
     plain = draws(consortia.dsgld(H, STEPS, BATCH), chains=chains)
-    np.testing.assert_array_equal(
-        draws(consortia.fsgld(H, STEPS, BATCH, **off), chains=chains), plain
-    )
+    off_again = draws(consortia.fsgld(H, STEPS, BATCH, **off), chains=chains)
+    np.testing.assert_array_equal(off_again, plain)
 
 
 def test_with_conducive_gradients_it_is_not_dsgld():
@@ -185,10 +188,10 @@ def test_the_exact_surrogates_agree_however_they_are_made():
     # Gaussian by 1e-6 / 5.
     exact = [Gaussian(x.mean(axis=0), 1 / len(x)) for x in rows()]
     wanted = draws(consortia.fsgld(H, STEPS, BATCH, surrogate=exact))
-    for surrogate in ("anchored", Recipe("laplace", ridge=1e-6)):
-        for covariance in ("full", "diagonal"):
-            method = consortia.fsgld(H, STEPS, BATCH, surrogate=surrogate, covariance=covariance)
-            np.testing.assert_allclose(draws(method), wanted, atol=2e-5)
+    laplace = Recipe("laplace", ridge=1e-6)
+    for surrogate, covariance in (("anchored", "full"), (laplace, "diagonal")):
+        method = consortia.fsgld(H, STEPS, BATCH, surrogate=surrogate, covariance=covariance)
+        np.testing.assert_allclose(draws(method), wanted, atol=2e-5)
 
 
 def test_each_update_is_recorded_and_the_last_of_a_visit_is_its_end():

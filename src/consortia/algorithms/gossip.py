@@ -90,8 +90,7 @@ def de_sgld(
             or column).
 
     Example:
-        >>> import consortia
-        >>> consortia.de_sgld(0.01, "ring").correction is None
+        >>> de_sgld(0.01, "ring").correction is None
         True
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu, "Decentralized stochastic gradient Langevin dynamics and
@@ -158,8 +157,7 @@ def de_sghmc(
         InputError: an argument is out of its range, or W is not doubly stochastic.
 
     Example:
-        >>> import consortia
-        >>> consortia.de_sghmc(0.1, 7.0, "ring").friction
+        >>> de_sghmc(0.1, 7.0, "ring").friction
         7.0
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), eqs. (20) and (21).

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.travelling import dsgld, fsgld
 
 
@@ -37,6 +38,7 @@ class Entry:
 
 _FEDERATED_AVERAGING = "Liang, Zhang, Deng, Song, Lin (2024)"
 _TRAVELLING = "El Mekkaoui, Mesquita, Blomstedt, Kaski (2021)"
+_GOSSIP = "Gürbüzbalaban, Gao, Hu, Zhu (2021)"
 
 ALGORITHMS: dict[str, Entry] = {
     "fa_hmc": Entry(
@@ -81,5 +83,27 @@ ALGORITHMS: dict[str, Entry] = {
         source=f"{_TRAVELLING}, equation 5, algorithm 1",
         engines=("local",),
         example={"step_size": 0.01, "local_steps": 3},
+    ),
+    "de_sgld": Entry(
+        factory=de_sgld,
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent "
+        "O(sqrt(eta)) (correction='extra', noise='common', averaged_noise=True: O(eta^2) for both)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: drift eta, noise variance 2 eta at each agent, h' = eta",
+        source=f"{_GOSSIP}, equation 2",
+        engines=("local",),
+        example={"step_size": 0.02, "mixing": "ring", "averaged_noise": False},
+    ),
+    "de_sghmc": Entry(
+        factory=de_sghmc,
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent more "
+        "(correction='extra', noise='common': as the average)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: a step in time, position moves eta v; h' = eta^2 where friction = 1/eta",
+        source=f"{_GOSSIP}, equations 20 and 21",
+        engines=("local",),
+        example={"step_size": 0.05, "friction": 4.0, "mixing": "ring"},
     ),
 }

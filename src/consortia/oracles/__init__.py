@@ -12,6 +12,14 @@ from consortia.oracles.federated_averaging import (
     fa_hmc_law,
     leading_order_mean_bias,
 )
+from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
+from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.oracles.gossip_law import GossipLaw, GossipMoments
+from consortia.oracles.gossip_stability import (
+    Condition,
+    gossip_conditions,
+    largest_stable_step,
+)
 from consortia.oracles.travelling import (
     TravellingLaw,
     gradient_constants,
@@ -21,10 +29,18 @@ from consortia.oracles.travelling import (
 )
 
 __all__ = [
+    "Condition",
     "FederatedAveragingLaw",
+    "GaussianAgents",
+    "GossipLaw",
+    "GossipMoments",
     "TravellingLaw",
+    "de_sghmc_law",
+    "de_sgld_law",
     "fa_hmc_law",
+    "gossip_conditions",
     "gradient_constants",
+    "largest_stable_step",
     "leading_order_mean_bias",
     "location_shards",
     "minibatch_covariance",
