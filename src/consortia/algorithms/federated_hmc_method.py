@@ -1,0 +1,107 @@
+"""Federated HMC with the exact force: the value behind `consortia.federated_hmc`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consortia import checks
+from consortia.algorithms import federated_hmc_phases as phases
+from consortia.algorithms.federated_hmc_settings import Settings
+from consortia.base import Algorithm, Cost, Draws, Phase, Sum
+from consortia.errors import InputError
+from consortia.target import Target
+
+LEAST_WARMUP = 20
+"""Rounds in which something can be learned."""
+
+LOWEST_RATE = 0.1
+"""With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
+
+
+class FederatedHMC(Settings):
+    """The parameters of `federated_hmc`; compares and hashes by value."""
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a mass matrix for another number of parameters."""
+        if self.mass_matrix is not None:
+            self.mass_matrix.check(dimension)
+
+    def check_warmup(self, warmup: int) -> None:
+        """Refuse a run in which nothing can be learned although something must be."""
+        if self.learns and warmup < LEAST_WARMUP:
+            given = {"step_size": "a number", "leapfrog_steps": "a number"}
+            remedy = " and ".join(
+                f"{name}={given.get(name, repr('identity'))}" for name in self.learns
+            )
+            raise InputError(
+                f"warmup is {warmup}, but {' and '.join(self.learns)} must be learned in the "
+                f"warm-up: give sample(..., warmup=500), at least {LEAST_WARMUP}, or {remedy}."
+            )
+
+    def check_learned(self, hub: Any) -> str | None:
+        """Why a run should not go on after its warm-up, with advice; None when it should."""
+        if not self.learns:
+            return None
+        rate = float(np.min(np.asarray(hub["learned"].rate)))
+        if rate >= LOWEST_RATE:
+            return None
+        return (
+            f"only {100 * rate:.2g} % of the trajectories were accepted at the end of the warm-up: "
+            "give a longer warm-up, init nearer to the posterior, or a smaller step_size."
+        )
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """w_c = n_c/n; the draws do not depend on them."""
+        return sizes / sizes.sum()
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_c = w_c."""
+        return self.weights(sizes)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """One gradient a site in each step; the most that a trajectory can have."""
+        return Cost(self.most_steps * len(sizes), self.most_steps * int(sizes.sum()))
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """None: all draws count alike, whatever the step size."""
+        return None
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values."""
+        return checks.plain_parameters(self)
+
+    def build(self, target: Target) -> Algorithm:
+        """Begin, leapfrog steps with a sum over the sites each, end."""
+        return assembled(self, target)
+
+
+def assembled(method: Settings, target: Target) -> Algorithm:
+    """The phases of one trajectory, for any method with these settings."""
+    evaluate = partial(phases.evaluate, target)
+    begin = Phase(
+        None,
+        hub=partial(phases.begin, method),
+        shared=partial(phases.begin_numbers, method, target),
+    )
+    leapfrog = Phase(
+        evaluate,
+        Sum(),
+        hub=partial(phases.leapfrog, method),
+        repeat=method.most_steps,
+        repeats=_steps,
+    )
+    end = Phase(None, hub=partial(phases.end, method), shared=phases.end_numbers)
+    setup = Phase(evaluate, Sum(), hub=phases.start)
+    return Algorithm(
+        partial(phases.init, method),
+        (begin, leapfrog, end),
+        Draws(hub=phases.drawn),
+        setup=(setup,),
+    )
+
+
+def _steps(hub: Any) -> Any:
+    return hub["trial"]["steps"]

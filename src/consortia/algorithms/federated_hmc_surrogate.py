@@ -1,0 +1,119 @@
+"""Federated HMC with the force of a Gaussian surrogate: the value behind ``force="surrogate"``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consortia import checks
+from consortia.algorithms import federated_hmc_surrogate_fit as fit
+from consortia.algorithms import federated_hmc_surrogate_phases as phases
+from consortia.base import Algorithm, Cost, Draws, Mean, Phase, Sum
+from consortia.errors import InputError
+from consortia.target import Target
+
+LOWEST_RATE = 0.1
+"""With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
+
+
+class SurrogateHMC(fit.SurrogateSettings):
+    """The parameters of `federated_hmc` with ``force="surrogate"``; compares by value."""
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a surrogate for another number of parameters."""
+        if self.surrogate is not None and self.surrogate.dimension != dimension:
+            raise InputError(
+                f"surrogate is for {self.surrogate.dimension} parameters, the model has "
+                f"{dimension}."
+            )
+
+    def check_warmup(self, warmup: int) -> None:
+        """Any warm-up will do; without one the surrogate stays as it was given or fitted."""
+
+    def check_fitted(self, fitted: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse a fit without a mode, or that is not positive definite there.
+
+        Args:
+            fitted: what the fit phases left at all sites, node axis first.
+            names: of the sites.
+
+        Raises:
+            InputError: the Laplace approximation does not exist.
+        """
+        if self.surrogate is not None:
+            return ()
+        found = {name: np.asarray(value)[0] for name, value in fitted[1].items()}
+        precision = found["precision"]
+        if not np.all(np.isfinite(precision)) or np.linalg.eigvalsh(precision)[0] <= 0:
+            raise InputError(
+                "force='surrogate': the log-density has no positive definite curvature where the "
+                f"search for its mode ended after {fit.NEWTON_STEPS} steps. Give init nearer to "
+                "the mode, a surrogate=consortia.surrogates.Gaussian(mean, covariance) of the "
+                "posterior, or use force='exact'."
+            )
+        if not found["decrement"] < 1:
+            raise InputError(
+                f"force='surrogate': the search for the mode ended {found['decrement']:.3g} "
+                "squared standard deviations from it. Give init nearer to the mode, or a "
+                "surrogate=consortia.surrogates.Gaussian(mean, covariance)."
+            )
+        return ()
+
+    def check_learned(self, hub: Any) -> str | None:
+        """Why a run should not go on after its warm-up, with advice; None when it should."""
+        rate = float(np.min(np.asarray(hub["last_rate"])))
+        if rate >= LOWEST_RATE:
+            return None
+        return (
+            f"the surrogate is too far from the posterior: {100 * rate:.2g} % of the proposals "
+            "were accepted at the end of the warm-up. Give a longer warm-up or a shorter turn "
+            "(turn=0.7, proposals_per_round=1), or use force='exact'."
+        )
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """w_c = n_c/n; the draws do not depend on them."""
+        return sizes / sizes.sum()
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_c = w_c."""
+        return self.weights(sizes)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """No gradients; K potentials a site, each counted as one."""
+        return Cost(self.proposals * len(sizes), self.proposals * int(sizes.sum()))
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """None: all draws count alike."""
+        return None
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values."""
+        return checks.plain_parameters(self)
+
+    def build(self, target: Target) -> Algorithm:
+        """Fit the Laplace approximation unless one is given; then propose, evaluate, decide."""
+        evaluate = partial(phases.evaluate, target)
+        propose = Phase(
+            None,
+            hub=partial(phases.propose, self),
+            shared=partial(phases.proposal_numbers, self, target),
+        )
+        answer = Phase(
+            evaluate,
+            Sum(),
+            hub=partial(phases.decide, self),
+            shared=partial(phases.decision_numbers, self),
+        )
+        newton = Phase(partial(fit.look, target), Sum(), hub=fit.search)
+        adopt = Phase(fit.recall, Mean(), hub=partial(fit.adopt, self))
+        if self.surrogate is not None:
+            adopt = Phase(None, hub=partial(fit.given, self))
+        return Algorithm(
+            partial(fit.init, self),
+            (propose, answer),
+            Draws(hub=phases.drawn, per_iteration=self.proposals),
+            fit=() if self.surrogate is not None else (newton,) * fit.NEWTON_STEPS,
+            setup=(adopt, Phase(evaluate, Sum(), hub=fit.start)),
+        )

@@ -1,0 +1,195 @@
+"""How the server of federated HMC comes by a Gaussian surrogate of the posterior, and starts there.
+
+The Laplace approximation: damped Newton steps on the summed log-density, each with one message
+(U_c, ∇U_c, ∇²U_c) a site, before the first iteration. Or the user's own Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.base import Site
+from consortia.dynamics import metropolis
+from consortia.surrogates import Gaussian
+from consortia.surrogates.curvature import hessian
+from consortia.target import Target
+
+Array = jax.Array
+
+NEWTON_STEPS = 10
+CONVERGED = 1e-2
+"""Newton decrement, in squared standard deviations, below which the mode counts as found."""
+
+
+@dataclass(frozen=True)
+class SurrogateSettings:
+    """The parameters of federated HMC with a surrogate's force.
+
+    Attributes:
+        surrogate: of the posterior; None to find it: the Laplace approximation at the mode.
+        widening: factor of the surrogate's standard deviations.
+    """
+
+    name: str
+    surrogate: Gaussian | None
+    proposals: int
+    turn: float
+    widening: float
+
+    @property
+    def independent(self) -> bool:
+        """Whether proposals do not depend on the state."""
+        return self.turn == math.pi / 2
+
+
+# --- fit: the Laplace approximation --------------------------------------------------------------
+
+
+def fit_init(position: Array) -> Any:
+    """The server's search for the mode: the best point so far and the damping."""
+    d, zero = position.size, jnp.zeros((), position.dtype)
+    best = {
+        "position": position,
+        "potential": metropolis.Potential(zero + jnp.inf, zero),
+        "gradient": jnp.zeros_like(position),
+        "precision": jnp.eye(d, dtype=position.dtype),
+    }
+    return {"best": best, "damping": zero, "decrement": zero + jnp.inf}
+
+
+def look(target: Target, noise: Any, shared: Any, state: Any, inbox: Any, site: Site) -> Any:
+    """The message is U_c, ∇U_c and ∇²U_c at the server's point."""
+    position = inbox["look"]
+    rows, mask = site.all()
+    potential, gradient = metropolis.potential_and_gradient(target, position, site)
+
+    def function(theta: Array) -> Array:
+        return target.potential(theta, rows, mask, site)
+
+    return state, (potential, gradient, hessian(function, position, full=True)), {}
+
+
+def search(shared: Any, hub: Any, message: Any) -> Any:
+    """A damped Newton step from the best point so far; the reply is where to look next."""
+    potential, gradient, precision = message
+    hub = dict(hub["fit"])
+    trial = {
+        "position": hub["next"],
+        "potential": potential,
+        "gradient": gradient,
+        "precision": precision,
+    }
+    fell = potential.above(hub["best"]["potential"])
+    better = (fell < 0) & jnp.all(jnp.isfinite(precision)) & jnp.all(jnp.isfinite(gradient))
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, hub["best"])
+    scale = jnp.max(jnp.abs(jnp.diag(best["precision"])))
+    damping = jnp.where(better, hub["damping"] / 10, jnp.maximum(10 * hub["damping"], scale / 100))
+    identity = jnp.eye(gradient.size, dtype=gradient.dtype)
+    step = jnp.linalg.solve(best["precision"] + damping * identity, best["gradient"])
+    newton = jnp.linalg.solve(best["precision"], best["gradient"])
+    decrement = jnp.sum(newton * best["gradient"])
+    after = {"best": best, "damping": damping, "decrement": decrement}
+    after["next"] = best["position"] - step
+    found = {
+        "look": after["next"],
+        "mean": best["position"] - jnp.where(decrement < 1, newton, 0),
+        "precision": best["precision"],
+        "decrement": decrement,
+    }
+    return {"fit": after}, found, {}
+
+
+# --- setup and states ----------------------------------------------------------------------------
+
+
+def init(method: SurrogateSettings, position: Array) -> Any:
+    """The server's state; its surrogate is filled in by ``setup``."""
+    d, dtype = position.size, position.dtype
+    zero, vector = jnp.zeros((), dtype), jnp.zeros_like(position)
+    several = jnp.zeros((method.proposals, d), dtype)
+    search_state = fit_init(position) | {"next": position}
+    hub = {
+        "fit": search_state,
+        "here": {
+            "position": position,
+            "white": vector,
+            "potential": metropolis.Potential(zero, zero),
+        },
+        "proposals": {"positions": several, "white": several},
+        "draws": several,
+        "mean": vector,
+        "root": jnp.eye(d, dtype=dtype),
+        "moments": no_moments(vector, metropolis.Potential(zero, zero)),
+        "rejections": jnp.zeros((), jnp.int32),
+        "last_rate": zero + 1,
+        "rate": zero,
+        "rounds": zero,
+    }
+    inbox = {
+        "look": position,
+        "mean": position,
+        "precision": jnp.eye(d, dtype=dtype),
+        "decrement": zero,
+    }
+    return (), hub, inbox
+
+
+def no_moments(like: Array, reference: metropolis.Potential) -> dict[str, Any]:
+    """Weighted moments of white coordinates, before the first; weights are relative to U there."""
+    zero = jnp.zeros((), like.dtype)
+    return {
+        "reference": reference,
+        "top": zero - jnp.inf,
+        "total": zero,
+        "squares": zero,
+        "first": like,
+        "second": jnp.zeros((like.size, like.size), like.dtype),
+    }
+
+
+def recall(noise: Any, shared: Any, state: Any, inbox: Any, site: Site) -> Any:
+    """The message is the surrogate that the fit has left here, the same at every site."""
+    _, found = site.fitted
+    return state, (found["mean"], found["precision"]), {}
+
+
+def adopt(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
+    """Takes the surrogate over, and starts the chain at its mean."""
+    mean, precision = message
+    # Λ = LLᵀ, so that S = L⁻ᵀ has SSᵀ = Λ⁻¹.
+    lower = jnp.linalg.cholesky((precision + precision.T) / 2)
+    identity = jnp.eye(mean.size, dtype=mean.dtype)
+    root = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
+    return _started(hub, mean, method.widening * root)
+
+
+def given(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
+    """Takes over the user's own surrogate."""
+    gaussian = method.surrogate
+    assert gaussian is not None
+    precision = gaussian.precision
+    precision = np.diag(precision) if precision.ndim == 1 else precision
+    root = np.linalg.inv(np.linalg.cholesky(precision)).T
+    dtype = hub["mean"].dtype
+    scaled = jnp.asarray(method.widening * root, dtype)
+    return _started(hub, jnp.asarray(gaussian.mean, dtype), scaled)
+
+
+def _started(hub: Any, mean: Array, root: Array) -> Any:
+    here = hub["here"] | {"position": mean, "white": jnp.zeros_like(mean)}
+    kept = {name: value for name, value in hub.items() if name != "fit"}
+    return kept | {"mean": mean, "root": root, "here": here}, mean[None], {}
+
+
+def start(shared: Any, hub: Any, message: Any) -> Any:
+    """Keeps U at the start."""
+    potential = jax.tree.map(lambda leaf: leaf[0], message)
+    here = hub["here"] | {"potential": potential}
+    hub = hub | {"here": here, "moments": no_moments(hub["mean"], potential)}
+    return hub, hub["proposals"]["positions"], {}

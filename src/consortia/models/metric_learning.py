@@ -1,0 +1,143 @@
+"""Bayesian metric learning: which directions tell similar pairs from dissimilar ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+from consortia.model import Model
+from consortia.models._shared import (
+    Array,
+    PyTree,
+    as_features,
+    at_least,
+    log_normal_density,
+    positive,
+    wrong_batch,
+    wrong_labels,
+    zeros,
+)
+
+
+def metric_learning(
+    directions: int,
+    *,
+    prior_scale: float = 1.0,
+    threshold_scale: float | None = None,
+) -> Model:
+    r"""Bayesian learning of a distance from pairs that are similar or not.
+
+    .. math::
+        P(y_{ij} = 1) = \frac{1}{1 + \exp(\|x_i - x_j\|_A^2 - \mu)}, \quad
+        \|x_i - x_j\|_A^2 = \sum_k \gamma_k \bigl(v_k^\top(x_i - x_j)\bigr)^2, \quad
+        \gamma_k \sim N(0, s^2), \ \mu \sim N(0, s_\mu^2)
+
+    with fixed directions :math:`v_k` and :math:`A = \sum_k \gamma_k v_k v_k^\top`, which the prior
+    does not force to be positive definite, as published. It is a logistic regression in
+    :math:`(\gamma, \mu)` with the features :math:`(-(v_k^\top \Delta x)^2, 1)`.
+
+    Densities are normalised and at full scale. The parameters are a dict of
+
+    - ``scales``: γ, (directions,), in units of 1 / distance²;
+    - ``threshold``: μ, a scalar.
+
+    A batch is ``dict(x=(rows, directions), y=(rows,))``: the squares that `squared_projections`
+    gives, one row a pair, and 1 for similar pairs, 0 for dissimilar ones. `consortia.predict` gives
+    the probabilities of 0 and 1, (rows, 2).
+
+    Args:
+        directions: K, number of directions.
+        prior_scale: s.
+        threshold_scale: s_μ; ``prior_scale`` by default.
+
+    Returns:
+        The model, starting at zero everywhere.
+
+    Raises:
+        InputError: a scale that is not a finite number > 0, ``directions`` < 1.
+
+    Example:
+        >>> model = metric_learning(5)
+        >>> {name: value.shape for name, value in model.init.items()}
+        {'scales': (5,), 'threshold': ()}
+
+    Source: Yang, Jin, Sukthankar, "Bayesian active distance metric learning" (2007), as in El
+    Mekkaoui, Mesquita, Blomstedt, Kaski (2021), section 5.2, whose dissimilar label "zero" must be
+    −1 for the printed density.
+    """
+    count = at_least(directions, 1, "directions")
+    scale = positive(prior_scale, "prior_scale")
+    offset_scale = (
+        scale if threshold_scale is None else positive(threshold_scale, "threshold_scale")
+    )
+    init: dict[str, Any] = {"scales": zeros(count), "threshold": zeros()}
+
+    def log_odds(params: PyTree, batch: PyTree) -> Array:
+        scales = params["scales"]
+        return params["threshold"] - as_features(batch["x"], scales) @ scales
+
+    def log_prior(params: PyTree) -> Array:
+        return jnp.sum(log_normal_density(params["scales"], scale)) + log_normal_density(
+            params["threshold"], offset_scale
+        )
+
+    def log_likelihood(params: PyTree, batch: PyTree) -> Array:
+        t = log_odds(params, batch)
+        sign = 2.0 * as_features(batch["y"], t) - 1.0
+        return jax.nn.log_sigmoid(sign * t)
+
+    def predict(params: PyTree, batch: PyTree) -> Array:
+        t = log_odds(params, batch)
+        return jnp.stack([jax.nn.sigmoid(-t), jax.nn.sigmoid(t)], axis=-1)
+
+    def check(batch: PyTree) -> str | None:
+        wrong = wrong_batch(batch, count) or wrong_labels(batch["y"], 2)
+        if wrong is None and np.any(np.asarray(batch["x"]) < 0):
+            return "x holds a negative number: give squares, as squared_projections does"
+        return wrong
+
+    return Model(log_prior, log_likelihood, init, predict=predict, check=check)
+
+
+def leading_directions(rows: Any, count: int) -> np.ndarray:
+    """The directions v_k: the ``count`` leading right singular vectors of X, (count, features).
+
+    Args:
+        rows: X, (rows, features), as it is: neither centred nor scaled here.
+        count: K, at most the smaller side of X.
+
+    Raises:
+        InputError: X is not a matrix, or has fewer directions.
+    """
+    matrix = np.asarray(rows, np.float64)
+    count = at_least(count, 1, "count")
+    if matrix.ndim != 2 or count > min(matrix.shape):
+        raise InputError(
+            f"rows has shape {matrix.shape}: give (rows, features), with at least {count} of each."
+        )
+    values, vectors = np.linalg.eigh(matrix.T @ matrix)
+    return vectors[:, np.argsort(values)[::-1][:count]].T
+
+
+def squared_projections(first: Any, second: Any, directions: Any) -> np.ndarray:
+    """(v_k'(x_i − x_j))² of pairs, (pairs, directions).
+
+    Args:
+        first: x_i, (pairs, features).
+        second: x_j, (pairs, features).
+        directions: v_k, (directions, features).
+
+    Raises:
+        InputError: shapes that do not fit.
+    """
+    left, right, axes = (np.asarray(value, np.float64) for value in (first, second, directions))
+    if left.ndim != 2 or left.shape != right.shape or axes.shape[1:] != left.shape[1:]:
+        raise InputError(
+            f"first {left.shape}, second {right.shape} and directions {axes.shape}: give "
+            "(pairs, features) twice and (directions, features)."
+        )
+    return ((left - right) @ axes.T) ** 2
