@@ -64,6 +64,7 @@ class Fitted:
 
     Attributes:
         own: the natural parameters of each site.
+        converged: whether each site could compute them.
         fitted: state and inbox with the site axis in front, as an engine holds them.
         weights: f_s.
     """
@@ -102,6 +103,7 @@ class Fitted:
         begin = jnp.asarray(start, float)
         states, total = self._run(first, [()] * len(sites), begin, sites)
         self.own = [state.natural for state in states]
+        self.converged = np.array([state.converged for state in states])
         if not examine:
             return
         states, factors = self._run(second, states, total, sites)
@@ -304,7 +306,7 @@ def test_the_ridge_makes_a_separable_site_and_one_of_few_rows_proper():
     shards = [{"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, {"x": x[:2], "y": np.array([0, 1])}]
     model = consortia.models.logistic_regression(3)
     fitted = Fitted(model, shards, Recipe("laplace", ridge=0.01), np.zeros(3))
-    assert np.all(np.asarray(fitted.fitted[0].converged))
+    assert np.all(fitted.converged)
     for natural in fitted.own:
         assert np.linalg.eigvalsh(np.asarray(natural.precision))[0] >= 0.01 - 1e-12
 

@@ -74,6 +74,27 @@ def numbers_of(position, stream, rounds, seed=0):
     return np.asarray(drawn)
 
 
+def pooled_potential(sites, model):
+    rows = jax.tree.map(jnp.asarray, sites.pooled())
+
+    def potential(theta):
+        parameters = {"coefficients": theta}
+        return -jnp.sum(model.log_likelihood(parameters, rows)) - model.log_prior(parameters)
+
+    return potential
+
+
+def near_the_posterior(sites, model):
+    """A mean and a covariance that are somewhat off."""
+    potential = pooled_potential(sites, model)
+    gradient, hessian = jax.jit(jax.grad(potential)), jax.jit(jax.hessian(potential))
+    theta = np.zeros(FEATURES)
+    for _ in range(8):
+        theta = theta - np.linalg.solve(hessian(theta), gradient(theta))
+    covariance = np.linalg.inv(hessian(theta))
+    return theta + 0.3 * np.sqrt(np.diag(covariance)), 1.2 * covariance
+
+
 # --- identities ----------------------------------------------------------------------------------
 
 
@@ -83,7 +104,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
     sites, logistic, proposals, turn
 ):
     rounds = 60
-    mean, covariance = np.array([0.3, -0.2, 0.5]), np.diag([0.2, 0.3, 0.25]) + 0.05
+    mean, covariance = near_the_posterior(sites, logistic)
     method = federated_hmc(
         force="surrogate", surrogate=surrogates.Gaussian(mean, covariance), turn=turn,
         proposals_per_round=proposals, widening=1.1,
@@ -91,13 +112,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
     tree = consortia.sample(logistic, sites, method, rounds=rounds, progress=False)
     assert draws(tree).shape == (1, rounds * proposals, FEATURES)
 
-    rows = jax.tree.map(jnp.asarray, sites.pooled())
-    potential = jax.jit(
-        lambda theta: (
-            -jnp.sum(logistic.log_likelihood({"coefficients": theta}, rows))
-            - logistic.log_prior({"coefficients": theta})
-        )
-    )
+    potential = jax.jit(pooled_potential(sites, logistic))
     wide = 1.21 * covariance
     precision, angle = np.linalg.inv(wide), math.pi / 2 if turn is None else turn
     # The root that the server uses: L⁻ᵀ of the precision's Cholesky factor L.
