@@ -89,8 +89,7 @@ def decentralized_hmc(
             column), or an argument does not belong to the variant.
 
     Example:
-        >>> import consortia
-        >>> consortia.decentralized_hmc(0.02, "ring").variant
+        >>> decentralized_hmc(0.02, "ring").variant
         'corrected'
 
     Source: Kungurtsev, Cobb, Javidi, Jalaian, "Decentralized Bayesian learning with
@@ -179,8 +178,7 @@ def decentralized_ula(
         InputError: an argument is out of its range, or W is not doubly stochastic.
 
     Example:
-        >>> import consortia
-        >>> consortia.decentralized_ula(1e-4, "ring").noise
+        >>> decentralized_ula(1e-4, "ring").noise
         'corrected'
 
     Source: Parayil, Bai, George, Gurram, "Decentralized Langevin dynamics for Bayesian learning"

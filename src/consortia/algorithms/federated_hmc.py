@@ -98,8 +98,7 @@ def federated_hmc(
         InputError: an argument is out of its range.
 
     Example:
-        >>> import consortia
-        >>> consortia.federated_hmc(step_size=0.1, leapfrog_steps=8).leapfrog_steps
+        >>> federated_hmc(step_size=0.1, leapfrog_steps=8).leapfrog_steps
         8
 
     Source: Duane, Kennedy, Pendleton, Roweth (1987); Neal, "MCMC using Hamiltonian dynamics"

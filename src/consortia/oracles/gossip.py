@@ -66,7 +66,7 @@ def de_sgld_law(
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
         >>> moments = de_sgld_law(agents, "complete", step_size=0.01).stationary
         >>> print(round(float(moments.w2_average), 4), moments.w2_agents.round(4))
-        0.0104 [0.0216 0.0172]
+        0.0152 [0.048  0.0172]
     """
     eta = number(step_size, "step_size", strict=True)
     heat = number(temperature, "temperature")

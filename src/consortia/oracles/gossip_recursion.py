@@ -76,7 +76,9 @@ class Modes(NamedTuple):
             inverse = np.linalg.inv(vectors)
         except np.linalg.LinAlgError:
             return cls(values, recursion.entry, vectors[:size], False)
-        condition = np.linalg.norm(vectors) * np.linalg.norm(inverse)
+        # A matrix without a basis of eigenvectors may have an inverse of 1e200 here: not accurate.
+        with np.errstate(over="ignore"):
+            condition = np.linalg.norm(vectors) * np.linalg.norm(inverse)
         accurate = bool(condition < _WORST_CONDITION)
         return cls(values, inverse @ recursion.entry, vectors[:size], accurate)
 
