@@ -94,12 +94,15 @@ class Mailbox:
         servers: servers, each an independent chain.
         max_staleness: a gradient older than this many updates is dropped; None keeps all.
         latency: how long a task takes, a value of `consortia.latency`.
+        shares: the workers' weights as they see them in `Site`, when each holds a site of its own;
+            their shares of the accepted updates when None.
     """
 
     workers: int
     servers: int = 1
     max_staleness: int | None = None
     latency: Any = None
+    shares: tuple[float, ...] | None = None
 
 
 Exchange = Mean | Sum | Mix | Route | Mailbox
@@ -186,6 +189,11 @@ class Phase(NamedTuple):
     shared: Callable[[numbers.Numbers], PyTree] = no_numbers
     repeat: int = 1
     repeats: Callable[[PyTree], Array] | None = None
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it may run more or fewer times than once; it has no infos then."""
+        return self.repeat > 1 or self.repeats is not None
 
 
 class Draws(NamedTuple):

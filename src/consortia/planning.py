@@ -109,7 +109,7 @@ def record_of(
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
-    }
+    } | (run.arrivals.record() if run.arrivals is not None else {})
 
 
 def cost_of(plan: Plan, method: Method, sites: Sites, chains: int, done: int) -> dict[str, Any]:

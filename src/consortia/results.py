@@ -42,7 +42,7 @@ class Records:
         """The filled slots of the engine's buffers."""
 
         def host(array: Any, nodes: bool) -> np.ndarray:
-            array = np.asarray(array)[:filled]
+            array = np.array(np.asarray(array)[:filled])  # a view would keep the whole buffer
             if chains == 1:
                 array = np.expand_dims(array, 2 if nodes else 1)
             if nodes:  # (draws, sites, chains, ...) to (chains, draws, sites, ...)

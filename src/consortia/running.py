@@ -95,10 +95,12 @@ class RunLoop:
     def _chunk(self) -> None:
         """Rounds until the buffers are full, time is up, or the stopping rule is to be judged."""
         thin = self._length.thin
-        draws = self._run.layout.slots
-        if self._stop is not None:
-            draws = min(draws, self._stop.every - self._recorder.kept % self._stop.every)
-        last = (self._recorder.kept + draws) * thin // self._run.draws_per_iteration
+        slots, each = self._run.layout.slots, self._run.draws_per_iteration
+        kept = self._recorder.kept
+        last = (kept + slots) * thin // each
+        if self._stop is not None:  # whole rounds, until the draws to judge are there
+            wanted = (kept // self._stop.every + 1) * self._stop.every
+            last = min(last, -(-wanted * thin // each))
         self._until(min(self._length.total, self._length.warmup + last), thin)
         self._flush(self.done)
 

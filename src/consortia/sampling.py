@@ -13,6 +13,7 @@ import numpy as np
 from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
+from consortia.engines.mailbox import servers_of
 from consortia.errors import InputError, NonFiniteError
 from consortia.model import Model
 from consortia.progress import progress_of
@@ -57,7 +58,7 @@ def sample(
         sites: the data, one shard per site.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw.
-        chains: independent chains. Sites are not chains.
+        chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
         warmup: iterations before the first recorded one.
@@ -91,10 +92,11 @@ def sample(
     if not hasattr(engine, "prepare"):
         raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
     validation.check_schedule(algorithm, length.total)
-    starts = validation.starting_parameters(model, init, seed, chains)
-    target = Target(model, starts[0])
+    target = Target(model, validation.starting_parameters(model, init, seed, 1)[0])
     variables = naming.variables(target.structure)
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
+    chains *= servers_of(algorithm.build(target))
+    starts = validation.starting_parameters(model, init, seed, chains)
     validation.check_data(model, sites)
     validation.check_density(target, sites)
     positions = jnp.stack([target.ravel(start) for start in starts])
@@ -104,7 +106,7 @@ def sample(
     run = engine.prepare(target, sites, algorithm, chains)
     validation.check_thinning(thin, rounds, run.draws_per_iteration)
     validation.check_start_values(run.start_values(positions), sites.names)
-    carry = run.start(seed, positions)
+    carry = run.start(seed, positions, rounds, warmup)
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
     if on_plan is not None:
         on_plan(plan)

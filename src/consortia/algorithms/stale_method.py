@@ -99,7 +99,9 @@ class StaleGradients(phases.Settings):
         """One phase: a gradient at a worker, `Mailbox`, a step at the server."""
         phase = Phase(
             partial(phases.gradient, self, target),
-            Mailbox(self.workers, self.servers, self.max_staleness, self.latency),
+            Mailbox(
+                self.workers, self.servers, self.max_staleness, self.latency, self.given_shares
+            ),
             hub=partial(phases.update, self),
             noise=partial(phases.noise, self, target),
             shared=partial(phases.shared, self, target),

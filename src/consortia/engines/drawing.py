@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from consortia import numbers
-from consortia.base import Phase, Route
-from consortia.engines.types import Layout
+from consortia.base import Mailbox, Phase, Route
+from consortia.engines.types import Events, Layout
 
 Array = jax.Array
 PyTree = Any
@@ -27,11 +27,27 @@ class PhaseKeys(NamedTuple):
 
     Attributes:
         shared: (chains, 2), of what all nodes and the hub have in common.
-        private: (nodes, chains, 2).
+        private: (nodes, chains, 2), of a `Mailbox` (workers, chains, 2).
     """
 
     shared: Array
     private: Array
+
+
+class Arrival(NamedTuple):
+    """Whose message each chain's server takes in one update; (chains,), scalars of one chain.
+
+    Attributes:
+        update: l, the updates before this one; int32 scalar.
+        worker: numbered within its server, int32.
+        staleness: τ; the message was computed at the reply to update l − τ − 1.
+        weight: of the worker's site.
+    """
+
+    update: Array
+    worker: Array
+    staleness: Array
+    weight: Array
 
 
 class Drawn(NamedTuple):
@@ -40,13 +56,15 @@ class Drawn(NamedTuple):
     Attributes:
         shared: chain axis first; a repetition axis in front of it when the phase repeats.
         noise: node and chain axes first, or a function of the node's index that draws them there;
-            of a `Route`, the visited node's, chain axis first.
-        visited: of a `Route`, the node that each chain visits, int32 (chains,) or scalar.
+            of a `Route` or `Mailbox`, that of the one node that acts, chain axis first.
+        visited: there, the site of that node, int32 (chains,) or scalar.
+        arrival: of a `Mailbox`, whose message arrives.
     """
 
     shared: PyTree
     noise: PyTree | Callable[[Array], PyTree]
     visited: Array | None = None
+    arrival: Arrival | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +84,12 @@ def stage_keys(
     phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout
 ) -> tuple[PhaseKeys, ...]:
     """The keys of a stage's phases, from the run's ``base`` key (2,)."""
-    nodes = jnp.arange(layout.nodes, dtype=jnp.uint32)
 
     def of_phase(position: int) -> PhaseKeys:
+        exchange = phases[position].exchange
+        count = exchange.workers if isinstance(exchange, Mailbox) else layout.nodes
+        nodes = jnp.arange(count, dtype=jnp.uint32)
+
         def of_chain(chain: Any) -> Array:
             return numbers.phase_key(base, chain, stage * 65536 + position)
 
@@ -86,9 +107,18 @@ def stage_keys(
 
 
 def phase_numbers(
-    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+    phase: Phase,
+    keys: PhaseKeys,
+    counter: Counter,
+    layout: Layout,
+    weights: Array,
+    events: Events | tuple[()] = (),
 ) -> Drawn:
     """All numbers of one phase in one round (every repetition of it)."""
+    if isinstance(phase.exchange, Mailbox):
+        if not isinstance(events, Events):
+            raise TypeError("a phase with a Mailbox needs a trace of events")
+        return _arrival_numbers(phase, phase.exchange, keys, counter, layout, events)
 
     def draw(repetition: Array | None) -> Drawn:
         here = Counter(counter.iteration, counter.warmup, repetition)
@@ -97,7 +127,7 @@ def phase_numbers(
         noise = jax.vmap(lambda key: _per_chain(phase.noise, key, here, layout))(keys.private)
         return Drawn(_per_chain(phase.shared, keys.shared, here, layout), noise)
 
-    if phase.repeat == 1:
+    if not phase.repeated:
         return draw(None)
     return jax.vmap(draw)(jnp.arange(phase.repeat, dtype=jnp.int32))
 
@@ -124,16 +154,67 @@ def _visit_numbers(
     return Drawn(own, _per_chain(phase.noise, key, counter, layout), visited)
 
 
+def _arrival_numbers(
+    phase: Phase,
+    mailbox: Mailbox,
+    keys: PhaseKeys,
+    counter: Counter,
+    layout: Layout,
+    events: Events,
+) -> Drawn:
+    """The numbers of the worker whose message arrives, by its task, and the server's, by update."""
+    alone = layout.chains == 1
+    servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
+    column = jnp.asarray(counter.iteration, jnp.int32) - events.first
+
+    def of_chains(values: Array) -> Array:
+        return values[0] if alone else jnp.repeat(values, layout.chains // mailbox.servers)
+
+    workers = events.worker[:, column]
+    worker, task, staleness, weight, server = (
+        of_chains(values)
+        for values in (
+            workers,
+            events.task[:, column],
+            events.staleness[:, column],
+            events.shares[servers, workers],
+            servers,
+        )
+    )
+
+    def shared(key: Array, server: Array) -> PyTree:
+        def declare(rng: numbers.Numbers) -> PyTree:
+            rng.server = server
+            return phase.shared(rng)
+
+        return numbers.declared(declare, key, counter.iteration, counter.warmup, None)
+
+    def noise(key: Array, task: Array) -> PyTree:
+        return numbers.declared(phase.noise, key, task, counter.warmup, None)
+
+    key = keys.private[(worker,) if alone else (worker, jnp.arange(layout.chains))]
+    if not alone:
+        shared, noise = jax.vmap(shared), jax.vmap(noise)
+    update = jnp.asarray(counter.iteration, jnp.int32)
+    return Drawn(
+        shared(keys.shared, server),
+        noise(key, task),
+        worker if layout.nodes > 1 else jnp.zeros_like(worker),
+        Arrival(update, worker, staleness, weight),
+    )
+
+
 def round_numbers(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
     counter: Counter,
     layout: Layout,
     weights: Array,
+    events: Events | tuple[()] = (),
 ) -> tuple[Drawn, ...]:
     """All numbers of one round."""
     return tuple(
-        phase_numbers(phase, own, counter, layout, weights)
+        phase_numbers(phase, own, counter, layout, weights, events)
         for phase, own in zip(phases, keys, strict=True)
     )
 
@@ -145,11 +226,12 @@ def block_numbers(
     warmup: Array,
     layout: Layout,
     weights: Array,
+    events: Events | tuple[()] = (),
 ) -> tuple[Drawn, ...]:
     """All numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
     def at(iteration: Array) -> tuple[Drawn, ...]:
-        return round_numbers(phases, keys, Counter(iteration, warmup), layout, weights)
+        return round_numbers(phases, keys, Counter(iteration, warmup), layout, weights, events)
 
     return jax.vmap(at)(first + jnp.arange(layout.block, dtype=jnp.int32))
 
@@ -161,13 +243,14 @@ def deferred_numbers(
     warmup: Array,
     layout: Layout,
     weights: Array,
+    events: Events | tuple[()] = (),
 ) -> tuple[Drawn, ...]:
     """The numbers of one round, private ones drawn only where and when their node runs."""
     counter = Counter(at, warmup)
 
     def drawn(phase: Phase, own: PhaseKeys) -> Drawn:
-        if phase.repeat > 1 or isinstance(phase.exchange, Route):
-            return phase_numbers(phase, own, counter, layout, weights)
+        if phase.repeated or isinstance(phase.exchange, Route | Mailbox):
+            return phase_numbers(phase, own, counter, layout, weights, events)
 
         def noise(node: Array) -> PyTree:
             return _per_chain(phase.noise, own.private[node], counter, layout)

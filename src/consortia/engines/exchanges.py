@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import graphs
-from consortia.base import Exchange, Mean, Mix, Phase, Route, Sum
+from consortia.base import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -21,17 +21,17 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
 
     Args:
         exchange: what crosses the network; None leaves the message empty.
-        outbox: pytree of arrays (nodes, ...); of a `Route` the visited node's own.
+        outbox: pytree of arrays (nodes, ...); of a `Route` or `Mailbox` that of the one node that
+            acts.
         weights: w_c, (nodes,).
 
     Returns:
-        The message without a node axis (`Mean`, `Sum`, `Route`), or what each node receives
-        (`Mix`).
+        The message without a node axis, or what each node receives (`Mix`).
     """
     match exchange:
         case None:
             return ()
-        case Route():
+        case Route() | Mailbox():
             return outbox
         case Mean():
             return jax.tree.map(lambda leaf: _product(weights, leaf), outbox)
@@ -45,10 +45,7 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
                 outbox = jax.tree.map(lambda leaf: mixed(mixing, leaf), outbox)
             return outbox
         case _:
-            raise InputError(
-                f"this engine cannot carry out a {type(exchange).__name__}: messages that arrive "
-                "one at a time are simulated from a trace of events, which it does not run."
-            )
+            raise InputError(f"this engine cannot carry out a {type(exchange).__name__}.")
 
 
 def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
@@ -156,14 +153,42 @@ def communication(
     """(rounds, bytes up, bytes down) of one exchange of one chain.
 
     A star sends every outbox up and every reply down; gossip sends each outbox along each edge of
-    the graph, and a travelling chain its outbox from one site to the next, counted as up only.
+    the graph, a travelling chain its outbox from one site to the next, counted as up only, and a
+    parameter server answers the one worker that it heard.
     """
     match exchange:
         case None:
             return 0, 0, 0
         case Route():
             return 1, outbox_bytes, 0
+        case Mailbox():
+            return 1, outbox_bytes, reply_bytes
         case Mix(matrix, times):
             return times, times * graphs.resolve_any(matrix, nodes).links * outbox_bytes, 0
         case _:
             return 1, nodes * outbox_bytes, nodes * reply_bytes
+
+
+def traffic(
+    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], nodes: int
+) -> tuple[int, int, int]:
+    """(communication rounds, bytes up, bytes down) of one iteration of all chains.
+
+    Args:
+        phases: of one iteration.
+        messages: shapes of the outboxes and of the reply of each of them.
+        nodes: number of sites.
+    """
+    rounds = up = down = 0
+    for phase, (outbox, reply) in zip(phases, messages, strict=True):
+        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else nodes
+        sizes = (_bytes(outbox) // senders, _bytes(reply))
+        here = communication(phase.exchange, *sizes, nodes)
+        rounds += phase.repeat * here[0]
+        up += phase.repeat * here[1]
+        down += phase.repeat * here[2]
+    return rounds, up, down
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -13,6 +13,7 @@ import numpy as np
 from consortia import numbers
 from consortia.base import Method
 from consortia.engines import drawing
+from consortia.engines import mailbox as mailboxes
 from consortia.engines.drawing import Counter, PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
@@ -61,7 +62,10 @@ class LocalEngine:
         self.block = block
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
-        """Places the data and finds or makes the program; compiles nothing yet."""
+        """Places the data and finds or makes the program; compiles nothing yet.
+
+        ``chains`` counts all of them, those of several servers too.
+        """
         sizes = np.asarray(sites.sizes, np.int64)
         arrays = _arrays(sites, method)
         layout = self._layout(target, sites, method, chains)
@@ -103,6 +107,7 @@ class LocalRun:
         program: the compiled functions, shared by equal runs.
         layout: how nodes, chains and rounds are batched.
         names: names of the sites.
+        arrivals: whose message arrives when, where messages arrive one at a time.
         draws_per_iteration: draws that one iteration yields.
     """
 
@@ -115,6 +120,7 @@ class LocalRun:
         self.sizes = sizes
         self._arrays = arrays
         self._keys: tuple[PhaseKeys, ...] | None = None
+        self.arrivals: mailboxes.Arrivals | None = None
         self.draws_per_iteration = program.algorithm.draws.per_iteration
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
@@ -124,19 +130,32 @@ class LocalRun:
         """
         return self.program.start_values(self._arrays, positions)
 
-    def start(self, seed: int, positions: Array) -> Carry:
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
         """The state before the first round; runs ``fit`` and ``setup``.
 
         Args:
             seed: seed of the run.
             positions: starting points, (chains, d).
+            rounds: rounds after the warm-up that may be asked for.
+            warmup: rounds before them.
+
+        Raises:
+            InputError: the events of a simulated parameter server would change the target.
         """
+        ring = 1
+        if self.program.mailbox is not None:
+            box = self.program.mailbox
+            self.arrivals = mailboxes.Arrivals(box, seed, warmup + rounds, warmup, self.names)
+            self._arrays = self._arrays._replace(events=self.arrivals.stretch(0)[0])
+            ring = mailboxes.ring_length(
+                self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
+            )
         base = numbers.base_key(seed)
         self._keys = self.program.keys(base)
         if self.program.algorithm.fit:
             fitted = self.program.fit(self._arrays, base, positions[0])
             self._arrays = self._arrays._replace(fitted=fitted)
-        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions)
+        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
         if self.program.algorithm.setup:
             carry = self.program.setup(self._arrays, base, carry)
         return carry
@@ -147,11 +166,30 @@ class LocalRun:
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
-        scalars = Window(*(np.int32(value) for value in window))
-        return self.program.advance(carry, buffers, self._arrays, self.keys, scalars)
+        first, finite = window.first, None
+        while True:
+            stop = min(window.stop, self._within_reach(first))
+            here = window._replace(first=first, stop=stop)
+            scalars = Window(*(np.int32(value) for value in here))
+            carry, buffers, now = self.program.advance(
+                carry, buffers, self._arrays, self.keys, scalars
+            )
+            finite = now if finite is None else finite & now
+            if stop == window.stop:
+                return carry, buffers, finite
+            first = stop
+
+    def _within_reach(self, round: int) -> int:
+        """Places the events around a round; the first round beyond them."""
+        if self.arrivals is None:
+            return round + 2**31
+        events, beyond = self.arrivals.stretch(round)
+        self._arrays = self._arrays._replace(events=events)
+        return beyond
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """The first site whose message of round ``at`` is not finite in this chain."""
+        self._within_reach(at)
         flags = self.program.outboxes_finite(
             carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
         )
@@ -208,13 +246,15 @@ def _structure_key(target: Target) -> Any:
 
 def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
     """Bytes of all random numbers of one round."""
-    phases = method.build(target).phases
+    algorithm = method.build(target)
+    phases, box = algorithm.phases, mailboxes.mailbox_of(algorithm)
+    events = () if box is None else mailboxes.no_events(box)
 
     def draw(base: Array) -> Any:
         keys = drawing.stage_keys(phases, drawing.ROUND, base, layout)
         counter = Counter(jnp.int32(0), jnp.int32(0))
         weights = jnp.ones(layout.nodes)
-        return drawing.round_numbers(phases, keys, counter, layout, weights)
+        return drawing.round_numbers(phases, keys, counter, layout, weights, events)
 
     shapes = jax.eval_shape(draw, numbers.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Algorithm, Phase, Route, Site
-from consortia.engines import drawing, exchanges, slots
+from consortia.base import Algorithm, Phase, Site
+from consortia.engines import drawing, exchanges, mailbox, slots
 from consortia.engines.drawing import Counter, Drawn, PhaseKeys
 from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines.types import Buffers, Carry, Layout, Ring, SiteArrays, Window
 
 Array = jax.Array
 PyTree = Any
@@ -36,9 +36,10 @@ class Program:
         self.algorithm = algorithm
         self.layout = layout
         self.start_values = jax.jit(start_values)
+        self.mailbox = mailbox.mailbox_of(algorithm)
         self._inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
         self._shapes: Yield | None = None
-        self.start = jax.jit(self._start)
+        self.start = jax.jit(self._start, static_argnums=1)
         self.fit = jax.jit(self._fit)
         self.setup = jax.jit(self._setup)
         self.advance = jax.jit(self._advance, donate_argnums=(1,))
@@ -52,9 +53,16 @@ class Program:
         """Keys of the phases of every iteration, from the run's base key (2,)."""
         return drawing.stage_keys(self.algorithm.phases, drawing.ROUND, base, self.layout)
 
-    def _start(self, positions: Array) -> Carry:
-        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain."""
+    def _start(self, positions: Array, ring: int = 1) -> Carry:
+        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
+
+        ``ring`` is the number of past replies that a `Mailbox` keeps.
+        """
         node, hub, inbox = self._over_chains(self.algorithm.init)(positions)
+        if self.mailbox is not None:
+            return Carry(
+                _copies(node, self.mailbox.workers), hub, Ring(_copies(inbox, ring), inbox)
+            )
         if self._inbox_per_node and not self.algorithm.setup:
             inbox = self._everywhere(inbox)
         return Carry(self._everywhere(node), hub, inbox)
@@ -89,7 +97,10 @@ class Program:
         keys = drawing.stage_keys(phases, stage, base, layout)
         numbers = drawing.round_numbers(phases, keys, Counter(0, 0), layout, sites.weights)
         for phase, drawn in zip(phases, numbers, strict=True):
-            carry, _, _, _ = self._phase(phase, drawn, carry, sites, per_node, layout.chains)
+            if phase.repeated:
+                carry = self._repeated(phase, drawn, carry, sites, per_node, layout.chains)
+            else:
+                carry, _, _, _ = self._phase(phase, drawn, carry, sites, per_node, layout.chains)
             per_node = exchanges.reply_per_node(phase, per_node)
         return carry, per_node
 
@@ -109,11 +120,11 @@ class Program:
             start = index * block
             if block == 1:
                 numbers = drawing.deferred_numbers(
-                    phases, keys, start, window.warmup, self.layout, sites.weights
+                    phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
                 )
                 return one_round(numbers, start, state)
             numbers = drawing.block_numbers(
-                phases, keys, start, window.warmup, self.layout, sites.weights
+                phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
             )
 
             def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
@@ -137,7 +148,7 @@ class Program:
         numbers = self._round_numbers(keys, Counter(at, warmup), sites)
         per_node, result = self._inbox_per_node, []
         for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if phase.repeat == 1:
+            if not phase.repeated:
                 carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
                 result.append(self._finite(outbox, drawn.visited))
             else:
@@ -155,7 +166,7 @@ class Program:
         hub_info: dict[str, Array] = {}
         per_node = self._inbox_per_node
         for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if phase.repeat == 1:
+            if not phase.repeated:
                 carry, node, hub, _ = self._phase(phase, drawn, carry, sites, per_node)
                 node_info |= node
                 hub_info |= hub
@@ -176,7 +187,7 @@ class Program:
         """The carry after the phase, the infos of nodes and hub, and the outboxes."""
         chains = self.layout.chains if chains is None else chains
         node_state, outbox, node_info = carry.node, (), {}
-        if isinstance(phase.exchange, Route):
+        if drawn.visited is not None:
             node_state, outbox, node_info = self._visit(phase, drawn, carry, sites)
         elif phase.local is not None:
             local = self._over_chains(phase.local, (0, 0, 0, 0, None), chains)
@@ -185,6 +196,8 @@ class Program:
         if phase.hub is not None:
             hub = self._over_chains(phase.hub, 0, chains)
             hub_state, reply, hub_info = hub(drawn.shared, carry.hub, message)
+            if drawn.arrival is not None:
+                reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
             return Carry(node_state, hub_state, reply), dict(node_info), dict(hub_info), outbox
         reply = message
         if phase.exchange is None:
@@ -220,7 +233,10 @@ class Program:
             carry.node,
             carry.inbox if per_node else (),
             () if mapped else sites.data,
-            *sites[1:],
+            sites.sizes,
+            sites.weights,
+            sites.prior_shares,
+            sites.fitted,
         )
         nodes = jnp.arange(self.layout.nodes, dtype=jnp.int32)
         if mapped:
@@ -228,33 +244,52 @@ class Program:
         return jax.vmap(at_node)(nodes, own)
 
     def _visit(self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays) -> Any:
-        """``local`` of each chain at the one node that it visits; infos have no node axis."""
-        if phase.local is None or drawn.visited is None:
-            raise TypeError("a phase with a Route needs a local function")
-        local, visited = phase.local, drawn.visited
-        index = (visited,) if self.layout.chains == 1 else (visited, jnp.arange(visited.size))
+        """``local`` of each chain at the one node that acts; infos have no node axis.
 
-        def at_chain(noise: Any, shared: Any, state: Any, inbox: Any, node: Array) -> Any:
-            own: SiteArrays = jax.tree.map(lambda leaf: leaf[node], sites._replace(data=()))
-            site = Site(sites.data, own.sizes, own.weights, own.prior_shares, own.fitted, node)
+        Of a `Mailbox` it is a worker: what is common to the server's update is not known to it.
+        """
+        if phase.local is None or drawn.visited is None:
+            raise TypeError("a phase with a Route or a Mailbox needs a local function")
+        local, visited, arrival = phase.local, drawn.visited, drawn.arrival
+        inbox, shared, place = carry.inbox, drawn.shared, visited
+        weight = sites.weights[visited]
+        if arrival is not None:
+            inbox = mailbox.held(carry.inbox, arrival)
+            shared, place, weight = (), arrival.worker, arrival.weight
+        index = (place,) if self.layout.chains == 1 else (place, jnp.arange(place.size))
+
+        def at_chain(
+            noise: Any, shared: Any, state: Any, inbox: Any, node: Array, weight: Array
+        ) -> Any:
+            size, share = sites.sizes[node], sites.prior_shares[node]
+            fitted = jax.tree.map(lambda leaf: leaf[node], sites.fitted)
+            site = Site(sites.data, size, weight, share, fitted, node)
             return local(noise, shared, state, inbox, site)
 
         here = jax.tree.map(lambda leaf: leaf[index], carry.node)
         state, outbox, _ = self._over_chains(at_chain)(
-            drawn.noise, drawn.shared, here, carry.inbox, visited
+            drawn.noise, shared, here, inbox, visited, weight
         )
         after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), carry.node, state)
         return after, outbox, {}
 
     def _repeated(
-        self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays, per_node: bool
+        self,
+        phase: Phase,
+        drawn: Drawn,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
     ) -> Carry:
         """A phase that runs several times in a row, in some chains fewer times than in others."""
-        count = None if phase.repeats is None else self._over_chains(phase.repeats)(carry.hub)
+        count = None
+        if phase.repeats is not None:
+            count = self._over_chains(phase.repeats, 0, chains)(carry.hub)
 
         def once(repetition: Array, carry: Carry) -> Carry:
             here = jax.tree.map(lambda leaf: leaf[repetition], drawn)
-            new, _, _, _ = self._phase(phase, here, carry, sites, per_node)
+            new, _, _, _ = self._phase(phase, here, carry, sites, per_node, chains)
             if count is None:
                 return new
             runs = repetition < count
@@ -277,7 +312,7 @@ class Program:
         """What the iteration that ended in ``carry`` yields."""
         draws = self.algorithm.draws
         if draws.hub is not None:
-            draw = self._over_chains(draws.hub)(carry.hub, carry.inbox)
+            draw = self._over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
             return Yield(draw, None, node_info, hub_info)
         if draws.node is None:
             raise TypeError("Draws needs one of hub and node")
@@ -310,23 +345,15 @@ class Program:
             numbers = self._round_numbers(keys, Counter(0, 0), sites)
             per_node, result = self._inbox_per_node, []
             for phase, drawn in zip(phases, numbers, strict=True):
-                if phase.repeat > 1:
+                if phase.repeated:
                     drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
                 carry, _, _, outbox = self._phase(phase, drawn, carry, sites, per_node)
                 per_node = exchanges.reply_per_node(phase, per_node)
-                result.append((outbox, carry.inbox))
+                result.append((outbox, mailbox.latest(carry.inbox)))
             return result
 
-        rounds = up = down = 0
         shapes = jax.eval_shape(messages, carry, sites, keys)
-        for phase, (outbox, reply) in zip(self.algorithm.phases, shapes, strict=True):
-            senders = 1 if isinstance(phase.exchange, Route) else self.layout.nodes
-            sizes = (_bytes(outbox) // senders, _bytes(reply))
-            here = exchanges.communication(phase.exchange, *sizes, self.layout.nodes)
-            rounds += phase.repeat * here[0]
-            up += phase.repeat * here[1]
-            down += phase.repeat * here[2]
-        return rounds, up, down
+        return exchanges.traffic(self.algorithm.phases, shapes, self.layout.nodes)
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -337,17 +364,16 @@ class Program:
         return function if chains == 1 else jax.vmap(function, in_axes=axes)
 
     def _everywhere(self, tree: PyTree) -> PyTree:
-        nodes = self.layout.nodes
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (nodes, *leaf.shape)), tree)
+        return _copies(tree, self.layout.nodes)
 
     def _round_numbers(self, keys: Keys, counter: Counter, sites: SiteArrays) -> tuple[Drawn, ...]:
         """The numbers of one round."""
         return drawing.round_numbers(
-            self.algorithm.phases, keys, counter, self.layout, sites.weights
+            self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
         )
 
     def _finite(self, outbox: PyTree, visited: Array | None) -> Array:
-        """(nodes, chains); of a `Route` the nodes that are not visited count as finite."""
+        """(nodes, chains); where one node acts at a time the others count as finite."""
         nodes, chains = self.layout.nodes, self.layout.chains
         shape = (nodes, chains) if visited is None else (chains,)
         result = jnp.ones(shape, bool)
@@ -358,8 +384,8 @@ class Program:
         return jnp.ones((nodes, chains), bool).at[visited, jnp.arange(chains)].set(result)
 
 
-def _bytes(tree: PyTree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def _copies(tree: PyTree, count: int) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), tree)
 
 
 def _at_axis(flag: Array, axis: int, like: Array) -> Array:

@@ -11,14 +11,49 @@ Array = jax.Array
 PyTree = Any
 
 
+class Events(NamedTuple):
+    """A stretch of the trace of a `consortia.base.Mailbox`: whose gradient each update takes.
+
+    Attributes:
+        first: the update of the first column, int32 scalar.
+        worker: (servers, updates), int32, as are the next two.
+        task: number of the worker's task.
+        staleness: updates of the server since the worker fetched its parameters.
+        shares: weight of each worker's site, (servers, workers).
+    """
+
+    first: Any
+    worker: Any
+    task: Any
+    staleness: Any
+    shares: Any
+
+
+class Ring(NamedTuple):
+    """The inbox of a `consortia.base.Mailbox`: past replies, of which a worker may hold any.
+
+    Attributes:
+        replies: pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo
+            the length.
+        last: the latest of them.
+    """
+
+    replies: PyTree
+    last: PyTree
+
+
 class SiteArrays(NamedTuple):
-    """All sites' data and numbers, node axis first: the arguments behind `Site`."""
+    """All sites' data and numbers, node axis first: the arguments behind `Site`.
+
+    ``events`` has no node axis and is empty where no phase has a `consortia.base.Mailbox`.
+    """
 
     data: PyTree
     sizes: Array
     weights: Array
     prior_shares: Array
     fitted: PyTree
+    events: Events | tuple[()] = ()
 
 
 class Carry(NamedTuple):
