@@ -4,6 +4,7 @@ from consortia import (
     datasets,
     diagnostics,
     graphs,
+    latency,
     models,
     oracles,
     partition,
@@ -12,6 +13,8 @@ from consortia import (
 )
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
+from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
@@ -37,7 +40,10 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "fsgld",
+    "gradient_noise_variance",
     "graphs",
+    "largest_curvature",
+    "latency",
     "models",
     "open_run",
     "oracles",
@@ -45,6 +51,9 @@ __all__ = [
     "predict",
     "sample",
     "schedules",
+    "stale_sghmc",
+    "stale_sgld",
+    "stale_sgnht",
     "stop_when",
     "summary",
     "surrogates",

@@ -277,7 +277,10 @@ class Method(Protocol):
         ...
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
-        """h' of these iterations when the step size varies (estimates are then weighted by it)."""
+        """h' of these iterations when the step size varies (estimates are then weighted by it).
+
+        (iterations,), or (servers, iterations) where servers have step sizes of their own.
+        """
         ...
 
     def parameters(self) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from consortia.errors import InputError
 
 Array = np.ndarray
 
+MODELS = ("constant", "lognormal", "exponential", "straggler")
+"""The functions of this module that make a model from numbers, as a study file may name them."""
+
 
 class Latency(Protocol):
     """What the simulation of events asks of a model.

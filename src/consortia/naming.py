@@ -198,12 +198,19 @@ def posterior_group(tree: Any) -> Any:
 
 
 def draw_weights(tree: Any) -> np.ndarray | None:
-    """The step weights (draw,) of the kept draws, or None when the step size did not vary."""
+    """The step weights of the kept draws, or None when the step size did not vary.
+
+    They are (draw,), or (chain, draw) where servers with step sizes of their own are the chains.
+    """
     children = getattr(tree, "children", {})
     if "sample_stats" not in children or "weight" not in tree["sample_stats"].data_vars:
         return None
     weight = np.asarray(tree["sample_stats"]["weight"], dtype=np.float64)
-    if weight.ndim != 1 or not np.all(np.isfinite(weight) & (weight >= 0)) or weight.sum() <= 0:
+    if (
+        weight.ndim not in (1, 2)
+        or not np.all(np.isfinite(weight) & (weight >= 0))
+        or weight.sum() <= 0
+    ):
         raise InputError(
             f"sample_stats.weight: shape {weight.shape}; step weights are one non-negative finite "
             "number a draw, not all zero."

@@ -106,6 +106,7 @@ def record_of(
         "graph": "star",
         "participation": "full",
         "staleness": 0,
+        "servers_alike": getattr(method, "servers_alike", True),
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),

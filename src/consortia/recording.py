@@ -10,12 +10,16 @@ import numpy as np
 from consortia import naming, results
 from consortia.store import RunStore
 
+BLOCK_BYTES = 2**30
+"""Draws in memory are written in place into blocks of at most this size."""
+
 
 class Recorder:
     """Takes chunks of draws and gives the groups of the result.
 
     Args:
         chains: number of chains.
+        draws: kept draws of the whole run, the most that can come.
         thin: draws per kept draw.
         per_iteration: draws that one iteration yields.
         warmup: rounds before the first recorded one.
@@ -23,7 +27,7 @@ class Recorder:
         sites: names of the sites.
         step_weights: ``iterations -> weights or None``, of the algorithm.
         store: writes each chunk there and keeps none, when given.
-        remember: keep the positions in memory too (a stopping rule reads them).
+        remember: keep the positions in memory too (a stopping rule reads them), with a store.
 
     Attributes:
         kept: draws so far, per chain.
@@ -33,6 +37,7 @@ class Recorder:
         self,
         *,
         chains: int,
+        draws: int,
         thin: int,
         per_iteration: int,
         warmup: int,
@@ -43,35 +48,57 @@ class Recorder:
         remember: bool,
     ) -> None:
         self.kept = 0
-        self._chains, self._thin, self._warmup = chains, thin, warmup
+        self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
         self._per_iteration = per_iteration
         self._variables, self._sites, self._step_weights = variables, sites, step_weights
         self._store, self._remember = store, remember
-        self._parts: list[results.Records] = []
+        self._blocks: list[results.Records] = []
+        self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
 
     def add(self, buffers: Any, filled: int) -> None:
         """The first ``filled`` slots of the engine's buffers."""
         records = results.Records.of_buffers(buffers, filled, self._chains)
         if self._store is None:
-            self._parts.append(records)
+            self._write(records)
         else:
             self._store.append(self._datasets(records, self.kept))
-        if self._remember:
-            self._positions.append(records.draws)
+            if self._remember:
+                self._positions.append(records.draws.copy())
         self.kept += filled
+
+    def _write(self, records: results.Records) -> None:
+        """Copies a chunk to the end of the last block, and the rest of it to a new one."""
+        taken, count = 0, records.draws.shape[1]
+        while taken < count:
+            if not self._blocks or self._filled == self._blocks[-1].draws.shape[1]:
+                most = max(1, BLOCK_BYTES // max(records.bytes_per_draw, 1))
+                room = min(self._draws - self.kept - taken, most)
+                self._blocks.append(records.room_for(room))
+                self._filled = 0
+            block = self._blocks[-1]
+            fits = min(count - taken, block.draws.shape[1] - self._filled)
+            block.put(records.between(taken, taken + fits), self._filled)
+            self._filled, taken = self._filled + fits, taken + fits
+
+    def _written(self) -> results.Records:
+        """All draws in memory."""
+        last = self._blocks[-1].between(0, self._filled)
+        return results.Records.joined([*self._blocks[:-1], last])
 
     def draws_so_far(self) -> np.ndarray:
         """(chains, draws, d)."""
+        if self._blocks:
+            return self._written().draws
         if len(self._positions) > 1:
             self._positions = [np.concatenate(self._positions, axis=1)]
         return self._positions[0]
 
     def groups(self) -> dict[str, Any]:
         """The groups of the result that grow with the draws (empty when a store has them)."""
-        if self._store is not None or not self._parts:
+        if self._store is not None or not self._blocks:
             return {}
-        return self._datasets(results.Records.joined(self._parts), 0)
+        return self._datasets(self._written(), 0)
 
     def _datasets(self, records: results.Records, first_draw: int) -> dict[str, Any]:
         count = records.draws.shape[1]
@@ -82,5 +109,12 @@ class Recorder:
             self._variables,
             self._sites,
             first_draw=first_draw,
-            weights=self._step_weights(last),
+            weights=self._weights(last),
         )
+
+    def _weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """The algorithm's, of servers with steps of their own repeated for the chains of each."""
+        weights = self._step_weights(iterations)
+        if weights is None or weights.ndim == 1:
+            return weights
+        return np.repeat(weights, self._chains // len(weights), axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,10 @@ class Records:
 
     @classmethod
     def of_buffers(cls, buffers: Any, filled: int, chains: int) -> Records:
-        """The filled slots of the engine's buffers."""
+        """The filled slots of the engine's buffers, as views of them: to be copied, not kept."""
 
         def host(array: Any, nodes: bool) -> np.ndarray:
-            array = np.array(np.asarray(array)[:filled])  # a view would keep the whole buffer
+            array = np.asarray(array)[:filled]
             if chains == 1:
                 array = np.expand_dims(array, 2 if nodes else 1)
             if nodes:  # (draws, sites, chains, ...) to (chains, draws, sites, ...)
@@ -56,22 +56,56 @@ class Records:
             {name: host(array, True) for name, array in buffers.node_info.items()},
         )
 
+    def _map(self, function: Callable[..., np.ndarray], *others: Records) -> Records:
+        """The same records with a function applied to every array (and its like in others)."""
+
+        def named(pick: Callable[[Records], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+            return {
+                name: function(array, *(pick(other)[name] for other in others))
+                for name, array in pick(self).items()
+            }
+
+        agents = None
+        if self.agents is not None:
+            agents = function(self.agents, *(other.agents for other in others))
+        return Records(
+            function(self.draws, *(other.draws for other in others)),
+            agents,
+            named(lambda records: records.hub_info),
+            named(lambda records: records.node_info),
+        )
+
+    @property
+    def bytes_per_draw(self) -> int:
+        """Of all arrays and chains."""
+        arrays = [self.draws, *self.hub_info.values(), *self.node_info.values()]
+        if self.agents is not None:
+            arrays.append(self.agents)
+        return sum(array[:, :1].nbytes for array in arrays)
+
+    def room_for(self, draws: int) -> Records:
+        """Records without content, of the same kind, with so many draws."""
+        return self._map(lambda array: np.empty((len(array), draws, *array.shape[2:]), array.dtype))
+
+    def put(self, part: Records, first: int) -> None:
+        """Copies other records to the places from number ``first`` on."""
+
+        def copy(array: np.ndarray, own: np.ndarray) -> np.ndarray:
+            array[:, first : first + own.shape[1]] = own
+            return array
+
+        self._map(copy, part)
+
+    def between(self, first: int, stop: int) -> Records:
+        """A view of some draws."""
+        return self._map(lambda array: array[:, first:stop])
+
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
         """The chunks of a run, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        first = parts[0]
-
-        def join(pick: Any) -> np.ndarray:
-            return np.concatenate([pick(part) for part in parts], axis=1)
-
-        return cls(
-            join(lambda part: part.draws),
-            None if first.agents is None else join(lambda part: part.agents),
-            {name: join(lambda part, n=name: part.hub_info[n]) for name in first.hub_info},
-            {name: join(lambda part, n=name: part.node_info[n]) for name in first.node_info},
-        )
+        return parts[0]._map(lambda *arrays: np.concatenate(arrays, axis=1), *parts[1:])
 
 
 def datasets(
@@ -89,7 +123,8 @@ def datasets(
         variables: the parameters' names and places in the flat position.
         sites: names of the sites.
         first_draw: index of the first draw of these records in the run.
-        weights: step weight of each draw, or None when the step size does not vary.
+        weights: step weight of each draw, (draws,) or (chains, draws), or None when the step size
+            does not vary.
     """
     from arviz_base import dict_to_dataset
 
@@ -119,7 +154,10 @@ def datasets(
         if weights is not None:
             import xarray
 
-            weight = xarray.DataArray(weights, dims="draw", coords={"draw": coordinates["draw"]})
+            over = ("chain", "draw")[-weights.ndim :]
+            weight = xarray.DataArray(
+                weights, dims=over, coords={dim: coordinates[dim] for dim in over}
+            )
             made = (
                 xarray.Dataset({"weight": weight}) if made is None else made.assign(weight=weight)
             )

@@ -143,7 +143,7 @@ class RunLoop:
         filled = self._draws(until) // self._length.thin - self._recorder.kept
         if filled > 0:
             self._recorder.add(self._buffers, filled)
-            self._buffers = self._run.buffers(self._carry)
+            self._buffers = self._run.emptied(self._buffers)
 
     def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:
         """Finds the round, the chain and the site, by bisection from the last good state."""

@@ -30,6 +30,9 @@ DIAGNOSTICS_SHARE = 0.02
 DIAGNOSED_PER_SECOND = 6e6
 """Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
 
+LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
+"""Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
+
 
 def sample(
     model: Model,
@@ -113,6 +116,7 @@ def sample(
     record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
     recorder = Recorder(
         chains=chains,
+        draws=rounds * run.draws_per_iteration // thin,
         thin=thin,
         per_iteration=run.draws_per_iteration,
         warmup=warmup,
@@ -149,8 +153,9 @@ def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any
     """The tree of a run that has ended, with R-hat and ESS."""
     from consortia.diagnostics.convergence import add_diagnostics
 
-    numbers = DIAGNOSED_PER_SECOND * DIAGNOSTICS_SHARE * record["seconds"]
-    coordinates = max(1, int(numbers / max(recorder.kept * record["chains"], 1)))
+    rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
+    numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
+    coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
     if writer is None:
         tree = results.tree_of(recorder.groups(), record)
         if recorder.kept:

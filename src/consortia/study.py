@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import pydantic
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from consortia import models, schedules
+from consortia import latency, models, schedules
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.base import Method
 from consortia.errors import InputError
@@ -32,16 +32,11 @@ MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name 
 """The ready models, by the name that ``model.kind`` takes."""
 
 SCHEDULES = (
-    "constant",
-    "polynomial",
-    "fa_hmc_stages",
-    "fa_hmc_step_size",
-    "stale_error_step_size",
-    "stale_variance_step_size",
-    "de_sgld_step_size",
-    "de_sghmc_step_size",
+    *("constant", "polynomial", "fa_hmc_stages", "fa_hmc_step_size", "stale_error_step_size"),
+    *("stale_variance_step_size", "de_sgld_step_size", "de_sghmc_step_size"),
 )
 """Functions of `consortia.schedules` that a table ``{ schedule = ..., ... }`` may name."""
+
 
 FROM_DATA = ("features", "classes")
 """Arguments of a model's factory that are filled in from the data when they are not given."""
@@ -102,7 +97,8 @@ class AlgorithmTable(Table):
     """The algorithm; all other keys are arguments of its function in `consortia`.
 
     A step size is a number, an array with one value a round, or a table that names a function of
-    `consortia.schedules`: ``{ schedule = "polynomial", initial = 0.1, offset = 10, power = 0.4 }``.
+    `consortia.schedules`: ``{ schedule = "polynomial", initial = 0.1, offset = 10, power = 0.4 }``;
+    a latency one of `consortia.latency`: ``{ model = "exponential", server_cost = 0.1 }``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -345,7 +341,7 @@ def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     if len(found) < len(own):
         for entry in ALGORITHMS.values():
             for name, value in inspect.signature(entry.factory).parameters.items():
-                if value.kind is value.KEYWORD_ONLY:
+                if value.kind is value.KEYWORD_ONLY and value.default is not value.empty:
                     found.setdefault(name, value)
     return found
 
@@ -367,18 +363,20 @@ def _check_options(
 
 
 def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments as written: "none" means None, ``{ schedule = name, ... }`` that schedule."""
+    """Arguments as written: "none" means None, a table what the function that it names makes."""
     given = {key: None if value == "none" else value for key, value in (options or {}).items()}
     tables = {key: value for key, value in given.items() if isinstance(value, dict)}
-    return given | {key: _scheduled(key, value) for key, value in tables.items()}
+    return given | {key: _made(key, value) for key, value in tables.items()}
 
 
-def _scheduled(key: str, table: dict[str, Any]) -> Any:
+def _made(key: str, table: dict[str, Any]) -> Any:
     options = dict(table)
-    name = options.pop("schedule", None)
-    if name not in SCHEDULES:
-        raise InputError(f"algorithm.{key}.schedule = {name!r}: {unknown(str(name), SCHEDULES)}.")
-    factory = getattr(schedules, name)
+    of_latency = key == "latency"
+    how, names = ("model", latency.MODELS) if of_latency else ("schedule", SCHEDULES)
+    name = options.pop(how, None)
+    if name not in names:
+        raise InputError(f"algorithm.{key}.{how} = {name!r}: {unknown(str(name), names)}.")
+    factory = getattr(latency if of_latency else schedules, name)
     _check_options(f"algorithm.{key}", factory, options)
     return factory(**options)
 

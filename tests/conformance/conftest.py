@@ -61,7 +61,7 @@ def model() -> consortia.Model:
 
 
 @pytest.fixture(scope="session")
-def sites() -> consortia.Sites:
+def three_sites() -> consortia.Sites:
     """Three sites of 4, 7 and 12 rows that disagree."""
     rng = np.random.default_rng(3)
     shards = []
@@ -70,6 +70,23 @@ def sites() -> consortia.Sites:
         y = (rng.uniform(size=rows) < 1 / (1 + np.exp(-slope * x[:, 0]))).astype(np.int32)
         shards.append({"x": x.astype(np.float32), "y": y})
     return consortia.Sites.from_list(shards, names=["north", "east", "south"])
+
+
+@pytest.fixture(scope="session")
+def one_site(three_sites: consortia.Sites) -> consortia.Sites:
+    """The same rows in one place."""
+    shards = three_sites.shards
+    rows = {name: np.concatenate([shard[name] for shard in shards]) for name in ("x", "y")}
+    return consortia.Sites.from_list([rows], names=["all"])
+
+
+@pytest.fixture
+def sites(request: Any, three_sites: consortia.Sites, one_site: consortia.Sites) -> consortia.Sites:
+    """The sites that the test's algorithm is for."""
+    parameters = getattr(getattr(request.node, "callspec", None), "params", {})
+    cases = [value for value in parameters.values() if isinstance(value, Case)]
+    alone = any(ALGORITHMS[case.name].sites == 1 for case in cases)
+    return one_site if alone else three_sites
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +102,7 @@ def positions() -> Any:
     return flat
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def draws_of(model: consortia.Model, sites: consortia.Sites, positions: Any) -> Any:
     """``(method, **arguments of sample) -> (chains, draws, d)`` on the small problem."""
 

@@ -132,6 +132,8 @@ def test_chains_and_seeds_differ(case: Any, draws_of: Any) -> None:
 def test_reordered_sites_are_another_run_on_the_same_target(
     private: Any, model: Any, sites: Any, draws_of: Any, positions: Any
 ) -> None:
+    if len(sites) == 1:
+        pytest.skip("the example is for one site")
     order = (2, 0, 1)
     other = consortia.Sites.from_list(
         [sites.shards[i] for i in order], names=[sites.names[i] for i in order]

@@ -195,7 +195,7 @@ def test_unknown_options_are_refused():
     with pytest.raises(InputError, match="between"):
         convergence({"theta": np.zeros((1, 9))}, between="sites")
     with pytest.raises(InputError, match="max_coordinates"):
-        convergence({"theta": np.zeros((1, 9))}, max_coordinates=0)
+        convergence({"theta": np.zeros((1, 9))}, max_coordinates=-1)
 
 
 # --- bounded cost --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.travelling import dsgld, fsgld
 
 
@@ -23,7 +24,8 @@ class Entry:
         step_size: drift, noise variance, and the step h' of the equal SGLD update.
         source: paper and algorithm number.
         engines: engines that run it.
-        example: arguments with which it runs on any sites, for tests and documentation.
+        example: arguments with which it runs, for tests and documentation.
+        sites: number of sites that the example is for; any number when None.
     """
 
     factory: Callable[..., Any]
@@ -34,10 +36,12 @@ class Entry:
     source: str
     engines: tuple[str, ...]
     example: dict[str, Any]
+    sites: int | None = None
 
 
 _FEDERATED_AVERAGING = "Liang, Zhang, Deng, Song, Lin (2024)"
 _TRAVELLING = "El Mekkaoui, Mesquita, Blomstedt, Kaski (2021)"
+_STALE = "Chen, Ding, Li, Zhang, Carin (2016)"
 _GOSSIP = "Gürbüzbalaban, Gao, Hu, Zhu (2021)"
 
 ALGORITHMS: dict[str, Entry] = {
@@ -105,5 +109,40 @@ ALGORITHMS: dict[str, Entry] = {
         source=f"{_GOSSIP}, equations 20 and 21",
         engines=("local",),
         example={"step_size": 0.05, "friction": 4.0, "mixing": "ring"},
+    ),
+    "stale_sgld": Entry(
+        factory=stale_sgld,
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h lambda (tau + 1/2)), tau = W - 1 on average, and that of minibatches",
+        draw="the server's position after each accepted update",
+        step_size="h: drift h, noise variance 2h, h' = h",
+        source=f"{_STALE}, sections 3 and 4",
+        engines=("local",),
+        example={"step_size": 0.01, "batch_size": 4, "workers": 3},
+        sites=1,
+    ),
+    "stale_sghmc": Entry(
+        factory=stale_sghmc,
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h^2) with fresh exact gradients, lambda tau h / B with stale ones "
+        "(extrapolate=True removes most of it), h V / (2 B) with noise V (subtract_noise=V)",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source=f"{_STALE}, algorithm 1; the splitting of Chen, Ding, Carin (2015)",
+        engines=("local",),
+        example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
+        sites=1,
+    ),
+    "stale_sgnht": Entry(
+        factory=stale_sgnht,
+        samples="a law near the posterior with the right temperature of the momenta",
+        bias="no closed form; the thermostat takes up most of what noise and, with "
+        "thermostat='elementwise', staleness add",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source=f"Ding et al. (2014), with stale gradients as in {_STALE}",
+        engines=("local",),
+        example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
+        sites=1,
     ),
 }

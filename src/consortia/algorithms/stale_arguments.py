@@ -40,9 +40,16 @@ def method_of(
     if latency is not None and not hasattr(latency, "durations"):
         raise InputError(f"latency is {latency!r}: give a model of consortia.latency.")
     servers = checks.whole("servers", servers, 1)
+    steps = step_sizes(step_size, servers)
+    varying = not all(isinstance(schedule, schedules.Constant) for schedule in steps)
+    if weighting == "equal" and len(steps) > 1 and varying:
+        raise InputError(
+            "weighting='equal' needs step sizes that are constant at each server: within a server "
+            "draws are weighted by the step, and its sum over the run is not known beforehand."
+        )
     return StaleGradients(
         name=name,
-        step_sizes=step_sizes(step_size, servers),
+        step_sizes=steps,
         dynamics=dynamics,
         batch_size=checks.optional_whole("batch_size", batch_size, 1),
         replace=bool(replace),

@@ -60,12 +60,16 @@ class StaleGradients(phases.Settings):
         return Cost(1, round(float(np.mean(sizes))) if rows is None else rows)
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
-        """h of each update, None where it is constant; with several schedules their average."""
-        if all(isinstance(schedule, schedules.Constant) for schedule in self.step_sizes):
+        """h of each update, of each server if they differ; None where all draws count alike.
+
+        The average of all draws with these weights is that of the servers' estimates by time,
+        Σ_s (T_s/T) φ̂_s with T_s = Σ_l h_l.
+        """
+        constant = all(isinstance(schedule, schedules.Constant) for schedule in self.step_sizes)
+        if constant and (self.servers_alike or self.weighting == "equal"):
             return None
-        return np.mean(
-            [schedules.evaluate(schedule, iterations) for schedule in self.step_sizes], axis=0
-        )
+        weights = [schedules.evaluate(schedule, iterations) for schedule in self.step_sizes]
+        return weights[0] if self.servers_alike else np.stack(weights)
 
     @property
     def servers_alike(self) -> bool:

@@ -32,7 +32,7 @@ BLOCK_NUMBERS = 2**15
 # Numbers read from a store at once, 32 MiB in double precision.
 SLAB_NUMBERS = 2**22
 
-_AVAILABLE, _NOT_COMPUTED, _FEW, _NON_FINITE, _CONSTANT, _ONE_CHAIN = range(6)
+_AVAILABLE, _NOT_COMPUTED, _FEW, _NON_FINITE, _CONSTANT, _ONE_CHAIN, _UNLIKE = range(7)
 
 
 class ChunkVerdict(NamedTuple):
@@ -107,6 +107,7 @@ def convergence(
     the larger of the two for the normal scores of the draws and of their distances to the median.
 
     A number that cannot be computed is NaN with a reason beside it; there is no error or warning.
+    Chains of servers with unlike step sizes have unlike laws: they are not compared.
 
     Args:
         posterior: a result of a run, its group ``posterior``, an `xarray.Dataset`, or a mapping of
@@ -135,6 +136,7 @@ def convergence(
     arrays = posterior_arrays(posterior)
     total = sum(_size(array) for array in arrays.values())
     allowed = _allowed(max_coordinates, arrays, total, RUN_NUMBERS)
+    unlike = getattr(posterior, "attrs", {}).get("servers_alike") in (False, "false")
     fields: dict[str, dict[str, Any]] = {"r_hat": {}, "bulk": {}, "tail": {}, "rc": {}, "ec": {}}
     computed = 0
     for name, array in arrays.items():
@@ -147,6 +149,12 @@ def convergence(
 
     chains, draws = next(iter(arrays.values())).shape[:2]
     text = np.array(_reasons(chains, draws, computed, total))
+    if unlike:
+        for name, values in fields["r_hat"].items():
+            for statistic in ("r_hat", "bulk", "tail"):
+                fields[statistic][name] = np.full_like(values, np.nan)
+            for code in ("rc", "ec"):
+                fields[code][name] = np.full(values.shape, _UNLIKE)
     return Convergence(
         r_hat=fields["r_hat"],
         ess_bulk=fields["bulk"],
@@ -192,7 +200,7 @@ def error_of_mean(array: np.ndarray, weights: np.ndarray | None = None) -> np.nd
 
     Args:
         array: draws (chain, draw, *shape).
-        weights: step weights (draw,), or None.
+        weights: step weights (draw,) or (chain, draw), or None.
 
     Returns:
         (*shape); NaN with fewer than four draws, or where they are constant or not finite.
@@ -279,14 +287,14 @@ def _allowed(
     if max_coordinates == "auto":
         chains, draws = next(iter(arrays.values())).shape[:2]
         return min(total, max(1, numbers // max(1, chains * draws)))
-    if not isinstance(max_coordinates, int) or max_coordinates < 1:
-        raise InputError(f"max_coordinates={max_coordinates!r}: give 'auto', 'all' or 1 or more.")
+    if not isinstance(max_coordinates, int) or max_coordinates < 0:
+        raise InputError(f"max_coordinates={max_coordinates!r}: give 'auto', 'all' or a number.")
     return min(total, max_coordinates)
 
 
 def _evenly_spaced(size: int, allowed: int, total: int) -> np.ndarray:
-    """A variable's share of the allowed coordinates, one at least, spread over its entries."""
-    count = min(size, max(1, allowed * size // total)) if size else 0
+    """A variable's share of the allowed coordinates, one if any, spread over its entries."""
+    count = min(size, max(1, allowed * size // total)) if size and allowed else 0
     return (2 * np.arange(count) + 1) * size // (2 * max(count, 1))
 
 
@@ -306,6 +314,7 @@ def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[s
         "non-finite draws",
         "constant draws",
         f"{chains} chain{'' if chains == 1 else 's'}",
+        "the servers have unlike step sizes and so unlike laws; look at one server at a time",
     ]
 
 

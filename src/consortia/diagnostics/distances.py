@@ -206,10 +206,10 @@ def _two_sets(
                     f"{', '.join(part.name for part in names)}: compare results of one model."
                 )
             array = join(draws, names).astype(np.float64)
-            chains = array.shape[0]
-            array = array.reshape(-1, array.shape[-1])
             weight = draw_weights(given)
-            weight = weight if weight is None else np.tile(weight, chains)
+            if weight is not None:
+                weight = np.broadcast_to(weight, array.shape[:2]).ravel()
+            array = array.reshape(-1, array.shape[-1])
         if array.ndim != 2 or not array.size:
             raise InputError(
                 f"{label} has shape {array.shape}: give draws (draw, d), one at least."

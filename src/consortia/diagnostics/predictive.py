@@ -333,7 +333,7 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
         for name, array in arrays.items()
     }
     weights = np.ones(draws) if step_weights is None else step_weights
-    weights = np.tile(weights, chains)[picked]
+    weights = np.broadcast_to(weights, (chains, draws)).ravel()[picked]
     parameters = draws_to_pytree(structure_of(model.init), pooled)
     return parameters, weights / weights.sum(), step_weights is not None
 

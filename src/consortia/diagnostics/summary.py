@@ -200,10 +200,11 @@ def _moments(array: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray,
     """Mean and sd (*shape) of draws (chain, draw, *shape); one draw has no sd."""
     chains, draws = array.shape[:2]
     share = np.ones(draws) if weights is None else weights / weights.max()
-    total, squares = chains * share.sum(), chains * (share**2).sum()
+    share = np.broadcast_to(share, (chains, draws))
+    total, squares = share.sum(), (share**2).sum()
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = np.einsum("s,cs...->...", share, array.astype(np.float64)) / total
-        scatter = np.einsum("s,cs...->...", share, (array - mean) ** 2)
+        mean = np.einsum("cs,cs...->...", share, array.astype(np.float64)) / total
+        scatter = np.einsum("cs,cs...->...", share, (array - mean) ** 2)
     freedom = total - squares / total
     if freedom <= 1e-12 * total:
         return mean, np.full(mean.shape, np.nan)
@@ -217,13 +218,12 @@ def _quantiles(
     with np.errstate(invalid="ignore"):
         if weights is None:
             return np.quantile(array.astype(np.float64), probabilities, axis=(0, 1))
-        chains = array.shape[0]
         pooled = array.reshape(-1, *array.shape[2:]).astype(np.float64)
         return np.quantile(
             pooled,
             probabilities,
             axis=0,
-            weights=np.tile(weights, chains),
+            weights=np.broadcast_to(weights, array.shape[:2]).ravel(),
             method="inverted_cdf",
         )
 

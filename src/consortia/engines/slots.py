@@ -53,6 +53,12 @@ def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
     )
 
 
+def emptied(buffers: Buffers) -> Buffers:
+    """The same buffers for the next chunk: draws are written over, averages start from zero."""
+    zeros = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
+    return buffers._replace(hub_info=zeros[0], node_info=zeros[1])
+
+
 def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
     """One draw an iteration goes to its slot, over the earlier ones of its block of ``thin``.
 

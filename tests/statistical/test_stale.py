@@ -1,0 +1,214 @@
+"""Stale gradients: Monte Carlo against the exact law along the same trace of events.
+
+Gates are 4.5 standard errors over 4,000 chains (some hundreds of comparisons in all: a correct
+sampler fails once in some 10³ seeds, and seeds are fixed). Beside each gate stands what must fail.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import latency
+from consortia.engines.events import simulate
+from consortia.oracles import (
+    langevin_server,
+    minibatch_noise,
+    sghmc_server,
+    stale_sgld_law,
+    stale_trace_law,
+)
+
+CHAINS, GATE, SEED = 4000, 4.5, 6
+ROW_PRECISION, PRIOR_SCALE = 0.5, 2.0
+
+MODEL = consortia.Model(
+    lambda theta: -0.5 * jnp.sum(theta**2) / PRIOR_SCALE**2,
+    lambda theta, rows: -0.5 * ROW_PRECISION * (rows["y"] - theta[0]) ** 2,
+    jnp.ones(1),
+)
+
+
+def rows(count: int, centre: float) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(count)
+    return {"y": (centre + rng.normal(size=count)).astype(np.float32)}
+
+
+def draws_of(method: Any, sites: consortia.Sites, updates: int) -> np.ndarray:
+    """(chains, updates)."""
+    tree = consortia.sample(
+        MODEL, sites, method, rounds=updates, chains=CHAINS, seed=SEED, progress=False
+    )
+    return np.asarray(tree.posterior.theta, np.float64)[..., 0]
+
+
+def deviations(draws: np.ndarray, law: Any) -> tuple[float, float]:
+    """Largest deviation of a mean and of a variance after any update, in standard errors."""
+    mean, variance = law.mean[:, 0], law.variance[:, 0]
+    of_mean = (draws.mean(axis=0) - mean) / np.sqrt(variance / CHAINS)
+    of_variance = (draws.var(axis=0) / variance - 1) / math.sqrt(2 / CHAINS)
+    return float(np.abs(of_mean).max()), float(np.abs(of_variance).max())
+
+
+SERVERS = {
+    "langevin": (consortia.stale_sgld, (0.012,), {}, langevin_server, (0.012,), {}),
+    "euler": (consortia.stale_sghmc, (0.1, 3.0), {}, sghmc_server, (0.1, 3.0), {}),
+    "splitting": (
+        *(consortia.stale_sghmc, (0.1, 3.0), {"integrator": "splitting", "extrapolate": True}),
+        *(sghmc_server, (0.1, 3.0), {"integrator": "splitting", "extrapolate": 4.0}),
+    ),
+}
+
+
+@pytest.mark.parametrize("model", [latency.constant(), latency.exponential()], ids=repr)
+@pytest.mark.parametrize("name", SERVERS)
+def test_means_and_variances_are_those_of_the_trace(name: str, model: Any) -> None:
+    factory, arguments, options, server, settings, given = SERVERS[name]
+    data, batch, workers, updates = rows(20, 1.5), 5, 5, 60
+    method = factory(*arguments, batch, workers=workers, latency=model, **options)
+    draws = draws_of(method, consortia.Sites.from_list([data]), updates)
+    trace = simulate(model, workers=workers, updates=updates, seed=SEED)
+    curvature = 20 * ROW_PRECISION + 1 / PRIOR_SCALE**2
+    centre = ROW_PRECISION * data["y"].astype(np.float64).sum() / curvature
+    spread = ROW_PRECISION**2 * data["y"].astype(np.float64).var()
+    noise = float(minibatch_noise(spread, 20, batch))
+
+    def law(staleness: Any, noise: float) -> Any:
+        return stale_trace_law(
+            server(*settings, **given, gradient_noise=noise),
+            staleness,
+            [curvature],
+            centre=[centre],
+            start_mean=[1.0],
+        )
+
+    of_mean, of_variance = deviations(draws, law(trace.staleness, noise))
+    assert of_mean < GATE
+    assert of_variance < GATE
+    # Fresh gradients, and exact ones, have other laws.
+    fresh = deviations(draws, law(np.zeros_like(trace.staleness), noise))
+    assert max(fresh) > 2 * GATE
+    assert deviations(draws, law(trace.staleness, 0.0))[1] > GATE
+
+
+def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
+    sites = consortia.Sites.from_list([rows(6, 0.0), rows(9, 2.0), rows(4, -1.0)])
+    speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 400, 100
+    method = consortia.stale_sgld(0.01, workers=3, latency=speeds)
+    tree = consortia.sample(
+        MODEL,
+        sites,
+        method,
+        rounds=updates - warmup,
+        warmup=warmup,
+        chains=CHAINS,
+        seed=SEED,
+        progress=False,
+    )
+    draws = np.asarray(tree.posterior.theta, np.float64)[..., 0]
+    trace = simulate(
+        speeds, workers=3, updates=updates, warmup=warmup, seed=SEED, sites=sites.names
+    )
+    shares = trace.shares[0]
+    assert shares[0] > 2 * shares[2]
+    sizes = np.array([6, 9, 4])
+    own = ROW_PRECISION * sizes + sizes / sizes.sum() / PRIOR_SCALE**2
+    pulls = ROW_PRECISION * np.array([shard["y"].astype(np.float64).sum() for shard in sites])
+    law = stale_trace_law(
+        langevin_server(0.01),
+        trace.staleness,
+        (own / shares)[:, None],
+        centre=(pulls / own)[:, None],
+        workers=trace.worker,
+        start_mean=[1.0],
+    )
+    late = type(law)(law.mean[warmup:], law.variance[warmup:])
+    assert max(deviations(draws, late)) < GATE
+    target = pulls.sum() / own.sum()
+    # The average over the run, whose updates the shares count; its spread over chains is its error.
+    averages = draws.mean(axis=1)
+    error = averages.std() / math.sqrt(CHAINS)
+    leading = abs(late.mean.mean() - target)  # O(h): the pulls of single sites do not commute
+    assert abs(averages.mean() - target) < 3 * error + leading
+    assert leading < 0.01
+    # Without the shares the fast site would draw the chain to itself.
+    unscaled = (shares @ pulls) / (shares @ own)
+    assert abs(unscaled - target) > 20 * error + leading
+
+
+# --- the well-mixed problem ----------------------------------------------------------------------
+
+
+def start(mode: np.ndarray, root: np.ndarray, key: Any) -> Any:
+    """A draw of N(mode, root root')."""
+    made = mode + root @ np.asarray(jax.random.normal(key, mode.shape), np.float64)
+    return {"coefficients": jnp.asarray(made, jnp.float32)}
+
+
+@pytest.mark.slow
+def test_more_workers_lower_the_variance_and_raise_the_bias() -> None:
+    """Standardised logistic regression, 256 stationary starts, 1,000 iterations a worker."""
+    n, d, h, batch, chains = 2000, 10, 2e-4, 100, 256
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n, d))
+    truth = rng.normal(size=d) / 2
+    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-x @ truth))).astype(np.int32)
+    model = consortia.models.logistic_regression(d, prior_scale=1.0)
+    sites = consortia.Sites.from_list([{"x": x.astype(np.float32), "y": y}])
+
+    mode = np.zeros(d)
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ mode))
+        hessian = (x.T * (p * (1 - p))) @ x + np.eye(d)
+        mode = mode - np.linalg.solve(hessian, x.T @ (p - y) + mode)
+    values, vectors = np.linalg.eigh(hessian)
+    noise = minibatch_noise((((p - y)[:, None] * x) @ vectors).var(axis=0), n, batch)
+
+    averages, predicted = {}, {}
+    for workers in (1, 2, 4, 8):
+        late = workers - 1  # workers that take turns
+        variances = np.array(
+            [
+                stale_sgld_law(h, v, late, gradient_noise=float(noise[i])).variance
+                for i, v in enumerate(values)
+            ]
+        )
+        predicted[workers] = variances.sum()
+
+        root = vectors * np.sqrt(variances)
+        tree = consortia.sample(
+            model,
+            sites,
+            consortia.stale_sgld(h, batch, workers=workers, latency=latency.constant()),
+            rounds=1000 * workers,
+            warmup=200,  # the starts are stationary for the Gaussian approximation only
+            chains=chains,
+            seed=3,
+            init=partial(start, mode, root),
+            progress=False,
+        )
+        theta = np.asarray(tree.posterior.coefficients, np.float64)
+        averages[workers] = ((theta - mode) ** 2).sum(axis=-1).mean(axis=1)
+
+    exact = (1 / values).sum()
+    bias = {}
+    for workers, values_of_runs in averages.items():
+        ratio = averages[1].var() / values_of_runs.var()
+        error = values_of_runs.std() / math.sqrt(chains)
+        bias[workers] = values_of_runs.mean() - exact
+        print(
+            f"W = {workers}: Var(1)/Var = {ratio:.2f}, bias {bias[workers] / exact:.4f} of the "
+            f"variance, predicted {predicted[workers] / exact - 1:.4f}, error {error / exact:.4f}"
+        )
+        if workers > 1:
+            assert 0.65 * workers < ratio < 1.5 * workers
+        assert abs(values_of_runs.mean() - predicted[workers]) < 3 * error
+    assert bias[1] < bias[2] < bias[4] < bias[8]
+    assert bias[8] ** 2 > averages[8].var()  # it dominates the mean square error
