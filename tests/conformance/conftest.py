@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +36,14 @@ class Case(NamedTuple):
 def richest(name: str, wanted: dict[str, Any]) -> Case:
     """An entry's example with all of these arguments that its factory takes."""
     entry = ALGORITHMS[name]
-    signature = inspect.signature(entry.factory).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
-    added = {key: value for key, value in wanted.items() if takes_any or key in signature}
-    return Case(name, entry.example | added)
+    arguments = dict(entry.example)
+    for key, value in wanted.items():
+        try:
+            entry.factory(**arguments | {key: value})
+        except TypeError:  # it has no such argument, nor has whom it hands its options on to
+            continue
+        arguments[key] = value
+    return Case(name, arguments)
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
@@ -52,6 +55,22 @@ def pytest_generate_tests(metafunc: Any) -> None:
     for name, values in choices.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, values)
+
+
+def _case_of(item: Any) -> str | None:
+    """Name and settings of the algorithm that a test runs on."""
+    parameters = getattr(item, "callspec", None) and item.callspec.params
+    cases = [value for value in (parameters or {}).values() if isinstance(value, Case)]
+    return f"{cases[0].name} {sorted(cases[0].arguments)}" if cases else None
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Tests of one algorithm run in a row and in one process, so that they share its programs."""
+    places = [place for place, item in enumerate(items) if _case_of(item)]
+    chosen = sorted((items[place] for place in places), key=_case_of)
+    for place, item in zip(places, chosen, strict=True):
+        items[place] = item
+        item.add_marker(pytest.mark.xdist_group(_case_of(item).split()[0]))
 
 
 @pytest.fixture(scope="session")

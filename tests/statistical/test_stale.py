@@ -100,8 +100,8 @@ def test_means_and_variances_are_those_of_the_trace(name: str, model: Any) -> No
 
 def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
     sites = consortia.Sites.from_list([rows(6, 0.0), rows(9, 2.0), rows(4, -1.0)])
-    speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 400, 100
-    method = consortia.stale_sgld(0.01, workers=3, latency=speeds)
+    speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 900, 300
+    method = consortia.stale_sgld(0.003, workers=3, latency=speeds)
     tree = consortia.sample(
         MODEL,
         sites,
@@ -122,7 +122,7 @@ def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
     own = ROW_PRECISION * sizes + sizes / sizes.sum() / PRIOR_SCALE**2
     pulls = ROW_PRECISION * np.array([shard["y"].astype(np.float64).sum() for shard in sites])
     law = stale_trace_law(
-        langevin_server(0.01),
+        langevin_server(0.003),
         trace.staleness,
         (own / shares)[:, None],
         centre=(pulls / own)[:, None],
