@@ -27,7 +27,7 @@ from consortia.target import Target
 DIAGNOSTICS_SHARE = 0.02
 """R-hat and ESS may take this share of a run; `consortia.summary` computes the rest on demand."""
 
-DIAGNOSED_PER_SECOND = 6e6
+DIAGNOSED_PER_SECOND = 4e6
 """Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
 
 LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6

@@ -57,7 +57,8 @@ START = np.array([2.0, -3.0])
 PLANE = consortia.Model(
     lambda theta: -1e-12 * jnp.sum(theta**2),
     lambda theta, rows: (
-        -0.5 * jnp.einsum("ni,nij,nj->n", theta - rows["at"], rows["of"], theta - rows["at"])
+        -0.5
+        * jnp.einsum("ni,nij,nj->n", theta[None] - rows["at"], rows["of"], theta[None] - rows["at"])
     ),
     jnp.asarray(START, jnp.float32),
 )
@@ -179,9 +180,9 @@ def minibatch_law(settings: dict[str, Any], *, replace: bool, scale: float = 1.0
 )
 def test_minibatches_add_the_predicted_variance(replace: bool, draws: int) -> None:
     settings: dict[str, Any] = {
-        "step_size": 0.1,
-        "leapfrog_steps": 3,
-        "local_steps": 4,
+        "step_size": 0.2,
+        "leapfrog_steps": 5,
+        "local_steps": 2,
         "gradient_draws": draws,
     }
     method = consortia.fa_hmc(**settings, batch_size=BATCH, replace=replace)
