@@ -5,6 +5,7 @@ Both functions read the rows of all sites in one place, as a simulation can.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -95,32 +96,33 @@ def largest_curvature(
     Returns:
         |λ|; from below, so that a step size that it refuses is too large.
     """
-    target, theta = _at(model, position)
-    parts = [
-        (_rows(shard, rows), size) for shard, size in zip(sites.shards, sites.sizes, strict=True)
-    ]
+    parameters = jax.tree.map(jnp.asarray, position)
+    parts = [_rows(shard, rows) for shard in sites.shards]
+    sizes = jnp.asarray(np.asarray(sites.sizes), jnp.result_type(float))
+    return float(_power(model, iterations, parameters, parts, sizes))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _power(model: Model, iterations: int, parameters: Any, parts: Any, sizes: Array) -> Array:
+    """The power method; compiled once for a model and shapes."""
+    target = Target(model, parameters)
+    theta = target.ravel(parameters)
 
     def potential(at: Array) -> Array:
         value = -target.log_prior(at)
-        for part, size in parts:
-            logs = target.log_likelihood(at, part)
-            value = value - jnp.sum(logs) * (float(size) / logs.shape[0])
+        for part, size in zip(parts, sizes, strict=True):
+            value = value - size * jnp.mean(target.log_likelihood(at, part))
         return value
 
-    @jax.jit
-    def product(vector: Array) -> Array:
-        return jax.jvp(jax.grad(potential), (theta,), (vector,))[1]
-
-    vector = jax.random.normal(jax.random.key(0), (target.dimension,), target.dtype)
-    largest = 0.0
-    for _ in range(iterations):
+    def once(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        vector, _ = state
         vector = vector / jnp.linalg.norm(vector)
-        image = product(vector)
-        largest = abs(float(jnp.vdot(vector, image)))
-        if float(jnp.linalg.norm(image)) == 0:
-            break
-        vector = image
-    return largest
+        image = jax.jvp(jax.grad(potential), (theta,), (vector,))[1]
+        flat = jnp.linalg.norm(image) == 0
+        return jnp.where(flat, vector, image), jnp.abs(jnp.vdot(vector, image))
+
+    start = jax.random.normal(jax.random.key(0), (target.dimension,), target.dtype)
+    return jax.lax.fori_loop(0, iterations, once, (start, jnp.zeros((), target.dtype)))[1]
 
 
 def _at(model: Model, position: Any) -> tuple[Target, Array]:

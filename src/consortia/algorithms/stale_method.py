@@ -9,6 +9,7 @@ import numpy as np
 
 from consortia import checks, schedules
 from consortia.algorithms import stale_phases as phases
+from consortia.algorithms import stale_stability as stability
 from consortia.base import Algorithm, Cost, Draws, Mailbox, Phase
 from consortia.errors import InputError
 from consortia.latency import Recorded
@@ -43,6 +44,14 @@ class StaleGradients(phases.Settings):
                 f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
             )
         self.latency.check(self.workers)
+
+    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
+        """Why the chain diverges, with the largest stable step size; None when it settles.
+
+        Raises:
+            InputError: the step size is far beyond it.
+        """
+        return stability.reason_against(self, model, sites, parameters)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_c as declared; an equal share until the trace of events tells it."""
