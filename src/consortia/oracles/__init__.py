@@ -19,6 +19,7 @@ from consortia.oracles.gossip_stability import (
     Condition,
     gossip_conditions,
     largest_stable_step,
+    step_bounds,
 )
 from consortia.oracles.staleness import (
     SquareError,
@@ -92,5 +93,6 @@ __all__ = [
     "stale_stability_limit",
     "stale_trace_growth",
     "stale_trace_law",
+    "step_bounds",
     "travelling_law",
 ]
