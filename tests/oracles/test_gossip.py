@@ -216,7 +216,6 @@ def test_noise_variance_scales_rows_and_curvatures(small):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.slow
 def test_the_expansion_of_a_linear_model_is_the_model_itself(small):
     import consortia
 
@@ -236,7 +235,7 @@ def test_the_expansion_of_a_linear_model_is_the_model_itself(small):
 
 
 def test_an_agent_is_off_by_the_root_of_steps_above_the_targets_variance_and_by_smaller_steps():
-    many = GaussianAgents(np.ones(400), means=np.zeros(400))  # target variance 1/400
+    many = GaussianAgents(np.ones(200), means=np.zeros(200))  # target variance 1/200
 
     def order(step):
         laws = [de_sgld_law(many, "complete", step_size=h) for h in (step, 4 * step)]

@@ -121,8 +121,11 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
         "edges": "a sum over the list of links",
     }
     text = f"{nodes} agents, {mixing.links // 2} edges; W applied as {forms[mixing.form]}"
-    parts = mixing.components
-    return text + (f"; the network has {parts} parts that never talk" if parts > 1 else "")
+    if mixing.components > 1:
+        return f"{text}; the network has {mixing.components} parts that never talk"
+    if mixing.spectrum_is_cheap:
+        return f"{text}; spectral gap {mixing.spectral_gap:.3g}"
+    return text
 
 
 def _product(matrix: Array, leaf: Array) -> Array:

@@ -72,7 +72,8 @@ def largest_stable_step(
             return de_sgld_law(agents, mixing, step_size=step, **options)
         return de_sghmc_law(agents, mixing, step_size=step, friction=friction, **options)
 
-    limit = _limit_in_closed_form(agents, mixing, friction, options.get("correction"))
+    correction = options.get("correction")
+    limit = mean_limit(agents, mixing, friction=friction, correction=correction)
     if limit is None:
         # Time scales of the two methods: a step is stable somewhere below them or not at all.
         scale = 1.0 / agents.smoothness
@@ -87,26 +88,52 @@ def largest_stable_step(
     return _bisected(lambda step: law(step).stable, mean, accuracy)
 
 
-def _limit_in_closed_form(
-    agents: GaussianAgents, mixing: Any, friction: float | None, correction: Any
+def mean_limit(
+    agents: GaussianAgents,
+    mixing: Any,
+    *,
+    friction: float | None = None,
+    correction: str | None = None,
 ) -> float | None:
-    r"""Where the mean stops settling; None where only a search tells (EXTRA with momentum).
+    r"""The step size from which on the mean diverges, in closed form; None where there is none.
 
-    For a symmetric W an eigenvector v of the iteration has real Rayleigh quotients w and a with W
-    and A, and λ solves a quadratic equation in them whose roots leave the unit disc at −1 only:
-    plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w).
+    For a symmetric W an eigenvector of the iteration has real Rayleigh quotients w and a with W
+    and A, and its eigenvalue solves a quadratic equation in them whose roots leave the unit disc at
+    −1 only: plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w). With EXTRA and
+    momentum the equation is cubic, and only a search tells.
+
+    Args:
+        agents: the problem.
+        mixing: W.
+        friction: γ of DE-SGHMC; None for DE-SGLD.
+        correction: None or ``"extra"``.
+
+    Raises:
+        InputError: no step size is stable.
     """
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
-    if not matrix.symmetric or (friction is not None and correction is not None):
+    if not _has_closed_form(matrix, friction, correction):
         return None
-    identity = np.eye(agents.count)
-    room = identity + np.asarray(matrix)
-    if correction is not None:
-        room = (2 * identity + 3 * room) / 4
+    offset, slope = _room(correction)
+    room = offset * np.eye(agents.count) + slope * np.asarray(matrix)
     if np.linalg.eigvalsh(room)[0] < _NO_ROOM:
         raise InputError(NEVER)
     whole = np.kron(room, np.eye(agents.dimension))
-    ratio = float(eigh(agents.stacked_curvature(), whole, eigvals_only=True)[-1])
+    ratio = eigh(agents.stacked_curvature(), whole, eigvals_only=True)[-1]
+    return _step(float(ratio), friction)
+
+
+def _has_closed_form(matrix: Any, friction: float | None, correction: str | None) -> bool:
+    return matrix.symmetric and (friction is None or correction is None)
+
+
+def _room(correction: str | None) -> tuple[float, float]:
+    """a and b of aI + bW, which bounds the curvature times η, or η²/(2 − γη)."""
+    return (1.0, 1.0) if correction is None else (1.25, 0.75)
+
+
+def _step(ratio: float, friction: float | None) -> float:
+    """η at which η, or η²/(2 − γη), is one over this ratio of curvature to room."""
     if friction is None:
         return 1.0 / ratio
     return (math.sqrt(friction**2 + 8 * ratio) - friction) / (2 * ratio)
@@ -164,17 +191,26 @@ def _largest(radius: Callable[[float], float], start: float, accuracy: float) ->
     return low
 
 
-def step_bounds(agents: GaussianAgents, mixing: Any) -> tuple[float, float]:
-    r"""Two numbers with the largest stable step of DE-SGLD between them, for networks of any size.
+def step_bounds(
+    agents: GaussianAgents,
+    mixing: Any,
+    *,
+    friction: float | None = None,
+    correction: str | None = None,
+) -> tuple[float, float]:
+    r"""Two numbers with the largest stable step between them, for networks of any size.
 
     .. math:: \frac{1+\lambda_N}{\max_i L_i} \le \eta_{\max} \le \min_i \frac{1 + W_{ii}}{L_i}
 
-    with :math:`L_i` the largest curvature of agent i: W + I − ηA is positive definite below the
-    first and, tried on a direction that agent i alone has, not above the second.
+    for plain DE-SGLD, with :math:`L_i` the largest curvature of agent i: W + I − ηA is positive
+    definite below the first and, tried on a direction that agent i alone has, not above the second.
+    With exact gradients; minibatches allow less.
 
     Args:
         agents: the problem.
         mixing: W, symmetric.
+        friction: γ of DE-SGHMC, whose :math:`\eta^2/(2 - \gamma\eta)` is bounded so.
+        correction: ``"extra"`` puts 5 + 3w in place of 4 + 4w; not together with ``friction``.
 
     Example:
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
@@ -182,15 +218,16 @@ def step_bounds(agents: GaussianAgents, mixing: Any) -> tuple[float, float]:
         0.333 0.5
     """
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
-    if not matrix.symmetric:
-        raise InputError("step_bounds needs a symmetric mixing matrix.")
-    largest = np.linalg.eigvalsh(agents.curvatures)[:, -1]
+    if not _has_closed_form(matrix, friction, correction):
+        raise InputError("step_bounds needs a symmetric W, and not both friction and correction.")
+    offset, slope = _room(correction)
     own = np.zeros(agents.count)
     itself = matrix.rows == matrix.columns
     own[matrix.rows[itself]] = matrix.values[itself]
-    with np.errstate(divide="ignore"):  # an agent without curvature bounds nothing
-        beyond = float(np.min((1.0 + own) / np.maximum(largest, 0.0)))
-    return (1.0 + matrix.smallest_eigenvalue) / agents.smoothness, beyond
+    largest = np.linalg.eigvalsh(agents.curvatures)[:, -1]
+    room = max(offset + slope * matrix.smallest_eigenvalue, 1e-300)
+    beyond = float(np.max(largest / (offset + slope * own)))
+    return _step(agents.smoothness / room, friction), _step(beyond, friction)
 
 
 def gossip_conditions(
