@@ -8,6 +8,7 @@ The growth compares each tenfold number of agents by the time of further iterati
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -144,7 +145,7 @@ def growth(agents: tuple[int, ...], work: int, pairs: int) -> list[Row]:
         spent = long.work * times[long.name] - short.work * times[short.name]
         further[count] = np.maximum(spent / (long.work - short.work), 1e-12)
     result = []
-    for few, many in zip(agents, agents[1:], strict=False):
+    for few, many in itertools.pairwise(agents):
         exponents = np.log(further[many] / further[few]) / math.log(many / few)
         seconds = [1e3 * float(np.median(further[count])) for count in (few, many)]
         result.append(

@@ -50,7 +50,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(200, 40, 20, ("complete",)),
-    "laptop": Scale(2000, 200, 10),
+    "laptop": Scale(2000, 48, 2),
     "paper": Scale(100, 500, 10),  # 100 runs as printed; the number of iterations is not printed
 }
 
@@ -138,7 +138,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axis.semilogy(k, part["runs"]["average"], "k.", ms=4)
         title = f"{part['method'].replace('_', '-').upper()}, {part['network']}"
         axis.set(xlabel="iteration k", ylabel="W₂ to the posterior", title=title, ylim=(2e-3, 6))
-    axes[0].legend()
+    axes[0].legend(fontsize="small", loc="center right")
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

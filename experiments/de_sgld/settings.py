@@ -58,7 +58,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(200, 20, 10, 2),
-    "laptop": Scale(500, 200, 20),
+    "laptop": Scale(500, 120, 5),
     "paper": Scale(100, 400, 20),  # 100 runs as printed, iterations read off the figure's axis
 }
 
@@ -121,7 +121,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             if part["runs"] is not None:
                 axis.semilogy(part["iterations"], part["runs"], ".", color=line.get_color())
         axis.set(xlabel="iteration k", ylabel="W₂ of one agent", title=name, ylim=(0.03, 8))
-        axis.legend()
+        axis.legend(fontsize="small")
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

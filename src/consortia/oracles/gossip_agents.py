@@ -221,7 +221,7 @@ def _expansions(model: Model, key: Any) -> tuple[Any, Any, Any]:
     def of_site(point: Any, rows: Any, size: Any) -> Any:
         def potential(x: Any) -> Any:
             values = target.log_likelihood(x, rows)
-            return -jnp.sum(jnp.where(jnp.arange(len(values)) < size, values, 0))
+            return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
 
         return expansion(potential, point)
 
