@@ -32,18 +32,22 @@ TEST_SHARE = 0.2
 
 
 class Scale(NamedTuple):
-    """Iterations of the long runs (as many again of warm-up), of the short ones, and their runs."""
+    """Iterations of the long runs by data set, of the short ones, their runs, and so on.
 
-    iterations: int
+    A fifth of the long runs comes before them as a warm-up.
+    """
+
+    iterations: dict[str, int]
     short: int
     runs: int
     reference: int
+    networks: tuple[str, ...] = tuple(NETWORKS)
 
 
 SCALES = {
-    "quick": Scale(500, 20, 20, 200),
-    "laptop": Scale(40_000, 100, 100, 1000),
-    "paper": Scale(200_000, 400, 100, 5000),
+    "quick": Scale({"synthetic": 2000}, 20, 20, 400, ("complete",)),
+    "laptop": Scale({"synthetic": 20_000, "breast_cancer": 120_000}, 100, 100, 2000),
+    "paper": Scale({"synthetic": 200_000, "breast_cancer": 1_000_000}, 400, 100, 5000),
 }
 
 
@@ -134,13 +138,13 @@ class Problem:
         probability = np.mean(1 / (1 + np.exp(-(kept @ self.test["x"].T))), axis=0)
         return float(np.mean((probability > 0.5) == self.test["y"]))
 
-    def long_run(self, name: str, label: str, scale: Scale, seed: int) -> dict[str, Any]:
+    def long_run(self, name: str, label: str, iterations: int, seed: int) -> dict[str, Any]:
         """W₂ to the reference and accuracy, of the average and of the agents."""
         tree = self._sample(
             self.method(name, NETWORKS[label]),
-            rounds=scale.iterations,
-            warmup=scale.iterations,
-            thin=max(scale.iterations // 1000, 1),
+            rounds=iterations,
+            warmup=iterations // 5,
+            thin=max(iterations // 1000, 1),
             chains=4,
             seed=seed,
         )
@@ -166,15 +170,17 @@ class Problem:
         )
         return result
 
-    def short_runs(self, name: str, label: str, scale: Scale, seed: int) -> dict[str, Any]:
-        """Accuracy of single draws along the first iterations, mean over runs."""
+    def short_runs(self, label: str, scale: Scale, seed: int) -> dict[str, Any]:
+        """Accuracy of single draws of DE-SGLD along the first iterations, mean over runs."""
         tree = self._sample(
-            self.method(name, NETWORKS[label]), rounds=scale.short, chains=scale.runs, seed=seed
+            self.method("DE-SGLD", NETWORKS[label]),
+            rounds=scale.short,
+            chains=scale.runs,
+            seed=seed,
         )
         average = self.accuracy(np.asarray(tree["posterior"]["coefficients"]))
         agent = self.accuracy(np.asarray(tree["agents"]["coefficients"])[:, :, 0])
         return {
-            "method": name,
             "network": label,
             "average": average.mean(axis=0),
             "agent": agent.mean(axis=0),
@@ -185,7 +191,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     """Both data sets."""
     chosen = SCALES[scale]
     result = {}
-    for name in ("synthetic", "breast_cancer"):
+    for name, iterations in chosen.iterations.items():
         problem = Problem(name, seed, chosen.reference)
         point = math.sqrt(np.trace(problem.covariance))
         reference = problem.predictive_accuracy(problem.reference)
@@ -200,14 +206,14 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             f"mean {point:.3f}; mode {apart:.3f} from its mean; steps "
             + ", ".join(f"{step:.4g}" for step in problem.steps.values())
         )
-        pairs = [(method, label) for method in METHODS for label in NETWORKS]
+        pairs = [(method, label) for method in METHODS for label in chosen.networks]
         result[name] = {
             "point_mass": point,
             "reference_accuracy": reference,
             "floor": floor,
             "steps": problem.steps,
-            "long": [problem.long_run(*pair, chosen, seed) for pair in pairs],
-            "short": [problem.short_runs(*pair, chosen, seed) for pair in pairs],
+            "long": [problem.long_run(*pair, iterations, seed) for pair in pairs],
+            "short": [problem.short_runs(label, chosen, seed) for label in chosen.networks],
         }
     return result
 
@@ -218,8 +224,6 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     for i, (name, part) in enumerate(results.items()):
         curves, bars = axes[2 * i], axes[2 * i + 1]
         for line in part["short"]:
-            if line["method"] != "DE-SGLD":
-                continue
             k = np.arange(1, len(line["average"]) + 1)
             colour = colours[line["network"]]
             curves.plot(k, line["average"], color=colour, label=f"average, {line['network']}")
@@ -233,7 +237,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             bars.semilogy(j, row["w2_agent"], "s", mfc="none", color=colour)
         bars.axhline(part["point_mass"], color="0.6", lw=0.8)
         bars.axhline(part["floor"], color="0.6", lw=0.8, ls=":")
-        bars.set_xticks([1, 4, 7], [method.replace(", ", ",\n") for method in METHODS])
+        places = np.arange(3) * len(part["short"]) + (len(part["short"]) - 1) / 2
+        bars.set_xticks(places, [method.replace(", ", ",\n") for method in METHODS])
         bars.set(ylabel="W₂ to NUTS", title=f"{name}: average ●, agent □")
 
 

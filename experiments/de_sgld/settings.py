@@ -92,7 +92,8 @@ def curve(problem: Problem, case: Case, scale: Scale, seed: int) -> dict[str, An
     score = worst_score(positions, path)
     runs = problem.distances(positions[:, :, [AGENT]])["agents"][0]
     command.say(
-        f"{case.label}, {case.network}: W₂ of the average {settled['average']:.4f}, of an agent "
+        f"{case.label} ({case.network}, η = {case.step_size}, b = {case.batch}): W₂ of the "
+        f"average {settled['average']:.4f}, of an agent "
         f"{settled['agent']:.4f}; agent {AGENT + 1} at k = {iterations[-1]}: exact "
         f"{result['exact'][-1]:.3f}, {scale.runs} runs {runs[-1]:.3f}; farthest from the law "
         f"{score:.1f} standard errors"
