@@ -248,7 +248,8 @@ class Method(Protocol):
     """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
 
     A method holds parameters only. `build` turns it into phases for one model; everything that
-    depends on the sites arrives later, through `Site`.
+    depends on the sites arrives later, through `Site`. One that can tell where it diverges has
+    ``check_stability(model, sites, parameters) -> str | None`` besides: what `sample` warns of.
     """
 
     @property

@@ -20,6 +20,9 @@ LARGEST_SYSTEM = 600
 MOST_NUMBERS = 10_000_000
 """Of the curvatures of all sites, or of all rows where minibatches are drawn."""
 
+MOST_PRODUCTS = 2_000_000_000
+"""Rows times squared parameters, about a second of work."""
+
 ROUNDING = 1e-6
 """A radius of one within single precision: a direction in which an agent has no curvature."""
 
@@ -39,7 +42,7 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
     small = copies * coordinates <= LARGEST_SYSTEM
     each = int(np.max(sites.sizes)) * dimension
     rows = small and method.batch_size is not None and coordinates * each <= MOST_NUMBERS
-    if coordinates * dimension > MOST_NUMBERS:
+    if coordinates * dimension > MOST_NUMBERS or sites.rows * dimension**2 > MOST_PRODUCTS:
         return None
     try:
         agents = GaussianAgents.near(model, sites, parameters, rows=rows)
