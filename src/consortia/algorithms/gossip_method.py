@@ -105,7 +105,7 @@ def _in_parts(matrix: graphs.MixingMatrix | graphs.MixingSchedule, names: tuple[
     more = ", ..." if sizes[0] > 3 else ""
     return (
         f"the network falls into {len(sizes)} parts that never talk (the first: "
-        f"{', '.join(first)}{more}). Each part and the agents in it sample the posterior of their own "
+        f"{', '.join(first)}{more}). Each part and its agents sample the posterior of their own "
         "data alone, under their shares of the prior; the average of all agents is the average of "
         "those independent samples, which is not the posterior unless the parts have like data."
     )
