@@ -17,7 +17,7 @@ MOST_COORDINATES = 1000
 LARGEST_SYSTEM = 600
 """Rows of an iteration's matrix up to which its modes are computed, in about a second."""
 
-MOST_NUMBERS = 10_000_000
+MOST_NUMBERS = 2_000_000
 """Of the curvatures of all sites, or of all rows where minibatches are drawn."""
 
 MOST_PRODUCTS = 2_000_000_000
@@ -62,14 +62,15 @@ def _of_the_mean(method: Settings, step: float, agents: Any, *, exactly: bool) -
     from consortia.oracles.gossip_stability import mean_limit, step_bounds
 
     options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
-    try:
-        limit = mean_limit(agents, method.mixing, **options) if exactly else None
-    except InputError as error:  # no step size is stable, and why
-        return _text(step, str(error))
-    if limit is None:
-        below, beyond = step_bounds(agents, method.mixing, **options)
-        text, limit = f"between {below:.3g} and {beyond:.3g}", beyond
-    else:
+    below, beyond = step_bounds(agents, method.mixing, **options)
+    if step < below:
+        return None
+    text, limit = f"between {below:.3g} and {beyond:.3g}", beyond
+    if exactly:
+        try:
+            limit = mean_limit(agents, method.mixing, **options) or beyond
+        except InputError as error:  # no step size is stable, and why
+            return _text(step, str(error))
         text = f"{limit:.3g}"
     if step < limit * (1 + ROUNDING):
         return None
