@@ -88,7 +88,7 @@ class Gossip(phases.Settings):
         local = phases.langevin if self.friction is None else phases.hamiltonian
         phase = Phase(
             partial(local, self, target),
-            Mix(self.mixing),
+            Mix(self.mixing, change=True),
             noise=partial(phases.noise, self, target),
             shared=partial(phases.shared, self, target),
         )
