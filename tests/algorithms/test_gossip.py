@@ -308,10 +308,15 @@ def test_at_temperature_zero_the_corrected_method_finds_the_mode():
 
 
 @pytest.mark.parametrize(
-    "network",
-    ["complete", "ring", pytest.param("star", marks=pytest.mark.slow)],
+    ("network", "noisy"),
+    [
+        ("complete", True),
+        ("ring", False),
+        pytest.param("complete", False, marks=pytest.mark.slow),
+        pytest.param("ring", True, marks=pytest.mark.slow),
+        pytest.param("star", True, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("noisy", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_memory_of_the_correction_does_not_drift_in_single_precision(network, noisy):
     # 20,000 iterations of a problem whose mode is at 1,000. An error of 3e-8 of the position, of
     # one sign in each step, would have moved the average by its sum divided by step times
