@@ -19,6 +19,7 @@ BENCHMARKS = {
     "fa-hmc": "federated_hmc",
     "sgld": "langevin",
     "softmax": "softmax",
+    "gossip": "gossip",
     "stale": "stale",
     "run-loop": "recording",
     "cold-start": "cold_start",

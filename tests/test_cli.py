@@ -121,6 +121,16 @@ def test_a_run_leaves_draws_reference_summary_figure_and_study(finished):
     assert "coefficients[setosa, sepal length (cm)]" in (directory / "summary.txt").read_text()
 
 
+def test_a_gossip_run_with_its_agents_leaves_a_picture_of_the_network(folder):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    gossip = 'name = "de_sgld"\nstep_size = 0.01\nmixing = "ring"\ndraws = "agents"'
+    old = 'name = "fa_hmc"\nstep_size = 0.1\nleapfrog_steps = 2\nlocal_steps = 2'
+    outcome = run(write(folder, STUDY.replace(old, gossip)), "--output", folder / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "3 agents, 3 edges; W applied as" in outcome.output
+    assert (folder / "out" / "network.png").stat().st_size > 10_000
+
+
 def test_the_summary_as_json_equals_the_stored_draws(finished):
     directory, _ = finished
     content = json.loads((directory / "summary.json").read_text())

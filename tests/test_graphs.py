@@ -274,6 +274,15 @@ def test_every_form_gives_the_product_with_the_dense_matrix(form, shape):
     np.testing.assert_allclose(exchanges.mixed(matrix, values), product, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_where_all_agents_agree_mixing_changes_nothing_at_all(form):
+    # 0.9 is not a number of single precision, and sums of it round.
+    matrix = FORMS[form]
+    values = np.full((matrix.agents, 2), 0.9, np.float32)
+    assert not np.asarray(exchanges.changed(matrix, values)).any()
+    np.testing.assert_array_equal(exchanges.mixed(matrix, values), values)
+
+
 def test_a_lazy_complete_network_is_applied_as_a_mean_too():
     matrix = graphs.mixing_matrix(graphs.complete(30), "lazy")
     assert matrix.form == "mean"
@@ -316,7 +325,7 @@ def test_the_plan_text_says_how_the_matrix_is_applied():
     from consortia.base import Mix
 
     assert exchanges.describe(Mix("ring"), 300) == (
-        "300 agents, 300 edges; W applied as 3 shifts of the agents"
+        "300 agents, 300 edges; W applied as 3 shifts of the agents; spectral gap 0.000146"
     )
     assert "never talk" in exchanges.describe(Mix(graphs.mixing_matrix(graphs.cliques(2, 5))), 10)
     assert exchanges.describe(None, 5) is None

@@ -62,10 +62,14 @@ class Mix:
             It compares and hashes by value. With a `consortia.graphs.MixingSchedule` the outbox is
             a dict that says under ``"turn"``, the same at all nodes, whose turn it is.
         times: number of multiplications by W, one communication round each.
+        change: node i receives what mixing changes, Σ_j W_ij (outbox_j − outbox_i), with the
+            precision of the differences: exactly 0 where all agree. A method that sums it up needs
+            it, since the rounding of positions in single precision would pile up; ``times`` is 1.
     """
 
     matrix: MixingMatrix | MixingSchedule | tuple[tuple[float, ...], ...] | str
     times: int = 1
+    change: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,8 @@ class Method(Protocol):
     """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
 
     A method holds parameters only. `build` turns it into phases for one model; everything that
-    depends on the sites arrives later, through `Site`.
+    depends on the sites arrives later, through `Site`. One that can tell where it diverges has
+    ``check_stability(model, sites, parameters) -> str | None`` besides: what `sample` warns of.
     """
 
     @property

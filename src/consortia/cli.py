@@ -225,7 +225,7 @@ def _run(
         labels=built.labels,
         skipped=tuple(skipped),
     )
-    _write(report, tree, built, directory, figure=figure)
+    _write(report, tree, built, directory, beside, figure=figure)
     console.print(report_tables(report))
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
@@ -262,7 +262,9 @@ def _figure_wanted(study: Study, skipped: list[str]) -> bool:
     return True
 
 
-def _write(report: Report, tree: Any, built: Built, directory: Path, *, figure: bool) -> None:
+def _write(
+    report: Report, tree: Any, built: Built, directory: Path, reference: Any, *, figure: bool
+) -> None:
     (directory / "summary.txt").write_text(report.text(), encoding="utf-8")
     (directory / "summary.json").write_text(report.json(), encoding="utf-8")
     if figure:
@@ -270,6 +272,11 @@ def _write(report: Report, tree: Any, built: Built, directory: Path, *, figure: 
 
         observed = None if built.held_out is None else built.held_out.get("y")
         draw(report, tree, directory / "posterior.png", observed)
+        mixing = getattr(built.algorithm, "mixing", None)
+        if mixing is not None and "agents" in tree.children:
+            from consortia.report.network import draw_network
+
+            draw_network(mixing, tree, directory / "network.png", reference)
 
 
 def _free_directory(name: str) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 from consortia import results, validation
 from consortia.algorithms import registry
 from consortia.base import Method, Plan
+from consortia.engines.exchanges import describe
 from consortia.running import Length
 from consortia.sites import Sites
 from consortia.target import Target
@@ -50,6 +51,7 @@ def plan_of(
             f"{_size(up)} up and {_size(down)} down",
         ),
     ]
+    lines += [("graph", text) for text in _graphs(run)]
     notes = validation.precision_notes(sites)
     if sites.padding_factor > 4:
         notes.append(
@@ -57,6 +59,13 @@ def plan_of(
             "times their size, and so do full-batch gradients."
         )
     return Plan(tuple(lines), tuple(notes), up, down, rounds)
+
+
+def _graphs(run: Any) -> list[str]:
+    """How each gossip exchange of an iteration is carried out, each said once."""
+    phases = run.program.algorithm.phases
+    texts = [describe(phase.exchange, run.layout.nodes) for phase in phases]
+    return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _claims(method: Method) -> tuple[str, str]:
@@ -103,7 +112,7 @@ def record_of(
         "block": run.layout.block,
         "devices": [f"{device.platform}:{device.id}" for device in jax.devices()[:1]],
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
-        "graph": "star",
+        "graph": "; ".join(_graphs(run)) or "star",
         "participation": "full",
         "staleness": 0,
         "servers_alike": getattr(method, "servers_alike", True),

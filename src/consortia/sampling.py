@@ -105,6 +105,7 @@ def sample(
     positions = jnp.stack([target.ravel(start) for start in starts])
     validation.check_rows_independent(target, sites, positions[0])
     validation.check_prior(target, positions[0])
+    validation.check_stability(algorithm, model, sites, starts[0])
 
     run = engine.prepare(target, sites, algorithm, chains)
     validation.check_thinning(thin, rounds, run.draws_per_iteration)

@@ -199,6 +199,14 @@ def check_prior(target: Target, position: Array) -> None:
         )
 
 
+def check_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> None:
+    """Warn of a step size with which the method diverges, where the method can tell."""
+    judge = getattr(method, "check_stability", None)
+    reason = None if judge is None else judge(model, sites, parameters)
+    if reason:
+        warnings.warn(reason, UserWarning, stacklevel=3)
+
+
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
     """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
 

@@ -94,6 +94,23 @@ def test_the_step_of_the_peer_of_sgld_is_the_equation(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(moved, expected, rtol=1e-5)
 
 
+def test_the_step_of_the_peer_of_gossip_is_the_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import gossip
+
+    agents = 4
+    x, y = gossip.data(agents)
+    positions, normal = np.random.default_rng(3).normal(size=(2, agents, gossip.FEATURES))
+    expected = np.zeros_like(positions)
+    for i in range(agents):
+        heard = (positions[i - 1] + positions[i] + positions[(i + 1) % agents]) / 3
+        gradient = x[i].T @ (x[i] @ positions[i] - y[i]) + positions[i] / agents
+        expected[i] = heard - gossip.STEP * gradient + math.sqrt(2 * gossip.STEP) * normal[i]
+    narrow = [jnp.asarray(np.float32(value)) for value in (positions, normal, x, y)]
+    for form in (gossip.automatic_gradient, gossip.hand_gradient):
+        np.testing.assert_allclose(gossip.bare_step(form, *narrow), expected, atol=1e-5)
+
+
 def test_figures_are_medians_of_pairs_and_gates_judge_them(measure: ModuleType) -> None:
     times = {"ours": np.array([1.0, 2.0, 4.0]), "theirs": np.array([2.0, 3.0, 4.0])}
     row = measure.throughput("b", times, "ours", "theirs", gate=measure.Gate(">=", 1.6))
@@ -148,6 +165,7 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         "FA-HMC",
         "SGLD",
         "softmax",
+        "gossip",
         "run loop",
         "cold start",
     }

@@ -162,6 +162,20 @@ def test_a_bare_parameter_and_an_init_function_predict_a_mean_per_row():
     np.testing.assert_allclose(found, rows()["x"] @ draws.mean(axis=(0, 1)), rtol=1e-5, atol=1e-6)
 
 
+def test_the_mean_of_many_draws_that_are_sure_is_one_in_single_precision():
+    # A plain sum of 3,000 shares of one third of a thousandth ends 2e-5 away from one.
+    posterior = xarray.Dataset({"theta": (("chain", "draw"), np.zeros((1, 3000)))})
+    model = Model(
+        None,
+        lambda theta, batch: 0.0 * batch,
+        np.zeros((), np.float32),
+        predict=lambda theta, batch: jnp.ones((len(batch), 2), jnp.float32) * jnp.exp(theta),
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    found = diagnostics.predict(tree, model, np.zeros(3, np.float32))
+    np.testing.assert_allclose(found, 1.0, rtol=0, atol=2e-7)
+
+
 def test_predict_works_in_double_precision(x64):
     model = dataclasses.replace(
         MODEL, predict=lambda params, batch: params["weights"][:1] * batch["x"]

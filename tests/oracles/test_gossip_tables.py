@@ -191,7 +191,6 @@ def test_step_sizes_at_25_rows_as_in_the_table(agents, step, agent):
     assert near(scores(de_sgld_law(agents, "complete", step_size=step, batch_size=25))[1], agent)
 
 
-@pytest.mark.slow
 def test_25_rows_with_the_step_012_have_no_stationary_law(agents):
     # .012 is stable for exact gradients (the largest is .01207), but the noise of 25 rows feeds
     # itself: an agent's W₂ of .54 is met on the way, after about 140 iterations from 0, and passed.
@@ -228,7 +227,6 @@ def test_all_rows_without_replacement_are_the_full_batch(agents):
     np.testing.assert_allclose(sampled.stationary.covariance, exact.covariance, rtol=0, atol=1e-14)
 
 
-@pytest.mark.slow
 def test_a_control_variate_takes_the_noise_of_minibatches_out_of_every_agent(agents):
     plain = scores(de_sgld_law(agents, "complete", step_size=ETA, batch_size=25, **CORRECTED))
     assert near(plain[0], ".0052") or near(plain[0], ".0053")
@@ -255,7 +253,6 @@ def test_the_average_is_off_by_the_step_size(agents):
     assert math.log(values[1] / values[0], 4) == pytest.approx(1.0, abs=0.01)
 
 
-@pytest.mark.slow
 def test_the_corrected_method_is_off_by_the_square_of_the_step(agents):
     steps = (1e-3, 2e-3)
     pairs = [scores(de_sgld_law(agents, "complete", step_size=h, **CORRECTED)) for h in steps]
@@ -280,7 +277,6 @@ def test_the_correction_brings_unlike_agents_to_the_mode(unlike):
     assert corrected.disagreement < plain.disagreement
 
 
-@pytest.mark.slow
 def test_de_sghmc_is_corrected_too(unlike, agents):
     # The gain that its exact law promises: agents within 2 % of what the average reaches.
     options = {"step_size": 0.1, "friction": 7.0}
@@ -302,8 +298,8 @@ def test_de_sghmc_is_corrected_too(unlike, agents):
     [
         ("complete", None, ".0121"),
         ("ring", None, ".0104"),
-        pytest.param("complete", "extra", ".0151", marks=pytest.mark.slow),
-        pytest.param("ring", "extra", ".0144", marks=pytest.mark.slow),
+        ("complete", "extra", ".0151"),
+        ("ring", "extra", ".0144"),
     ],
 )
 def test_the_largest_stable_step_is_that_of_the_table(agents, network, correction, figure):
@@ -321,7 +317,6 @@ def test_the_largest_stable_step_is_where_eta_a_reaches_one_plus_w(agents):
     assert largest_stable_step(agents, "ring") == pytest.approx(limit, rel=2e-4)
 
 
-@pytest.mark.slow
 def test_the_largest_stable_step_of_de_sghmc_separates_stable_from_unstable(agents):
     found = largest_stable_step(agents, "complete", friction=7.0, tolerance=2e-3)
     assert 0.1 < found < 0.14

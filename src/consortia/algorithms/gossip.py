@@ -52,7 +52,8 @@ def de_sgld(
 
     **Step size**: η, drift η, noise variance 2η at each agent: h' = η for the sum of the agents'
     dynamics, that is drift (η/N)∇U and noise variance 2η/N for the average.
-    `consortia.oracles.largest_stable_step` says where it diverges.
+    `consortia.sample` warns of a step that diverges by the curvatures at the start, and names the
+    largest one that does not (`consortia.oracles.largest_stable_step`).
 
     **To do about the bias**: ``correction="extra", noise="common", averaged_noise=True`` brings
     every agent's law within O(η²) of the target's, for the same gradients and messages.

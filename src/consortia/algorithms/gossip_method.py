@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia import checks, graphs, schedules
 from consortia.algorithms import gossip_phases as phases
+from consortia.algorithms import gossip_stability as stability
 from consortia.base import Algorithm, Cost, Draws, Mix, Phase
 from consortia.errors import InputError
 from consortia.target import Target
@@ -66,40 +67,28 @@ class Gossip(phases.Settings):
             plain["mixing"] = self.mixing.summary()
         return plain
 
-    def advice(self, model: Any, sites: Any, position: Any) -> str:
-        """What to do about a run that has diverged: the largest stable step size, in words.
+    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
+        """Why the agents would diverge, with the largest stable step size; None when they settle.
 
-        By the curvatures of the sites' potentials at a point, which say all for Gaussian ones; the
-        spread of minibatches counts. Dense linear algebra in (sites × parameters) dimensions.
+        By the curvatures of the sites' potentials at a point, which say all for Gaussian ones: a
+        step that is found unstable there is to be warned of, not refused. None too where nothing
+        is known: a step size that varies, a network that changes, potentials that are not convex.
 
         Args:
             model: the model.
             sites: the data.
-            position: the point, parameters like the model's.
+            parameters: the point, like the model's parameters.
         """
-        from consortia.oracles.gossip_agents import GaussianAgents
-        from consortia.oracles.gossip_stability import largest_stable_step
-
-        options: dict[str, Any] = {
-            "correction": self.correction,
-            "batch_size": self.batch_size,
-            "replace": self.replace,
-            "friction": self.friction,
-            "tolerance": 1e-2,
-        }
-        mixing = self.mixing
-        if isinstance(mixing, graphs.MixingSchedule):
-            mixing = mixing.average
-        agents = GaussianAgents.near(model, sites, position)
-        step = largest_stable_step(agents, mixing, **options)
-        return f"the largest stable step_size by the curvatures at the start is {step:.3g}."
+        if isinstance(self.mixing, graphs.MixingSchedule):
+            return None
+        return stability.reason_against(self, model, sites, parameters)
 
     def build(self, target: Target) -> Algorithm:
         """One phase: a step at every agent, then `Mix`."""
         local = phases.langevin if self.friction is None else phases.hamiltonian
         phase = Phase(
             partial(local, self, target),
-            Mix(self.mixing),
+            Mix(self.mixing, change=True),
             noise=partial(phases.noise, self, target),
             shared=partial(phases.shared, self, target),
         )
@@ -116,7 +105,7 @@ def _in_parts(matrix: graphs.MixingMatrix | graphs.MixingSchedule, names: tuple[
     more = ", ..." if sizes[0] > 3 else ""
     return (
         f"the network falls into {len(sizes)} parts that never talk (the first: "
-        f"{', '.join(first)}{more}). Each part samples the posterior of its own data alone, under "
-        "its agents' shares of the prior; the average of all agents is the average of those "
-        "independent samples, which is not the posterior unless the parts have like data."
+        f"{', '.join(first)}{more}). Each part and its agents sample the posterior of their own "
+        "data alone, under their shares of the prior; the average of all agents is the average of "
+        "those independent samples, which is not the posterior unless the parts have like data."
     )

@@ -1,8 +1,8 @@
 """The phases of the gossip samplers: what an agent does between two exchanges.
 
 The functions take the method's parameters and the target first; with those bound they are the
-phase functions of `consortia.base`. The inbox of an agent is what it heard: Σ_j W_ij x_j of the
-positions that all agents had before this step.
+phase functions of `consortia.base`. The inbox of an agent is what mixing changes at it:
+Σ_j W_ij (x_j − x_i) of the positions that all agents had before this step.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def message(method: Settings, position: Array, shared: Any) -> Any:
 
 
 def init(method: Settings, position: Array) -> Any:
-    """All agents start at one point, which every W leaves where it is."""
+    """All agents start at one point, at which no W changes anything."""
     state = {"position": position}
     zero = jnp.zeros_like(position)
     if method.friction is not None:
@@ -71,7 +71,7 @@ def init(method: Settings, position: Array) -> Any:
         state["disagreement"] = zero
     if method.averaged_noise:
         state["noise"] = zero
-    return state, (), message(method, position, {"turn": jnp.zeros((), jnp.int32)})
+    return state, (), message(method, zero, {"turn": jnp.zeros((), jnp.int32)})
 
 
 def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
@@ -156,11 +156,16 @@ def _gradient(method: Settings, target: Target, noise: Any, state: Any, site: Si
 
 
 def _corrected(method: Settings, state: Any, inbox: Any, after: dict[str, Array]) -> Array:
-    """What was heard, less the disagreement so far; the noise never enters the latter."""
-    heard = inbox["position"] if isinstance(method.mixing, MixingSchedule) else inbox
+    """The mixed position, less the disagreement so far; the noise never enters the latter.
+
+    The disagreement is summed from the change itself: taken from positions, rounding of one sign
+    would add up to a force that moves all agents away.
+    """
+    change = inbox["position"] if isinstance(method.mixing, MixingSchedule) else inbox
+    heard = state["position"] + change
     if not method.corrected:
         return heard
-    after["disagreement"] = state["disagreement"] + (state["position"] - heard) / 2
+    after["disagreement"] = state["disagreement"] - change / 2
     return heard - state["disagreement"]
 
 

@@ -243,15 +243,18 @@ def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnames="function")
 def _weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
-    """Σ_s w_s function(θ_s, rows) by a scan over draws."""
+    """Σ_s w_s function(θ_s, rows) by a scan over draws, compensated (Kahan): many are summed."""
 
-    def add(total: Any, draw: tuple[PyTree, Any]) -> tuple[Any, None]:
-        parameters, weight = draw
+    def add(totals: tuple[Any, Any], draw: tuple[PyTree, Any]) -> tuple[tuple[Any, Any], None]:
+        (total, excess), (parameters, weight) = totals, draw
         value = function(parameters, rows)
-        return total + weight.astype(value.dtype) * value, None
+        term = weight.astype(value.dtype) * value - excess
+        after = total + term
+        return (after, (after - total) - term), None
 
     shape = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], draws), rows)
-    return jax.lax.scan(add, jnp.zeros(shape.shape, shape.dtype), (draws, weights))[0]
+    zero = jnp.zeros(shape.shape, shape.dtype)
+    return jax.lax.scan(add, (zero, zero), (draws, weights))[0][0]
 
 
 @functools.partial(jax.jit, static_argnames="function")

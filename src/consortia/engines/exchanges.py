@@ -37,10 +37,12 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
             return jax.tree.map(lambda leaf: _product(weights, leaf), outbox)
         case Sum():
             return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), outbox)
-        case Mix(matrix, times):
+        case Mix(matrix, times, change):
             mixing = graphs.resolve_any(matrix, weights.shape[0])
             if isinstance(mixing, graphs.MixingSchedule):
-                return _mixed_in_turn(mixing, outbox, times)
+                return _mixed_in_turn(mixing, outbox, times, change)
+            if change:
+                return jax.tree.map(lambda leaf: changed(mixing, leaf), outbox)
             for _ in range(times):
                 outbox = jax.tree.map(lambda leaf: mixed(mixing, leaf), outbox)
             return outbox
@@ -55,28 +57,36 @@ def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
     it is, where Σ_j W_ij x_j would let it drift in single precision. Nothing of the size
     nodes × nodes is made but for the small networks of form ``"dense"``.
     """
+    return leaf + changed(mixing, leaf)
+
+
+def changed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
+    """Σ_j W_ij (x_j − x_i) of an array (nodes, ...): exactly 0 where all x_i are equal."""
     if mixing.form == "roll" and mixing.circulant is not None:
         parts = zip(*(part.tolist() for part in mixing.circulant), strict=True)
         return _total(
-            leaf,
             [weight * (jnp.roll(leaf, -shift, axis=0) - leaf) for shift, weight in parts if shift],
+            leaf,
         )
     if mixing.form == "mean" and mixing.constant is not None:
         share = mixing.constant * mixing.agents
-        average = jnp.mean(leaf, axis=0, keepdims=True)
-        return leaf + share * (average - leaf)
+        apart = leaf - leaf[:1]
+        return share * (jnp.mean(apart, axis=0, keepdims=True) - apart)
     if mixing.form == "dense":
-        return leaf[:1] + _product(jnp.asarray(np.asarray(mixing), leaf.dtype), leaf - leaf[:1])
+        apart = leaf - leaf[:1]
+        return _product(jnp.asarray(np.asarray(mixing), leaf.dtype), apart) - apart
     if mixing.form == "slots":
         columns = zip(*(part.T for part in mixing.slots()), strict=True)
         return _total(
-            leaf, [_column(weight, leaf) * (leaf[number] - leaf) for number, weight in columns]
+            [_column(weight, leaf) * (leaf[number] - leaf) for number, weight in columns], leaf
         )
     terms = _column(mixing.values, leaf) * (leaf[mixing.columns] - leaf[mixing.rows])
-    return leaf + jax.ops.segment_sum(terms, mixing.rows, mixing.agents, indices_are_sorted=True)
+    return jax.ops.segment_sum(terms, mixing.rows, mixing.agents, indices_are_sorted=True)
 
 
-def _mixed_in_turn(schedule: graphs.MixingSchedule, outbox: PyTree, times: int) -> PyTree:
+def _mixed_in_turn(
+    schedule: graphs.MixingSchedule, outbox: PyTree, times: int, change: bool
+) -> PyTree:
     """What each node receives when the matrix is that of the turn which the outboxes name."""
     receivers, senders, weights = schedule.table()
     turn = outbox["turn"]
@@ -86,7 +96,7 @@ def _mixed_in_turn(schedule: graphs.MixingSchedule, outbox: PyTree, times: int) 
         weight = now.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
         terms = weight * (leaf[senders] - leaf[receivers])
         sums = jax.ops.segment_sum(terms, receivers, schedule.agents, indices_are_sorted=True)
-        return leaf + sums
+        return sums if change else leaf + sums
 
     rest = {name: value for name, value in outbox.items() if name != "turn"}
     for _ in range(times):
@@ -94,9 +104,12 @@ def _mixed_in_turn(schedule: graphs.MixingSchedule, outbox: PyTree, times: int) 
     return {**rest, "turn": turn}
 
 
-def _total(first: Array, terms: list[Array]) -> Array:
+def _total(terms: list[Array], like: Array) -> Array:
     """The sum, one term after the other: a stack of all terms would be several times the state."""
-    for term in terms:
+    if not terms:
+        return jnp.zeros_like(like)
+    first, *rest = terms
+    for term in rest:
         first = first + term
     return first
 
@@ -121,8 +134,11 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
         "edges": "a sum over the list of links",
     }
     text = f"{nodes} agents, {mixing.links // 2} edges; W applied as {forms[mixing.form]}"
-    parts = mixing.components
-    return text + (f"; the network has {parts} parts that never talk" if parts > 1 else "")
+    if mixing.components > 1:
+        return f"{text}; the network has {mixing.components} parts that never talk"
+    if mixing.spectrum_is_cheap:
+        return f"{text}; spectral gap {mixing.spectral_gap:.3g}"
+    return text
 
 
 def _product(matrix: Array, leaf: Array) -> Array:

@@ -88,9 +88,11 @@ class LocalEngine:
         mapped = self.node_mode == "map"
         if self.node_mode == "auto":
             mapped = nodes == 1 or rows * row_bytes > MAP_BYTES
+        draws = method.build(target).draws
         kept = chains * target.dimension * target.dtype.itemsize
+        kept *= 1 + nodes if draws.agents else 1
         places = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
-        places = max(places, method.build(target).draws.per_iteration)
+        places = max(places, draws.per_iteration)
         layout = Layout(nodes, chains, mapped, 1, places)
         if self.block is not None:
             block = self.block

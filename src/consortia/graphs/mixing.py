@@ -27,6 +27,9 @@ TOLERANCE = 1e-6
 MOST_EIGENVALUES = 2000
 """Up to this many agents all eigenvalues are computed."""
 
+MOST_AT_ONCE = 500
+"""Up to this many agents they are computed without being asked for, for the plan of a run."""
+
 
 class MixingMatrix:
     r"""A doubly stochastic matrix W: agent i's average is :math:`\sum_j W_{ij} x_j`.
@@ -194,6 +197,11 @@ class MixingMatrix:
     def spectral_gap(self) -> float:
         """1 − γ̄: disagreement shrinks at least by γ̄ in one multiplication; 0 if disconnected."""
         return 0.0 if self.components > 1 else 1.0 - self.second_modulus
+
+    @property
+    def spectrum_is_cheap(self) -> bool:
+        """Whether the eigenvalues take less than a second: of few agents, or circulant."""
+        return self.agents <= MOST_AT_ONCE or self.circulant is not None
 
     def sparse(self) -> Any:
         """As a SciPy sparse array (agents, agents)."""

@@ -19,6 +19,8 @@ from consortia.oracles.gossip_stability import (
     Condition,
     gossip_conditions,
     largest_stable_step,
+    mean_limit,
+    step_bounds,
 )
 from consortia.oracles.staleness import (
     SquareError,
@@ -77,6 +79,7 @@ __all__ = [
     "largest_stable_step",
     "leading_order_mean_bias",
     "location_shards",
+    "mean_limit",
     "mean_square_growth",
     "minibatch_covariance",
     "minibatch_noise",
@@ -92,5 +95,6 @@ __all__ = [
     "stale_stability_limit",
     "stale_trace_growth",
     "stale_trace_law",
+    "step_bounds",
     "travelling_law",
 ]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consortia.errors import InputError
+from consortia.model import Model
 from consortia.oracles.gaussian_clients import floats, number
 from consortia.oracles.gossip_recursion import block_diagonal
+from consortia.target import Target
 
 Array = NDArray[np.floating[Any]]
 
@@ -114,7 +118,7 @@ class GaussianAgents:
         return agents
 
     @classmethod
-    def near(cls, model: Any, sites: Any, position: Any) -> GaussianAgents:
+    def near(cls, model: Any, sites: Any, position: Any, *, rows: bool = True) -> GaussianAgents:
         r"""The agents of any model, by the second-order expansion of their potentials at a point.
 
         Exact for Gaussian potentials; else what holds as long as positions stay near.
@@ -123,43 +127,30 @@ class GaussianAgents:
             model: a `consortia.Model`.
             sites: a `consortia.Sites`, each site one agent.
             position: the point, parameters like the model's.
+            rows: keep every row's expansion, which the noise of minibatches needs: d² numbers a
+                row.
 
         Raises:
             InputError: a site's potential is not convex there, or their sum not strictly.
         """
-        import jax
-        import jax.numpy as jnp
-
-        from consortia.target import Target
-
-        parameters = jax.tree.map(jnp.asarray, position)
-        target = Target(model, parameters)
-        point = target.ravel(parameters)
-
-        def row_potential(x: Any, row: Any) -> Any:
-            return -target.log_likelihood(x, jax.tree.map(lambda leaf: leaf[None], row))[0]
-
-        def expansion(function: Any, *arguments: Any) -> tuple[Any, Any]:
-            curvature = jax.hessian(function)(point, *arguments)
-            return curvature, curvature @ point - jax.grad(function)(point, *arguments)
-
-        of_rows = jax.jit(jax.vmap(lambda row: expansion(row_potential, row)))
-        rows: list[Any] = []
-        for shard in sites.shards:
-            data = jax.tree.map(jnp.asarray, shard)
-            pair = tuple(np.asarray(part, np.float64) for part in of_rows(data))
-            rows.append(pair)
-        curvature, pull = (
-            np.asarray(part, np.float64) / len(rows)
-            for part in expansion(lambda x: -target.log_prior(x))
-        )
+        target, point = _at(model, position)
+        sizes = np.asarray(sites.sizes)
+        of_sites, of_rows, of_prior = _expansions(model, _structure_key(target))
+        prior = [np.asarray(part, np.float64) / len(sizes) for part in of_prior(point)]
+        data = jax.tree.map(_device_array, sites.padded())
+        if rows:
+            parts = [np.asarray(part, np.float64) for part in of_rows(point, data)]
+            kept = [(parts[0][i, :n], parts[1][i, :n]) for i, n in enumerate(sizes)]
+            matrices = np.stack([own[0].sum(axis=0) for own in kept])
+            pulls = np.stack([own[1].sum(axis=0) for own in kept])
+        else:
+            both = of_sites(point, data, jnp.asarray(sizes, jnp.int32))
+            matrices, pulls = (np.asarray(part, np.float64) for part in both)
+        matrices = matrices + prior[0]
         # Single precision leaves Hessians symmetric to rounding only.
-        matrices = np.stack([part.sum(axis=0) + curvature for part, _ in rows])
-        agents = cls(
-            (matrices + np.swapaxes(matrices, 1, 2)) / 2,
-            pulls=[part.sum(axis=0) + pull for _, part in rows],
-        )
-        agents.rows = tuple(rows)
+        agents = cls((matrices + np.swapaxes(matrices, 1, 2)) / 2, pulls=pulls + prior[1])
+        if rows:
+            agents.rows = tuple(kept)
         return agents
 
     @property
@@ -195,3 +186,52 @@ class GaussianAgents:
     def stacked_curvature(self) -> Array:
         """diag(A_1, …, A_N), ``(N d, N d)``."""
         return block_diagonal(self.curvatures)
+
+
+def _at(model: Model, position: Any) -> tuple[Target, Any]:
+    """The target of a model, and the flat position of these parameters."""
+    parameters = jax.tree.map(jnp.asarray, position)
+    target = Target(model, parameters)
+    return target, target.ravel(parameters)
+
+
+def _device_array(leaf: Array) -> Any:
+    return jnp.asarray(leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False))
+
+
+def _structure_key(target: Target) -> Any:
+    leaves, structure = jax.tree.flatten(target.structure)
+    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+@lru_cache(maxsize=8)
+def _expansions(model: Model, key: Any) -> tuple[Any, Any, Any]:
+    """Compiled second-order expansions: of the sites, of each row there, and of the prior.
+
+    Each gives the curvature H and the pull H x − ∇ at a point x; kept for the next call.
+    """
+    structure, leaves = key
+    example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
+    target = Target(model, jax.tree.unflatten(structure, example))
+
+    def expansion(function: Any, point: Any) -> Any:
+        curvature = jax.hessian(function)(point)
+        return curvature, curvature @ point - jax.grad(function)(point)
+
+    def of_site(point: Any, rows: Any, size: Any) -> Any:
+        def potential(x: Any) -> Any:
+            values = target.log_likelihood(x, rows)
+            return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
+
+        return expansion(potential, point)
+
+    def of_row(point: Any, row: Any) -> Any:
+        one = jax.tree.map(lambda leaf: leaf[None], row)
+        return expansion(lambda x: -target.log_likelihood(x, one)[0], point)
+
+    rows_of_site = jax.vmap(of_row, in_axes=(None, 0))
+    return (
+        jax.jit(jax.vmap(of_site, in_axes=(None, 0, 0))),
+        jax.jit(jax.vmap(rows_of_site, in_axes=(None, 0))),
+        jax.jit(lambda point: expansion(lambda x: -target.log_prior(x), point)),
+    )

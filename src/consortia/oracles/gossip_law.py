@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator, eigs, gmres
 
 from consortia.errors import InputError
 from consortia.oracles.federated_averaging_law import AffineNoise
@@ -26,7 +28,9 @@ from consortia.oracles.gossip_recursion import (
 
 Array = NDArray[np.floating[Any]]
 
-_MOST_POWER_STEPS = 200
+_MOST_DENSE = 64
+_MOST_BOUND_STEPS = 30
+_SINGULAR = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,22 +138,32 @@ class GossipLaw:
             return 0.0
         if self.spectral_radius >= 1.0:
             return math.inf
-        # The operator takes covariances to covariances, so that powers of it converge to its
-        # largest eigenvalue from any positive start.
-        noise = np.broadcast_to(np.eye(self.agents.dimension), self._block_shape)
-        radius = 0.0
-        for _ in range(_MOST_POWER_STEPS):
-            after = self._feedback(noise)
-            before, radius = radius, float(np.linalg.norm(after) / np.linalg.norm(noise))
-            if radius == 0.0 or abs(radius - before) <= 1e-6 * radius:
-                break
-            noise = after / np.linalg.norm(after)
-        return radius
+        size = math.prod(self._block_shape)
+        start = np.broadcast_to(np.eye(self.agents.dimension), self._block_shape)
+        if size <= _MOST_DENSE:
+            return spectral_radius(
+                np.stack([self._feedback(unit).ravel() for unit in np.eye(size)])
+            )
+        if not self._feedback(start).any():
+            return 0.0
+        operator = LinearOperator((size, size), lambda u: self._feedback(u).ravel())
+        # It takes covariances to covariances, so that its largest eigenvalue is real and positive.
+        found = eigs(operator, k=1, v0=start.ravel(), tol=1e-6, return_eigenvectors=False)
+        return float(np.abs(found[0]))
 
     @property
     def stable(self) -> bool:
         """Whether means and covariances settle."""
-        return self.spectral_radius < 1.0 and self.mean_square_radius < 1.0
+        return self.spectral_radius < 1.0 and (self.batches is None or self._noise_settles)
+
+    @property
+    def instability(self) -> str:
+        """In words, what does not settle; empty when all does."""
+        if self.stable:
+            return ""
+        if self.spectral_radius >= 1.0:
+            return f"the mean grows by the factor {self.spectral_radius:.6g} an iteration"
+        return f"minibatch noise feeds itself by the factor {self.mean_square_radius:.6g}"
 
     @cached_property
     def stationary(self) -> GossipMoments:
@@ -176,33 +190,44 @@ class GossipLaw:
             iterations: k ≥ 0. With minibatches the time grows with k, else with its logarithm.
             start: where all agents start, a number or ``(d,)``, or ``(N, d)``.
         """
-        k = count(iterations, "iterations", least=0)
+        return self.along([iterations], start)[0]
+
+    def along(self, iterations: Sequence[int], start: ArrayLike) -> list[GossipMoments]:
+        """The moments after several numbers of iterations, in the order given; see `after`."""
+        steps = [count(k, "iterations", least=0) for k in iterations]
         step, shape = self.recursion, self.agents.pulls.shape
         given = floats(start, "start")
         if given.shape not in ((), shape[1:], shape):
             raise InputError(f"start has shape {given.shape}: give (d,) or (agents, d).")
         mean = np.zeros(len(step.matrix))
         mean[: np.prod(shape)] = np.broadcast_to(given, shape).ravel()
-        nothing = np.zeros_like(step.matrix)
-        if k == 0:
-            return self._moments(mean, nothing)
         if self.batches is not None:
-            return self._after_batches(k, mean)
-        # Averaged noise is, in z less its newest half, one that begins a step late.
-        first = self._as_map(nothing if step.averaged else self._injected())
-        power, total = self._as_map(self._injected()), first
-        k -= 1
-        while k:
-            if k & 1:
-                total = power.after(total)
-            k >>= 1
-            if k:
-                power = power.after(power)
-        mean = total.matrix[0] @ mean + total.offset[0]
-        size = step.entry.shape[1]
-        return self._moments(mean, total.covariance[0, :size, :size] + self._fresh())
+            found = dict(self._after_batches(sorted(set(steps)), mean))
+            return [found[k] for k in steps]
+        return [self._doubled(k, mean) for k in steps]
 
     # --- inside ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _noise_settles(self) -> bool:
+        """Whether `mean_square_radius` is below one, by the first bound of it that says so.
+
+        The feedback K of noise takes positive definite blocks u to such: K u ≤ c u bounds its
+        radius by c from above, and K u ≥ c u from below.
+        """
+        noise = np.broadcast_to(np.eye(self.agents.dimension), self._block_shape)
+        for _ in range(_MOST_BOUND_STEPS):
+            after = self._feedback(noise)
+            inverse = np.linalg.inv(np.linalg.cholesky(noise))
+            ratios = np.linalg.eigvalsh(inverse @ after @ np.swapaxes(inverse, 1, 2))
+            if ratios.max() < 1.0:
+                return True
+            if ratios.min() >= 1.0:
+                return False
+            if ratios.min() <= _SINGULAR * ratios.max():  # some agent's batches make no noise
+                break
+            noise = after / np.linalg.norm(after)
+        return self.mean_square_radius < 1.0
 
     @property
     def _block_shape(self) -> tuple[int, int, int]:
@@ -243,8 +268,6 @@ class GossipLaw:
 
     def _noise_of_batches(self, mean: Array, covariance: Array) -> Array:
         """Stationary covariances of the gradients: u = u₀ + feedback(u), solved; (N, d, d)."""
-        from scipy.sparse.linalg import LinearOperator, gmres
-
         first = self._batch_noise(mean, covariance)
         size = first.size
         operator = LinearOperator((size, size), lambda u: u.ravel() - self._feedback(u).ravel())
@@ -260,20 +283,46 @@ class GossipLaw:
         noise = self.batches.at_mean(mean[: agents * d].reshape(agents, d))
         return noise + self.batches.of_spread(agent_blocks(covariance, d))
 
-    def _after_batches(self, iterations: int, mean: Array) -> GossipMoments:
+    def _doubled(self, k: int, mean: Array) -> GossipMoments:
+        """After k iterations with exact gradients, by squaring the map of one."""
+        step = self.recursion
+        nothing = np.zeros_like(step.matrix)
+        if k == 0:
+            return self._moments(mean, nothing)
+        # Averaged noise is, in z less its newest half, one that begins a step late.
+        first = self._as_map(nothing if step.averaged else self._injected())
+        power, total = self._as_map(self._injected()), first
+        k -= 1
+        while k:
+            if k & 1:
+                total = power.after(total)
+            k >>= 1
+            if k:
+                power = power.after(power)
+        mean = total.matrix[0] @ mean + total.offset[0]
+        size = step.entry.shape[1]
+        return self._moments(mean, total.covariance[0, :size, :size] + self._fresh())
+
+    def _after_batches(
+        self, iterations: Sequence[int], mean: Array
+    ) -> Iterator[tuple[int, GossipMoments]]:
+        """With minibatches, one iteration after the other; ``iterations`` in rising order."""
         step = self.recursion
         size = step.entry.shape[1]
         injected, fresh = self._injected(), self._fresh()
         inner = np.zeros_like(step.matrix)
         covariance = np.zeros((size, size))
-        for k in range(iterations):
-            noise = block_diagonal(step.step**2 * self._batch_noise(mean, covariance))
-            inner = step.matrix @ inner @ step.matrix.T + step.entry @ noise @ step.entry.T
-            if k or not step.averaged:
-                inner = inner + injected
-            covariance = inner[:size, :size] + fresh
-            mean = step.matrix @ mean + step.offset
-        return self._moments(mean, covariance)
+        done = 0
+        for wanted in iterations:
+            while done < wanted:
+                noise = block_diagonal(step.step**2 * self._batch_noise(mean, covariance))
+                inner = step.matrix @ inner @ step.matrix.T + step.entry @ noise @ step.entry.T
+                if done or not step.averaged:
+                    inner = inner + injected
+                covariance = inner[:size, :size] + fresh
+                mean = step.matrix @ mean + step.offset
+                done += 1
+            yield wanted, self._moments(mean, covariance)
 
     def _moments(self, mean: Array, covariance: Array) -> GossipMoments:
         agents = self.agents
@@ -286,12 +335,8 @@ class GossipLaw:
         )
 
     def _require_stable(self) -> None:
-        if self.stable:
-            return
-        why = f"its mean grows by the factor {self.spectral_radius:.6g} an iteration"
-        if self.spectral_radius < 1.0:
-            why = f"its minibatch noise feeds itself by the factor {self.mean_square_radius:.6g}"
-        raise InputError(
-            f"this iteration has no stationary law: {why}. Lower step_size; "
-            "consortia.oracles.largest_stable_step gives the largest."
-        )
+        if not self.stable:
+            raise InputError(
+                f"this iteration has no stationary law: {self.instability}. Lower step_size; "
+                "consortia.oracles.largest_stable_step gives the largest."
+            )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
 from consortia import graphs
 from consortia.errors import InputError
@@ -15,7 +16,11 @@ from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
 from consortia.oracles.gossip_agents import GaussianAgents
 from consortia.oracles.gossip_law import GossipLaw
 
+NEVER = "no step size is stable: the network or the data leave no stationary law."
+
 _HALVINGS = 60
+_NO_ROOM = 1e-12
+"""An eigenvalue of W that is −1 to rounding."""
 
 
 class Condition(NamedTuple):
@@ -57,7 +62,8 @@ def largest_stable_step(
         >>> round(largest_stable_step(agents, "complete"), 3)
         0.423
 
-    Source: DE-SGLD with a symmetric W is stable for ηA < I + W; the other limits are numerical.
+    Source: with a symmetric W, DE-SGLD is stable for ηA < I + W, with EXTRA for 4ηA < 5I + 3W, and
+    DE-SGHMC for η²A < (2 − γη)(I + W); the other limits are found numerically.
     """
     accuracy = number(tolerance, "tolerance", least=1e-12, most=0.1, strict=True)
 
@@ -66,18 +72,89 @@ def largest_stable_step(
             return de_sgld_law(agents, mixing, step_size=step, **options)
         return de_sghmc_law(agents, mixing, step_size=step, friction=friction, **options)
 
-    # Time scales of the two methods: a step is stable somewhere below them or not at all.
-    scale = 1.0 / agents.smoothness
-    start = scale if friction is None else min(math.sqrt(scale), 1.0 / friction)
-    mean = _largest(lambda step: law(step).spectral_radius, start, accuracy, most=math.inf)
+    correction = options.get("correction")
+    limit = mean_limit(agents, mixing, friction=friction, correction=correction)
+    if limit is None:
+        # Time scales of the two methods: a step is stable somewhere below them or not at all.
+        scale = 1.0 / agents.smoothness
+        start = scale if friction is None else min(math.sqrt(scale), 1.0 / friction)
+        mean = _largest(lambda step: law(step).spectral_radius, start, accuracy)
+    else:
+        mean = (1.0 - accuracy / 2) * limit
+        if law(mean).spectral_radius >= 1.0:
+            raise InputError(NEVER)
     if law(mean).batches is None:
         return mean
-    return _largest(lambda step: law(step).mean_square_radius, mean / 2, accuracy, most=mean)
+    return _bisected(lambda step: law(step).stable, mean, accuracy)
 
 
-def _largest(
-    radius: Callable[[float], float], start: float, accuracy: float, *, most: float
-) -> float:
+def mean_limit(
+    agents: GaussianAgents,
+    mixing: Any,
+    *,
+    friction: float | None = None,
+    correction: str | None = None,
+) -> float | None:
+    r"""The step size from which on the mean diverges, in closed form; None where there is none.
+
+    For a symmetric W an eigenvector of the iteration has real Rayleigh quotients w and a with W
+    and A, and its eigenvalue solves a quadratic equation in them whose roots leave the unit disc at
+    −1 only: plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w). With EXTRA and
+    momentum the equation is cubic, and only a search tells.
+
+    Args:
+        agents: the problem.
+        mixing: W.
+        friction: γ of DE-SGHMC; None for DE-SGLD.
+        correction: None or ``"extra"``.
+
+    Raises:
+        InputError: no step size is stable.
+    """
+    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    if not _has_closed_form(matrix, friction, correction):
+        return None
+    offset, slope = _room(correction)
+    room = offset * np.eye(agents.count) + slope * np.asarray(matrix)
+    if np.linalg.eigvalsh(room)[0] < _NO_ROOM:
+        raise InputError(NEVER)
+    whole = np.kron(room, np.eye(agents.dimension))
+    ratio = eigh(agents.stacked_curvature(), whole, eigvals_only=True)[-1]
+    return _step(float(ratio), friction)
+
+
+def _has_closed_form(matrix: Any, friction: float | None, correction: str | None) -> bool:
+    return matrix.symmetric and (friction is None or correction is None)
+
+
+def _room(correction: str | None) -> tuple[float, float]:
+    """a and b of aI + bW, which bounds the curvature times η, or η²/(2 − γη)."""
+    return (1.0, 1.0) if correction is None else (1.25, 0.75)
+
+
+def _step(ratio: float, friction: float | None) -> float:
+    """η at which η, or η²/(2 − γη), is one over this ratio of curvature to room."""
+    if friction is None:
+        return 1.0 / ratio
+    return (math.sqrt(friction**2 + 8 * ratio) - friction) / (2 * ratio)
+
+
+def _bisected(stable: Callable[[float], bool], most: float, accuracy: float) -> float:
+    """The step up to which a setting is stable, at most ``most``."""
+    low = high = most
+    for _ in range(_HALVINGS):
+        if stable(low):
+            break
+        low, high = low / 2, low
+    else:
+        raise InputError(NEVER)
+    while high - low > accuracy * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if stable(middle) else (low, middle)
+    return low
+
+
+def _largest(radius: Callable[[float], float], start: float, accuracy: float) -> float:
     """The step up to which a radius stays below one, by bracketing and interpolation."""
     low, at_low = start, radius(start)
     for _ in range(_HALVINGS):
@@ -86,14 +163,12 @@ def _largest(
         low /= 2
         at_low = radius(low)
     else:
-        raise InputError("no step size is stable: the network or the data leave no stationary law.")
-    high = min(1.5 * low, most)
+        raise InputError(NEVER)
+    high = 1.5 * low
     at_high = radius(high)
     while at_high < 1.0:
-        if high == most:
-            return most
         low, at_low = high, at_high
-        high = min(1.5 * high, most)
+        high *= 1.5
         at_high = radius(high)
     while high - low > accuracy * low:
         # Illinois-like: interpolate where that is possible, and never closer to an end than 2 %.
@@ -114,6 +189,45 @@ def _largest(
             if below > low and (inside := radius(below)) < 1.0:
                 low, at_low = below, inside
     return low
+
+
+def step_bounds(
+    agents: GaussianAgents,
+    mixing: Any,
+    *,
+    friction: float | None = None,
+    correction: str | None = None,
+) -> tuple[float, float]:
+    r"""Two numbers with the largest stable step between them, for networks of any size.
+
+    .. math:: \frac{1+\lambda_N}{\max_i L_i} \le \eta_{\max} \le \min_i \frac{1 + W_{ii}}{L_i}
+
+    for plain DE-SGLD, with :math:`L_i` the largest curvature of agent i: W + I − ηA is positive
+    definite below the first and, tried on a direction that agent i alone has, not above the second.
+    With exact gradients; minibatches allow less.
+
+    Args:
+        agents: the problem.
+        mixing: W, symmetric.
+        friction: γ of DE-SGHMC, whose :math:`\eta^2/(2 - \gamma\eta)` is bounded so.
+        correction: ``"extra"`` puts 5 + 3w in place of 4 + 4w; not together with ``friction``.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> print(*(round(bound, 3) for bound in step_bounds(agents, "complete")))
+        0.333 0.5
+    """
+    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    if not _has_closed_form(matrix, friction, correction):
+        raise InputError("step_bounds needs a symmetric W, and not both friction and correction.")
+    offset, slope = _room(correction)
+    own = np.zeros(agents.count)
+    itself = matrix.rows == matrix.columns
+    own[matrix.rows[itself]] = matrix.values[itself]
+    largest = np.linalg.eigvalsh(agents.curvatures)[:, -1]
+    room = max(offset + slope * matrix.smallest_eigenvalue, 1e-300)
+    beyond = float(np.max(largest / (offset + slope * own)))
+    return _step(agents.smoothness / room, friction), _step(beyond, friction)
 
 
 def gossip_conditions(

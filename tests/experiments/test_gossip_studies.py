@@ -1,0 +1,78 @@
+"""Figures 2 to 4 of the DE-SGLD paper, the corrections, and logistic regression."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.de_sgld import correction, logistic, networks, settings
+
+
+def results_of(program: Any, folder: Path) -> dict[str, Any]:
+    program.main(["--scale", "quick", "--out", str(folder)])
+    (path,) = folder.glob("*-quick.json")
+    assert path.with_suffix(".png").stat().st_size > 10_000
+    return json.loads(path.read_text())["results"]
+
+
+def near(value: float, figure: float) -> bool:
+    """Within 1 %, or within half a unit of the last of two digits."""
+    return abs(value / figure - 1) < 0.01 or f"{value:.2g}" == f"{figure:.2g}"
+
+
+# Scores are the largest of some hundred; five standard errors are passed by chance by one of two
+# million, and by one of ten thousand where minibatches make the tails heavy.
+
+
+@pytest.mark.slow
+def test_the_complete_network_has_the_figures_of_the_table_and_runs_have_its_law(
+    tmp_path: Path,
+) -> None:
+    results = results_of(networks, tmp_path)
+    assert len(results["panels"]) == 2
+    for part in results["panels"]:
+        _, average, agent, _ = part["expected"]
+        assert near(part["stationary"]["average"], average)
+        assert near(part["stationary"]["agent"], agent)
+        assert part["worst_score"] < 5
+    violated = results["conditions"]["de_sghmc, complete"]
+    assert list(violated.values()) == [False, False]
+
+
+@pytest.mark.slow
+def test_batches_have_the_figures_of_the_table_and_one_row_diverges(tmp_path: Path) -> None:
+    panels = results_of(settings, tmp_path)["panels"]
+    one, five = panels["batch size"]
+    assert one["stationary"] is None
+    assert "feeds itself" in one["instability"]
+    assert near(five["stationary"]["average"], settings.EXPECTED_BATCHES[5][0])
+    assert near(five["stationary"]["agent"], settings.EXPECTED_BATCHES[5][1])
+    for part in panels["step size"]:
+        assert near(part["stationary"]["agent"], settings.EXPECTED_STEPS[part["step_size"]])
+        assert part["worst_score"] < 6
+
+
+@pytest.mark.slow
+def test_the_corrected_sampler_has_its_law_and_the_figures_of_the_table(tmp_path: Path) -> None:
+    results = results_of(correction, tmp_path)
+    for name, by_network in results["table"].items():
+        for network, part in by_network.items():
+            average, agent = correction.EXPECTED[name][network]
+            assert near(part["stationary"]["average"], average)
+            assert near(part["stationary"]["agent"], agent)
+    assert results["sampler"]["worst_score"] < 5
+
+
+@pytest.mark.slow
+def test_corrected_agents_classify_as_well_as_the_average_and_plain_ones_are_far_off(
+    tmp_path: Path,
+) -> None:
+    results = results_of(logistic, tmp_path)
+    for part in results.values():
+        by = {(row["method"], row["network"]): row for row in part["long"]}
+        plain, corrected = by["DE-SGLD", "complete"], by["DE-SGLD, corrected", "complete"]
+        assert plain["w2_agent"] > 3 * corrected["w2_agent"]
+        assert corrected["accuracy_average"] > part["reference_accuracy"] - 0.05
