@@ -1,1 +1,1 @@
-"""The experiments of El Mekkaoui, Mesquita, Blomstedt and Kaski (2021), section 5."""
+"""The experiments of El Mekkaoui et al. (2021), section 5; see README.md here."""

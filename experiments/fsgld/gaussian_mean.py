@@ -20,7 +20,7 @@ import numpy as np
 import consortia
 from consortia.oracles import TravellingLaw, gradient_constants, location_shards, travelling_law
 from consortia.surrogates import Gaussian
-from experiments.fsgld import command
+from experiments import command
 
 SHARDS, ROWS, BOX = 10, 200, 6.0
 STEP, BATCH, THIN = 1e-4, 10, 100
@@ -202,9 +202,11 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     place = np.arange(SHARDS)
     axes[2].bar(place - 0.2, results["constants"]["gamma_squared"], 0.4, label="γ²")
     axes[2].bar(place + 0.2, results["constants"]["epsilon_squared"], 0.4, label="ε²")
-    axes[2].set(xlabel="shard", yscale="log")
-    axes[2].legend()
+    axes[2].set(xlabel="shard", yscale="log", ylim=(1, 2000))
+    axes[2].legend(loc="upper right", ncols=2)
 
 
 if __name__ == "__main__":
-    command.main("gaussian_mean", "figures 2, 3 and 4: a Gaussian mean", study, draw, panels=3)
+    command.main(
+        "fsgld", "gaussian_mean", "figures 2, 3 and 4: a Gaussian mean", study, draw, panels=3
+    )

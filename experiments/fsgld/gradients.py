@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.fsgld import command
+from experiments import command
 
 SHARDS = np.array([[1] * 1 + [0] * 9, [1] * 5 + [0] * 5, [1] * 9 + [0] * 1])
 BATCH = 5
@@ -111,4 +111,4 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 
 
 if __name__ == "__main__":
-    command.main("gradients", "figure 1: variance of gradients", study, draw, panels=1)
+    command.main("fsgld", "gradients", "figure 1: variance of gradients", study, draw, panels=1)

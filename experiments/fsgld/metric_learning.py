@@ -9,6 +9,7 @@ h = 1e-3 larger ones make the step unstable. The set at hand holds 1,560 of the 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
+from consortia.errors import InputError, NonFiniteError
 from consortia.models.metric_learning import (
     leading_directions,
     metric_learning,
     squared_projections,
 )
-from experiments.fsgld import command
+from experiments import command
 
 SHARDS, TEST_PAIRS = 10, 1000
 DIRECTIONS, MEAN_SQUARE = 10, 0.1
@@ -109,6 +111,21 @@ def curve(
     return chosen, np.array(values)
 
 
+def positions(tree: Any) -> dict[str, np.ndarray]:
+    """The draws of one chain by parameter, (draws, ...)."""
+    return {name: np.asarray(value)[0] for name, value in tree["posterior"].data_vars.items()}
+
+
+def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) -> Any:
+    """The mean of SGLD on the pooled pairs, where all chains start: surrogates are made there."""
+    pooled = consortia.Sites.from_list([data.sites.pooled()])
+    method = consortia.dsgld(STEP, LOCAL_STEPS, BATCH)
+    tree = consortia.sample(
+        model, pooled, method, rounds=rounds, warmup=rounds, seed=seed, progress=False
+    )
+    return {name: value.mean(axis=0) for name, value in positions(tree).items()}
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Log-likelihoods of train and test pairs over the visits, for DSGLD and FSGLD."""
     size = SCALES[scale]
@@ -116,41 +133,56 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     results: dict[str, Any] = {"runs": []}
     for repeat in range(seed, seed + size.repeats):
         data = problem(repeat, size.pairs)
+        start = warm_start(model, data, size.rounds // 2, repeat)
         methods = {"dsgld": consortia.dsgld(STEP, LOCAL_STEPS, BATCH)}
         for kind in size.surrogates:
             methods[kind] = consortia.fsgld(STEP, LOCAL_STEPS, BATCH, surrogate=kind)
         for name, method in methods.items():
-            tree = consortia.sample(
-                model, data.sites, method, rounds=size.rounds, seed=repeat, progress=False
-            )
-            draws = {k: np.asarray(v)[0] for k, v in tree["posterior"].data_vars.items()}
-            visits, train = curve(model, draws, data.sites.pooled())
-            test = curve(model, draws, data.test)[1]
-            late = visits >= size.rounds // 2
-            entry = {
-                "repeat": repeat,
-                "method": name,
-                "visits": visits,
-                "train": train,
-                "test": test,
-                "late_train": float(train[late].mean()),
-                "late_test": float(test[late].mean()),
-                "late_test_deviation": float(test[late].std()),
-            }
-            results["runs"].append(entry)
-            command.say(
-                f"repeat {repeat}, {name}: test {entry['late_test']:.4f} "
-                f"± {entry['late_test_deviation']:.4f}, train {entry['late_train']:.4f}"
-            )
+            entry = one_run(model, data, method, size.rounds, repeat, start)
+            results["runs"].append({"repeat": repeat, "method": name, **entry})
+            said = entry.get("refused")
+            if said is None:
+                said = (
+                    f"test {entry['late_test']:.4f} ± {entry['late_test_deviation']:.4f}, "
+                    f"train {entry['late_train']:.4f}"
+                )
+            command.say(f"repeat {repeat}, {name}: {said}")
     return results
+
+
+def one_run(
+    model: consortia.Model, data: Problem, method: Any, rounds: int, seed: int, start: Any
+) -> dict[str, Any]:
+    """Scores of one chain, or why it was refused or ended; a warning before it is kept too."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            tree = consortia.sample(
+                model, data.sites, method, rounds=rounds, seed=seed, init=start, progress=False
+            )
+        except (NonFiniteError, InputError) as error:
+            return {"refused": str(error)}
+    visits, train = curve(model, positions(tree), data.sites.pooled())
+    test = curve(model, positions(tree), data.test)[1]
+    late = visits >= rounds // 2
+    return {
+        "warnings": [str(warning.message) for warning in told],
+        "visits": visits,
+        "train": train,
+        "test": test,
+        "late_train": float(train[late].mean()),
+        "late_test": float(test[late].mean()),
+        "late_test_deviation": float(test[late].std()),
+    }
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:
     """Figure 5: train and test over the visits, mean and deviation over the repetitions."""
-    names = list(dict.fromkeys(entry["method"] for entry in results["runs"]))
+    runs = [entry for entry in results["runs"] if "refused" not in entry]
+    names = list(dict.fromkeys(entry["method"] for entry in runs))
     for axis, part in zip(axes, ("train", "test"), strict=True):
         for name in names:
-            entries = [entry for entry in results["runs"] if entry["method"] == name]
+            entries = [entry for entry in runs if entry["method"] == name]
             values = np.array([entry[part] for entry in entries])
             axis.errorbar(
                 entries[0]["visits"], values.mean(axis=0), values.std(axis=0), label=name, lw=1
@@ -160,4 +192,4 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 
 
 if __name__ == "__main__":
-    command.main("metric_learning", "figure 5: metric learning", study, draw, panels=2)
+    command.main("fsgld", "metric_learning", "figure 5: metric learning", study, draw, panels=2)

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from consortia.datasets import DatasetMissing
+from experiments import command
 from experiments.fsgld import gaussian_mean, gradients, metric_learning, neural_network, susy
 
 
 def record(module: Any, name: str, tmp_path: Path) -> dict[str, Any]:
     """The results that ``python -m experiments.fsgld.NAME --scale quick`` writes."""
-    from experiments.fsgld import command
-
     arguments = ["--scale", "quick", "--out", str(tmp_path), "--no-figure"]
-    command.main(name, name, module.study, module.draw, panels=1, arguments=arguments)
+    command.main("fsgld", name, name, module.study, module.draw, panels=1, arguments=arguments)
     return json.loads((tmp_path / f"{name}-quick.json").read_text())["results"]
 
 
