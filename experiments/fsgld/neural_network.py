@@ -207,15 +207,26 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Test scores of the networks, one point a seed."""
+    """Test scores of the networks, one line a seed."""
     for axis, label in zip(axes, SHARES, strict=True):
-        entries = [e["network"] for e in results["settings"] if e["shards"] == label]
-        names = list(entries[0]) if entries else []
+        entries = [e for e in results["settings"] if e["shards"] == label]
+        names = list(entries[0]["network"]) if entries else []
+        for entry in entries:
+            scored = [
+                (i, entry["network"][n]["test"]) for i, n in enumerate(names) if _ran(entry, n)
+            ]
+            axis.plot(*zip(*scored, strict=True), "o-", lw=0.5, label=f"seed {entry['seed']}")
         for place, name in enumerate(names):
-            values = [e[name]["test"] for e in entries if "test" in e[name]]
-            axis.plot([place] * len(values), values, "o")
+            if not any(_ran(entry, name) for entry in entries):
+                axis.text(place, axis.get_ylim()[0], "refused", ha="center", va="bottom")
         axis.set_xticks(range(len(names)), names, rotation=20, fontsize=7)
         axis.set(title=f"{label} shards", ylabel="test log-likelihood a row")
+        axis.margins(x=0.15)
+        axis.legend(fontsize=7)
+
+
+def _ran(entry: dict[str, Any], name: str) -> bool:
+    return "test" in entry["network"][name]
 
 
 if __name__ == "__main__":

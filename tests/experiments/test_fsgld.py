@@ -116,8 +116,11 @@ def test_the_quick_run_of_metric_learning_predicts_better_than_chance(
 ):
     require_data("isolet")
     results = record(metric_learning, "metric_learning", tmp_path)
-    late = {entry["method"]: entry["late_test"] for entry in results["runs"]}
-    assert late["sgld_moments"] > np.log(0.5)
+    late = {entry["method"]: entry.get("late_test") for entry in results["runs"]}
+    assert late["anchored"] > np.log(0.5)
+    # Short local chains on classes that are nearly separable: the published recipe is refused.
+    (published,) = (entry for entry in results["runs"] if entry["method"] == "sgld_moments")
+    assert "away from the posterior" in published["refused"]
 
 
 # --- section 5.3 ---------------------------------------------------------------------------------
