@@ -218,10 +218,11 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             axis.plot(*zip(*scored, strict=True), "o-", lw=0.5, label=f"seed {entry['seed']}")
         for place, name in enumerate(names):
             if not any(_ran(entry, name) for entry in entries):
-                axis.text(place, axis.get_ylim()[0], "refused", ha="center", va="bottom")
+                where = axis.get_xaxis_transform()
+                axis.text(place, 0.5, "refused", ha="center", rotation=90, transform=where)
         axis.set_xticks(range(len(names)), names, rotation=20, fontsize=7)
+        axis.set_xlim(-0.5, len(names) - 0.5)
         axis.set(title=f"{label} shards", ylabel="test log-likelihood a row")
-        axis.margins(x=0.15)
         axis.legend(fontsize=7)
 
 
