@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import consortia
 from consortia import numbers
 from consortia.base import Site
+from consortia.engines.types import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
 from consortia.target import Target
@@ -231,6 +234,31 @@ def test_the_cost_is_that_of_one_site():
     whole = consortia.dsgld(H, STEPS, probabilities=SHARES).cost(sizes)
     # 0.5 · 8 + 0.2 · 5 + 0.3 · 7 = 7.1 rows on average
     assert whole.row_gradients == STEPS * 7
+
+
+def largest_array_made(method: Any) -> int:
+    """Numbers in the largest array that a program of two chains computes, by its trace."""
+    rng = np.random.default_rng(0)
+    shards = [{"x": rng.normal(size=(100_000, 2)).astype(np.float32)} for _ in range(3)]
+    wide = consortia.Sites.from_list(shards)
+    run = consortia.LocalEngine().prepare(Target(MODEL, np.zeros(2)), wide, method, 2)
+    carry = run.start(0, jnp.zeros((2, 2)), 5, 0)
+    arguments = (carry, run.buffers(carry), run._arrays, run.keys, Window(*map(np.int32, range(5))))
+
+    def sizes(jaxpr: Any) -> Any:
+        for equation in jaxpr.eqns:
+            yield from (variable.aval.size for variable in equation.outvars)
+            for inner in jaxprs_in_params(equation.params):
+                yield from sizes(inner)
+
+    return max(sizes(jax.make_jaxpr(run.program._advance)(*arguments).jaxpr))
+
+
+def test_only_the_rows_of_a_minibatch_are_read_of_a_visited_site():
+    given = [Gaussian([0.0, 0.0], 1.0)] * 3
+    assert largest_array_made(consortia.fsgld(H, STEPS, BATCH, surrogate=given)) < 100_000
+    # The negative control: a full batch does read a shard for each chain.
+    assert largest_array_made(consortia.fsgld(H, STEPS, surrogate=given)) >= 2 * 200_000
 
 
 def test_a_record_names_the_given_surrogates_by_their_numbers():
