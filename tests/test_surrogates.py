@@ -501,8 +501,9 @@ def test_given_gaussians_are_examined_like_computed_ones():
             mean = start + np.linalg.solve(full, gradient)
             same.append(Gaussian.from_precision(mean, precision))
         phase = surrogates.look_phase(tuple(same), Target(model, model.init), lambda inbox: inbox)
+        local = jax.jit(lambda noise, at, site, p=phase: p.local(noise, (), (), at, site)[0])
         looks = [
-            phase.local(drawn(phase, number), (), (), jnp.asarray(start), site)[0]
+            local(drawn(phase, number), jnp.asarray(start), site)
             for number, site in enumerate(fitted.sites)
         ]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *looks)

@@ -249,6 +249,10 @@ class Method(Protocol):
 
     A method holds parameters only. `build` turns it into phases for one model; everything that
     depends on the sites arrives later, through `Site`.
+
+    It may also have ``check_fitted(fitted, names) -> warnings``, which looks at what its ``fit``
+    phases left at the sites and refuses to go on, and ``explain_end(target, site, name, position)
+    -> text``, which says why a chain turned non-finite at a site.
     """
 
     @property
