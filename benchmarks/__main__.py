@@ -18,6 +18,7 @@ from benchmarks.measure import Row
 BENCHMARKS = {
     "fa-hmc": "federated_hmc",
     "sgld": "langevin",
+    "travelling": "travelling",
     "softmax": "softmax",
     "gossip": "gossip",
     "stale": "stale",

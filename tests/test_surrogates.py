@@ -476,3 +476,97 @@ def test_a_search_without_an_end_is_refused_by_the_name_of_its_site():
     )
     assert reason is not None
     assert "'east'" in reason
+
+
+def test_given_gaussians_are_examined_like_computed_ones():
+    # On logistic rows the surrogates are not exact, and the two points of the examination differ.
+    shards, start = logistic_shards(), np.array([0.3, -0.5, 0.2])
+    model, weights = consortia.models.logistic_regression(3), np.array([0.5, 0.2, 0.3])
+    settings: dict[str, Any] = {"step_size": 2e-3, "local_steps": 7, "strength": 0.4}
+    for covariance in ("full", "diagonal"):
+        fitted = Fitted(
+            model,
+            shards,
+            Recipe("laplace", ridge=0.5),
+            start,
+            covariance=covariance,
+            weights=weights,
+            examine=True,
+            **settings,
+        )
+        same = []
+        for own in fitted.own:
+            precision, gradient = np.asarray(own.precision), np.asarray(own.gradient)
+            full = np.diag(precision) if precision.ndim == 1 else precision
+            mean = start + np.linalg.solve(full, gradient)
+            same.append(Gaussian.from_precision(mean, precision))
+        phase = surrogates.look_phase(tuple(same), Target(model, model.init), lambda inbox: inbox)
+        local = jax.jit(lambda noise, at, site, p=phase: p.local(noise, (), (), at, site)[0])
+        looks = [
+            local(drawn(phase, number), jnp.asarray(start), site)
+            for number, site in enumerate(fitted.sites)
+        ]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *looks)
+        found, factors = surrogates.examined(tuple(same), stacked, **settings)
+        np.testing.assert_allclose(found.weakest, fitted.fitted[0].weakest, rtol=1e-7)
+        np.testing.assert_allclose(found.strongest, fitted.fitted[0].strongest, rtol=1e-7)
+        np.testing.assert_allclose(factors[0], fitted.fitted[1][0], rtol=1e-7)
+        assert found.weakest[0, 0] != found.weakest[0, 1]
+
+
+def test_the_examination_takes_the_rows_of_the_surrogate_itself():
+    # 3,000 rows, more than a curvature is computed from, few of which make up most of it: other
+    # rows than the surrogate's would see another curvature, divided by a small probability.
+    rng = np.random.default_rng(0)
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        return -0.5 * batch["w"] * jnp.sum((batch["x"] - theta[None, :]) ** 2, axis=1)
+
+    model = consortia.Model(lambda theta: -0.5 * jnp.sum(theta**2), log_likelihood, np.zeros(2))
+    shards = [{"x": rng.normal(size=(3000, 2)), "w": rng.pareto(1.0, 3000)} for _ in range(3)]
+    fitted = Fitted(model, shards, Recipe("anchored"), np.zeros(2), examine=True)
+    pooled = 1 + sum(np.asarray(own.precision)[0, 0] for own in fitted.own)
+    np.testing.assert_allclose(fitted.fitted[0].weakest, pooled, rtol=1e-9)
+    np.testing.assert_allclose(fitted.fitted[0].strongest, pooled, rtol=1e-9)
+
+
+# --- the end of a chain --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variances", "step_size", "message"),
+    [
+        ((1 / 40, 1 / 10, 1 / 25), 1e-3, "still drove it back"),
+        ((1 / 400, 1 / 10, 1 / 25), 1e-3, "drives a chain away"),
+        ((1 / 40, 1 / 10, 1 / 25), 0.1, "lower step_size"),
+    ],
+)
+def test_the_end_of_a_chain_is_explained_by_the_curvature_where_it_last_was(
+    variances: Any, step_size: float, message: str
+):
+    shards = located_shards()
+    given = tuple(Gaussian(s["x"].mean(axis=0), v) for s, v in zip(shards, variances, strict=True))
+    weights = np.array([40, 10, 25]) / 75
+    site = Site(
+        {"x": jnp.asarray(shards[0]["x"])[None]},
+        jnp.int32(40),
+        jnp.asarray(weights[0]),
+        jnp.asarray(weights[0]),
+        (),
+        jnp.int32(0),
+    )
+    target = Target(located(), np.zeros(2))
+    reason = surrogates.explain_end(
+        target,
+        site,
+        "north",
+        surrogates.given_correction(given)(site),
+        jnp.array([0.3, 0.1]),
+        kind="hessian",
+        strength=1.0,
+        step_size=step_size,
+    )
+    assert message in reason
+    if "away" in message:
+        # 1 + 40/f + (400 + 10 + 25) − 400/f at f = 40/75
+        assert "curvature -239" in reason

@@ -16,7 +16,7 @@ import consortia
 from consortia import datasets, partition
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
-from experiments.fa_hmc import command
+from experiments import command
 
 CLIENTS = 10
 CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)

@@ -16,7 +16,7 @@ import numpy as np
 
 import consortia
 from consortia.oracles import FederatedAveragingLaw, fa_hmc_law
-from experiments.fa_hmc import command
+from experiments import command
 
 MEANS = (20.0, 1.0)
 CURVATURES = (1.0, 0.25)
@@ -152,6 +152,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "fa_hmc",
         "dimension",
         "Liang et al. (2024), section 5.2, figure 2: rounds to W2² < 0.1 against the dimension",
         study,

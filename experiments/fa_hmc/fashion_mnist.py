@@ -10,7 +10,8 @@ from typing import Any
 
 import consortia
 from consortia.datasets import DatasetMissing
-from experiments.fa_hmc import classification, command
+from experiments import command
+from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting, Task
 
 DATA = "fashion_mnist"
@@ -158,6 +159,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "fa_hmc",
         "fashion_mnist",
         "Liang et al. (2024), section 5.3, figures 3 and 4: softmax regression on Fashion-MNIST",
         study,

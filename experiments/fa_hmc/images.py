@@ -12,7 +12,8 @@ from typing import Any
 
 import consortia
 from consortia.datasets import DatasetMissing
-from experiments.fa_hmc import classification, command
+from experiments import command
+from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting, Task
 
 CLASSES = {"kmnist": 10, "cifar2": 2}
@@ -161,6 +162,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "fa_hmc",
         "images",
         "Liang et al. (2024), section 5.5, figures 6 and 7: KMNIST and CIFAR-2",
         study,

@@ -22,7 +22,7 @@ import numpy as np
 
 import consortia
 from consortia.diagnostics import marginal_error
-from experiments.fa_hmc import command
+from experiments import command
 from experiments.fa_hmc.reference import reference_draws
 
 CLIENTS = 20
@@ -335,6 +335,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "fa_hmc",
         "logistic",
         "Liang et al. (2024), section 5.1, figure 1: marginal error of FA-HMC and FA-LD",
         study,

@@ -13,7 +13,8 @@ from typing import Any
 
 import consortia
 from consortia.datasets import DatasetMissing
-from experiments.fa_hmc import classification, command
+from experiments import command
+from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting
 
 DATA = "fashion_mnist"
@@ -108,6 +109,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "fa_hmc",
         "neural_network",
         "Liang et al. (2024), section 5.4, figure 5: a network on Fashion-MNIST",
         study,

@@ -252,8 +252,12 @@ class Method(Protocol):
     """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
 
     A method holds parameters only. `build` turns it into phases for one model; everything that
-    depends on the sites arrives later, through `Site`. One that can tell where it diverges has
-    ``check_stability(model, sites, parameters) -> str | None`` besides: what `sample` warns of.
+    depends on the sites arrives later, through `Site`.
+
+    It may also have ``check_stability(model, sites, parameters) -> str | None``, which says before
+    a run why it will diverge, ``check_fitted(fitted, names) -> warnings``, which looks at what its
+    ``fit`` phases left at the sites and refuses to go on, and ``explain_end(target, site, name,
+    position) -> text``, which says why a chain turned non-finite at a site.
     """
 
     @property

@@ -78,6 +78,16 @@ def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) 
         )
 
 
+def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
+    """A batch is at most as large as the smallest site, however it is drawn."""
+    smallest = int(np.argmin(sizes))
+    if batch_size is not None and batch_size > sizes[smallest]:
+        raise InputError(
+            f"batch_size={batch_size}, but {names[smallest]!r} has only {sizes[smallest]} rows: "
+            "lower batch_size, or take all rows of the visited site with batch_size=None."
+        )
+
+
 def plain_parameters(method: Any) -> dict[str, Any]:
     """The fields of a method as values that JSON can hold, for the record of a run."""
     return {

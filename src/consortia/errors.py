@@ -24,16 +24,25 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         round: first iteration (warm-up included, from 0) after which the chain is not finite.
         chain: index of the chain.
         site: name of the first site whose message was not finite, or None when no site's was.
+        position: what the chain would have drawn before that round, (d,).
         tree: the result so far, an `xarray.DataTree` with every draw kept before `round`.
     """
 
     def __init__(
-        self, message: str, *, round: int, chain: int, site: str | None, tree: Any = None
+        self,
+        message: str,
+        *,
+        round: int,
+        chain: int,
+        site: str | None,
+        position: Any = None,
+        tree: Any = None,
     ) -> None:
         super().__init__(message)
         self.round = round
         self.chain = chain
         self.site = site
+        self.position = position
         self.tree = tree
 
 

@@ -173,4 +173,5 @@ class RunLoop:
             round=low,
             chain=chain,
             site=site,
+            position=self._run.position(carry, chain),
         )

@@ -111,6 +111,7 @@ def sample(
     validation.check_thinning(thin, rounds, run.draws_per_iteration)
     validation.check_start_values(run.start_values(positions), sites.names)
     carry = run.start(seed, positions, rounds, warmup)
+    validation.check_fitted(algorithm, run.fitted, sites.names)
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
     if on_plan is not None:
         on_plan(plan)
@@ -142,6 +143,7 @@ def sample(
         try:
             reason = loop.execute()
         except NonFiniteError as error:
+            validation.explain(error, algorithm, target, run)
             error.tree = result(str(error))
             raise
         except KeyboardInterrupt:

@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia import checks, numbers
 from consortia.base import Method, Site
-from consortia.errors import InputError
+from consortia.errors import InputError, NonFiniteError
 from consortia.model import Model
 from consortia.sites import Sites
 from consortia.target import Target
@@ -205,6 +205,24 @@ def check_stability(method: Method, model: Model, sites: Sites, parameters: PyTr
     reason = None if judge is None else judge(model, sites, parameters)
     if reason:
         warnings.warn(reason, UserWarning, stacklevel=3)
+
+
+def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
+    """The method's own judgement on what its ``fit`` phases left at the sites: may refuse it."""
+    judge = getattr(method, "check_fitted", None)
+    for text in judge(fitted, names) if judge is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> None:
+    """Adds to the error what the method knows of the end of a chain at a site."""
+    explanation = getattr(method, "explain_end", None)
+    if explanation is None or error.site is None:
+        return
+    position = jnp.asarray(error.position, target.dtype)
+    reason = explanation(target, run.site(error.site), error.site, position)
+    if reason:
+        error.args = (f"{error} {reason}",)
 
 
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import consortia
 from consortia import numbers
 from consortia.base import Site
+from consortia.engines.types import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
 from consortia.target import Target
@@ -233,6 +236,31 @@ def test_the_cost_is_that_of_one_site():
     assert whole.row_gradients == STEPS * 7
 
 
+def largest_array_made(method: Any) -> int:
+    """Numbers in the largest array that a program of two chains computes, by its trace."""
+    rng = np.random.default_rng(0)
+    shards = [{"x": rng.normal(size=(100_000, 2)).astype(np.float32)} for _ in range(3)]
+    wide = consortia.Sites.from_list(shards)
+    run = consortia.LocalEngine().prepare(Target(MODEL, np.zeros(2)), wide, method, 2)
+    carry = run.start(0, jnp.zeros((2, 2)), 5, 0)
+    arguments = (carry, run.buffers(carry), run._arrays, run.keys, Window(*map(np.int32, range(5))))
+
+    def sizes(jaxpr: Any) -> Any:
+        for equation in jaxpr.eqns:
+            yield from (variable.aval.size for variable in equation.outvars)
+            for inner in jaxprs_in_params(equation.params):
+                yield from sizes(inner)
+
+    return max(sizes(jax.make_jaxpr(run.program._advance)(*arguments).jaxpr))
+
+
+def test_only_the_rows_of_a_minibatch_are_read_of_a_visited_site():
+    given = [Gaussian([0.0, 0.0], 1.0)] * 3
+    assert largest_array_made(consortia.fsgld(H, STEPS, BATCH, surrogate=given)) < 100_000
+    # The negative control: a full batch does read a shard for each chain.
+    assert largest_array_made(consortia.fsgld(H, STEPS, surrogate=given)) >= 2 * 200_000
+
+
 def test_a_record_names_the_given_surrogates_by_their_numbers():
     parameters = consortia.fsgld(H, STEPS, surrogate=gaussians()).parameters()
     first = parameters["surrogate"][0]
@@ -273,6 +301,7 @@ def test_a_bad_argument_is_refused_by_its_name(arguments: dict[str, Any], messag
         ({"surrogate": gaussians()[:2]}, "2 Gaussians for 3 sites"),
         ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "'north' is for 3 parameters"),
         ({"batch_size": 6, "replace": False}, "'east' has only 5 rows"),
+        ({"batch_size": 6}, "'east' has only 5 rows"),
     ],
 )
 def test_what_does_not_fit_the_sites_is_refused(arguments: dict[str, Any], message: str):
@@ -289,15 +318,81 @@ def test_full_covariances_beyond_memory_are_refused():
     )
 
 
-def test_a_chain_that_runs_away_ends_the_run_while_it_is_still_finite():
-    # The surrogate of one site is far too narrow: at that site the drift points outwards.
-    narrow = [Gaussian(x.mean(axis=0), v) for x, v in zip(rows(), (0.01, 0.2, 0.2), strict=True)]
-    method = consortia.fsgld(H, STEPS, BATCH, surrogate=narrow, probabilities=(0.2, 0.4, 0.4))
-    with pytest.raises(NonFiniteError) as caught:
-        draws(method, rounds=5000)
-    kept = (
-        np.asarray(caught.value.tree["posterior"]["theta"]) if caught.value.round else np.zeros(1)
+# --- divergence ----------------------------------------------------------------------------------
+
+
+def narrow(variance: float) -> list[Gaussian]:
+    """Gaussians of which that of the first site is too narrow: rows there have the variance 1/8."""
+    return [Gaussian(x.mean(axis=0), v) for x, v in zip(rows(), (variance, 0.2, 0.2), strict=True)]
+
+
+NARROW_SHARES = (0.2, 0.4, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "kind"),
+    [
+        (narrow(0.01), "surrogate given"),
+        (Recipe("sgld_moments", draws=20, warmup=0, step_size=1e-6), "surrogate 'sgld_moments'"),
+    ],
+)
+def test_surrogates_with_which_the_chain_diverges_are_refused_before_the_run(
+    surrogate: Any, kind: str
+):
+    method = consortia.fsgld(H, 60, BATCH, surrogate=surrogate, probabilities=NARROW_SHARES)
+    with pytest.raises(InputError, match=f"^{kind}: at site '.*away from the posterior"):
+        draws(method)
+
+
+def test_a_surrogate_that_drives_chains_away_for_a_while_is_a_warning():
+    method = consortia.fsgld(H, STEPS, BATCH, surrogate=narrow(0.05), probabilities=NARROW_SHARES)
+    with pytest.warns(UserWarning, match=r"at site 'north' .* by exp\(0\.26\) a visit"):
+        draws(method)
+
+
+def flattening() -> tuple[consortia.Model, consortia.Sites]:
+    """Likelihoods that are quadratic within 0.15 and linear beyond, of 150 and 50 rows at zero."""
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        deviation = (batch["x"] - theta[None, :]) / 0.15
+        return -(0.15**2) * jnp.sum(jnp.sqrt(1 + deviation**2) - 1, axis=1)
+
+    model = consortia.Model(
+        lambda theta: -0.5 * jnp.sum(theta**2), log_likelihood, np.zeros(2, np.float32)
     )
-    # Nothing beyond a thousand times the pooled surrogate's and the start's distance is returned.
-    assert np.abs(kept).max() < 1e4
-    assert caught.value.site in ("north", "east", "south")
+    shards = [{"x": np.zeros((count, 2), np.float32)} for count in (150, 50)]
+    return model, consortia.Sites.from_list(shards, names=["north", "south"])
+
+
+def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
+    # In the middle the surrogates are the likelihoods. Further out, where a chain comes now and
+    # then, that of the north is far too narrow.
+    model, both = flattening()
+    arguments: dict[str, Any] = {"rounds": 4000, "seed": 1, "progress": False}
+    method = consortia.fsgld(1e-4, 500, probabilities=(0.5, 0.5))
+    with pytest.raises(NonFiniteError, match="at site 'north' the correction drives") as caught:
+        consortia.sample(model, both, method, **arguments)
+    kept = np.asarray(caught.value.tree["posterior"]["theta"])
+    assert kept.shape[1] == caught.value.round > 0
+    # A thousand deviations of the surrogate, 1 / sqrt(200), in each of two directions.
+    assert np.abs(kept).max() < 1.01 * np.sqrt(2) * 1000 / np.sqrt(200)
+    np.testing.assert_array_equal(caught.value.position, kept[0, -1])
+    # The negative control: fewer steps a visit, and nothing runs away.
+    shorter = consortia.fsgld(1e-4, 100, probabilities=(0.5, 0.5))
+    tree = consortia.sample(model, both, shorter, **arguments)
+    assert np.abs(np.asarray(tree["posterior"]["theta"])).max() < 1
+
+
+def test_a_step_size_that_is_too_large_in_mid_run_is_called_that():
+    steps = np.full(40, H)
+    steps[20:] = 1.0  # 4 over the curvature, 21.5, is 0.19
+    with pytest.raises(NonFiniteError, match="lower step_size") as caught:
+        draws(consortia.fsgld(steps, STEPS, BATCH), rounds=40)
+    assert "drives" not in str(caught.value)
+    assert caught.value.round >= 20
+
+
+def test_the_end_of_a_chain_without_surrogates_is_not_laid_upon_them():
+    with pytest.raises(NonFiniteError) as caught:
+        draws(consortia.dsgld(1.0, STEPS, BATCH), rounds=100)
+    assert "surrogate" not in str(caught.value)

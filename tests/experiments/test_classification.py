@@ -12,7 +12,8 @@ import pytest
 import consortia
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
-from experiments.fa_hmc import classification, command, fashion_mnist, images
+from experiments import command
+from experiments.fa_hmc import classification, fashion_mnist, images
 from experiments.fa_hmc.classification import Setting, Task
 
 SETTING = Setting(leapfrog_steps=2, local_steps=3, step_size=0.02, batch_size=20)
@@ -94,7 +95,7 @@ def test_a_record_is_plain_json_with_its_circumstances_and_a_figure(tmp_path: Pa
         axes[0].plot(results["several"])
 
     arguments = ["--scale", "laptop", "--seed", "7", "--out", str(tmp_path)]
-    command.main("trial", "a figure", study, draw, panels=1, arguments=arguments)
+    command.main("fa_hmc", "trial", "a figure", study, draw, panels=1, arguments=arguments)
     record = json.loads((tmp_path / "trial-laptop.json").read_text())
     assert record["results"] == {"value": 0.333333, "several": [0, 1], "at": {"3": [7, None]}}
     assert (record["scale"], record["seed"]) == ("laptop", 7)

@@ -55,8 +55,9 @@ def dsgld(
         step_size: h > 0: a number, an array over rounds (warm-up included) or a function of the
             round's index; see `consortia.schedules`.
         local_steps: T ≥ 1, updates a visit.
-        batch_size: m rows an update; None takes all rows of the visited site.
-        replace: minibatches with replacement; without costs more and bounds m by the smallest site.
+        batch_size: m rows an update, at most those of the smallest site; None takes all rows of
+            the visited site.
+        replace: minibatches with replacement; without costs more.
         probabilities: f_s > 0 summing to one; n_s/n when None.
         record: ``"visits"`` or ``"updates"``.
 
@@ -108,12 +109,14 @@ def fsgld(
     **Draw** and **step size**: as in `dsgld`.
 
     A surrogate that is narrower than its likelihood can turn the drift at its site around. That
-    is looked for before the run; a chain that runs away in mid-run ends it with an error.
+    is looked for before the run, which is refused when the chain would diverge; a chain that runs
+    away in mid-run ends it with `consortia.errors.NonFiniteError`, which names the site and says
+    whether its surrogate drove the chain away.
 
     Args:
         step_size: as in `dsgld`.
         local_steps: T ≥ 1, updates a visit.
-        batch_size: m rows an update; None takes all rows of the visited site.
+        batch_size: as in `dsgld`.
         surrogate: ``"anchored"``, ``"laplace"`` or ``"sgld_moments"`` (the published one), a
             `consortia.surrogates.Recipe` with their options, the user's own
             `consortia.surrogates.Gaussian`, one a site, or None: DSGLD.

@@ -9,7 +9,7 @@ import numpy as np
 
 from consortia import checks, schedules, surrogates
 from consortia.algorithms import travelling_phases as phases
-from consortia.base import Algorithm, Cost, Draws, Phase, Route
+from consortia.base import Algorithm, Cost, Draws, Phase, Route, Site
 from consortia.errors import InputError
 from consortia.target import Target
 
@@ -31,8 +31,7 @@ class TravellingLangevin(phases.Settings):
         given = self.given_probabilities
         if given is not None and len(given) != sites:
             raise InputError(f"probabilities has {len(given)} values for {sites} sites: one each.")
-        if not self.replace:
-            checks.batch_fits(self.batch_size, sizes, names)
+        checks.batch_within(self.batch_size, sizes, names)
         if isinstance(self.surrogate, tuple):
             if len(self.surrogate) != sites:
                 raise InputError(
@@ -60,14 +59,47 @@ class TravellingLangevin(phases.Settings):
         Raises:
             InputError: a surrogate could not be computed, or the linearised chain diverges.
         """
-        if not self.corrects or not isinstance(self.surrogate, surrogates.Recipe):
+        if not self.corrects:
             return ()
-        reason, warnings = surrogates.explain_divergence(
-            fitted, names, step_size=self._first_step, local_steps=self.local_steps
-        )
+        steps: dict[str, Any] = {"step_size": self._first_step, "local_steps": self.local_steps}
+        kind = "given"
+        if isinstance(self.surrogate, surrogates.Recipe):
+            kind = repr(self.surrogate.kind)
+        elif self.surrogate is not None:
+            fitted = surrogates.examined(self.surrogate, fitted[0], strength=self.strength, **steps)
+        reason, warnings = surrogates.explain_divergence(fitted, names, **steps)
         if reason is not None:
-            raise InputError(f"surrogate {self.surrogate.kind!r}: {reason}")
+            raise InputError(f"surrogate {kind}: {reason}")
         return warnings
+
+    def explain_end(self, target: Target, site: Site, name: str, position: Any) -> str:
+        """What the surrogates have to do with a chain that ended at a site; empty without them.
+
+        Args:
+            target: the posterior.
+            site: where the chain ended.
+            name: of the site.
+            position: the last finite one, (d,).
+        """
+        correct, _ = self._correction(target)
+        if correct is None:
+            return ""
+        recipe = self.surrogate
+        kind = recipe.curvature if isinstance(recipe, surrogates.Recipe) else "hessian"
+        reason = surrogates.explain_end(
+            target,
+            site,
+            name,
+            correct(site),
+            position,
+            kind=kind,
+            strength=self.strength,
+            step_size=self._first_step,
+        )
+        return (
+            "A chain a thousand times further out than its start and the surrogates counts as "
+            f"non-finite. {reason}"
+        )
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_s: as given, else n_s/n."""
@@ -104,15 +136,7 @@ class TravellingLangevin(phases.Settings):
 
     def build(self, target: Target) -> Algorithm:
         """Fit the surrogates where there are any; then T updates and on to the next site."""
-        correct: phases.Correct | None = None
-        fit: tuple[Phase, ...] = ()
-        if self.surrogate is None or self.strength == 0:
-            pass  # DSGLD
-        elif isinstance(self.surrogate, surrogates.Recipe):
-            correct = surrogates.correction_of
-            fit = surrogates.fit_phases(self.surrogate, target, self._for_surrogates(), _position)
-        else:
-            correct = surrogates.given_correction(self.surrogate)
+        correct, fit = self._correction(target)
         phase = Phase(
             partial(phases.visit, self, target, correct),
             Route(),
@@ -123,6 +147,17 @@ class TravellingLangevin(phases.Settings):
         if self.keeps_path:
             draws = Draws(hub=_updates, per_iteration=self.local_steps)
         return Algorithm(partial(phases.init, self), (phase,), draws, fit=fit)
+
+    def _correction(self, target: Target) -> tuple[phases.Correct | None, tuple[Phase, ...]]:
+        """What a site knows of the surrogates, and the phases that find or examine them."""
+        if not self.corrects or self.surrogate is None:
+            return None, ()
+        if isinstance(self.surrogate, surrogates.Recipe):
+            settings = self._for_surrogates()
+            fit = surrogates.fit_phases(self.surrogate, target, settings, _position)
+            return surrogates.correction_of, fit
+        look = surrogates.look_phase(self.surrogate, target, _position)
+        return surrogates.given_correction(self.surrogate), (look,)
 
     @property
     def _first_step(self) -> float:

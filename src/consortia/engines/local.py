@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import numbers
-from consortia.base import Method
+from consortia.base import Method, Site
 from consortia.engines import drawing, slots
 from consortia.engines import mailbox as mailboxes
 from consortia.engines.drawing import Counter, PhaseKeys
@@ -204,6 +204,24 @@ class LocalRun:
             if bad.size:
                 return self.names[int(bad[0])]
         return None
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """What a chain draws in this state, (d,); the last of several draws."""
+        draw = np.asarray(self.program.draw(carry))
+        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+
+    @property
+    def fitted(self) -> Any:
+        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        return self._arrays.fitted
+
+    def site(self, name: str) -> Site:
+        """One site, as a visiting chain sees it."""
+        node = self.names.index(name)
+        own = jax.tree.map(lambda leaf: leaf[node], self._arrays._replace(data=()))
+        return Site(
+            self._arrays.data, own.sizes, own.weights, own.prior_shares, own.fitted, jnp.int32(node)
+        )
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""

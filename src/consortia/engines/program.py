@@ -137,7 +137,7 @@ class Program:
 
         blocks = (window.first // block, (window.stop - 1) // block + 1)
         carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
-        draw = self._yield(carry, {}, {}).draw
+        draw = self.draw(carry)
         own_axes = tuple(range(0 if self.layout.chains == 1 else 1, draw.ndim))
         return carry, buffers, jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=own_axes))
 
@@ -320,6 +320,10 @@ class Program:
         agents = jax.vmap(self._over_chains(draws.node))(carry.node, inbox)
         mean = jnp.mean(agents, axis=0)
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
+
+    def draw(self, carry: Carry) -> Array:
+        """The draws of all chains in this state."""
+        return self._yield(carry, {}, {}).draw
 
     def _record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
         per_iteration = self.algorithm.draws.per_iteration

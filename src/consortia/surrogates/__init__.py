@@ -14,7 +14,8 @@ from __future__ import annotations
 from consortia.surrogates.correction import Correction, correction_of, given_correction
 from consortia.surrogates.fitting import Recipe, Settings, fit_phases
 from consortia.surrogates.gaussian import Gaussian, Natural, read_gaussians
-from consortia.surrogates.stability import Examination, explain_divergence
+from consortia.surrogates.given import examined, look_phase
+from consortia.surrogates.stability import Examination, explain_divergence, explain_end
 
 __all__ = [
     "Correction",
@@ -24,8 +25,11 @@ __all__ = [
     "Recipe",
     "Settings",
     "correction_of",
+    "examined",
     "explain_divergence",
+    "explain_end",
     "fit_phases",
     "given_correction",
+    "look_phase",
     "read_gaussians",
 ]

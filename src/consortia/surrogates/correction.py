@@ -62,16 +62,28 @@ class Correction(NamedTuple):
         return ~(jnp.sum(self.pooled * (position - self.reference) ** 2) <= self.limit)
 
 
+def stacked(gaussians: tuple[Gaussian, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Means (S, d) and precisions (S, d), or (S, d, d) when one of them is full."""
+    full = any(gaussian.precision.ndim == 2 for gaussian in gaussians)
+    precisions = [
+        np.diag(g.precision) if full and g.precision.ndim == 1 else g.precision for g in gaussians
+    ]
+    return np.stack([gaussian.mean for gaussian in gaussians]), np.stack(precisions)
+
+
+def product(means: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (d,) and precision of q = Π_s q_s."""
+    pooled = precisions.sum(axis=0)
+    if pooled.ndim == 1:
+        return (precisions * means).sum(axis=0) / pooled, pooled
+    return np.linalg.solve(pooled, np.einsum("sij,sj->i", precisions, means)), pooled
+
+
 def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correction]:
     """The corrections of the user's own Gaussians, one a site, in the order of the sites."""
-    full = any(gaussian.precision.ndim == 2 for gaussian in gaussians)
-    precisions = np.stack(
-        [np.diag(g.precision) if full and g.precision.ndim == 1 else g.precision for g in gaussians]
-    )
-    means = np.stack([gaussian.mean for gaussian in gaussians])
-    product = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means).sum(axis=0)
-    pooled = precisions.sum(axis=0)
-    reference = np.linalg.solve(pooled, product) if full else product / pooled
+    means, precisions = stacked(gaussians)
+    reference, pooled = product(means, precisions)
+    full = precisions.ndim == 3
     pulls = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means - reference[None])
 
     def at(site: Site) -> Correction:

@@ -126,11 +126,20 @@ class Settings(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What a site has after the first phase."""
+    """What a site has after the first phase.
+
+    Attributes:
+        reference: the start of the first chain.
+        natural: the surrogate.
+        converged: whether it could be computed.
+        seen: the curvature of the likelihood at the start and the numbers of the rows it is from,
+            where they are known.
+    """
 
     reference: Array
     natural: Natural
     converged: Array
+    seen: tuple[Array, Array] | None
 
 
 def fit_phases(
@@ -197,14 +206,14 @@ def _fit(
     """The message is the site's natural parameters around the start."""
     start = position_of(inbox)
     fit = {"anchored": _anchored, "laplace": _laplace, "sgld_moments": _moments}[recipe.kind]
-    natural, converged = fit(recipe, target, settings, noise, start, site)
+    natural, converged, seen = fit(recipe, target, settings, noise, start, site)
     finite = jnp.all(jnp.isfinite(natural.gradient)) & jnp.all(jnp.isfinite(natural.precision))
-    return _Own(start, natural, converged & finite), natural, {}
+    return _Own(start, natural, converged & finite, seen), natural, {}
 
 
 def _anchored(
     recipe: Recipe, target: Target, settings: Settings, noise: Array, start: Array, site: Site
-) -> tuple[Natural, Array]:
+) -> tuple[Natural, Array, tuple[Array, Array]]:
     rows, weights = curvatures.all_rows(site, start.dtype)
     gradient = jax.grad(lambda at: curvatures.log_likelihood(target, at, rows, weights))(start)
     rows, weights = curvatures.some_rows(site, noise, start.dtype)
@@ -212,12 +221,12 @@ def _anchored(
     matrix = curvatures.curvature(target, start, rows, weights, recipe.curvature, full=full)
     # A flat direction stays flat: the gradient alone is matched there.
     precision = clipped(matrix, 0.0, 1 / recipe.variance_floor)
-    return Natural(gradient, precision), jnp.ones((), bool)
+    return Natural(gradient, precision), jnp.ones((), bool), (matrix, noise)
 
 
 def _laplace(
     recipe: Recipe, target: Target, settings: Settings, noise: Array, start: Array, site: Site
-) -> tuple[Natural, Array]:
+) -> tuple[Natural, Array, None]:
     rows, weights = curvatures.all_rows(site, start.dtype)
 
     def negative(theta: Array) -> Array:
@@ -228,12 +237,12 @@ def _laplace(
     precision = clipped(matrix, recipe.ridge, 1 / recipe.variance_floor)
     if settings.covariance == "diagonal":
         precision = 1 / jnp.diag(jnp.linalg.inv(precision))
-    return Natural(apply(precision, mode - start), precision), converged
+    return Natural(apply(precision, mode - start), precision), converged, None
 
 
 def _moments(
     recipe: Recipe, target: Target, settings: Settings, noise: Any, start: Array, site: Site
-) -> tuple[Natural, Array]:
+) -> tuple[Natural, Array, None]:
     oracle = _local_oracle(recipe, target, settings)
     likelihood = dataclasses.replace(site, prior_share=jnp.zeros_like(site.prior_share))
     gradient = oracle.bind(likelihood)
@@ -269,4 +278,4 @@ def _moments(
         precision = (vectors / jnp.maximum(values, recipe.variance_floor)[None, :]) @ vectors.T
     else:
         precision = 1 / jnp.maximum(covariance, recipe.variance_floor)
-    return Natural(apply(precision, theta + mean - start), precision), jnp.ones((), bool)
+    return Natural(apply(precision, theta + mean - start), precision), jnp.ones((), bool), None

@@ -35,20 +35,26 @@ NOTABLE = 0.1
 """Logarithm of the growth of a distance in one visit from which on a warning is given."""
 
 
+REMEDY = (
+    "use surrogate='anchored', a covariance from more draws, a smaller strength, fewer local_steps "
+    "or a smaller step_size"
+)
+
+
 class Examination(NamedTuple):
     """What a site found of its own correction, at the start and where the surrogates point.
 
     Attributes:
-        correction: the correction itself.
+        correction: the correction itself; None where the user gave the Gaussians.
         converged: whether the surrogate could be computed.
         weakest: smallest eigenvalue of J_s (smallest entry of a diagonal one), (2,).
         strongest: the largest, (2,).
     """
 
-    correction: Correction
-    converged: Array
-    weakest: Array
-    strongest: Array
+    correction: Correction | None
+    converged: Array | np.ndarray
+    weakest: Array | np.ndarray
+    strongest: Array | np.ndarray
 
 
 def examine(
@@ -62,41 +68,30 @@ def examine(
     site: Site,
 ) -> Any:
     """Forms a site's correction; the message is its share of the mean-square factors, (2, d)."""
-    reference, own, converged = state
+    reference, own, converged, seen = state
     correction = Correction.of(own, inbox, site.weight, reference)
     weight = jnp.asarray(site.weight, reference.dtype)
+    # The rows of the surrogate itself, so that the two differ by nothing but the point.
+    bits = noise if seen is None else seen[1]
+    rows, weights = curvatures.some_rows(site, bits, reference.dtype)
+    pooled, centre = surrogate_posterior(target, reference, inbox)
     full = own.precision.ndim == 2
-    rows, weights = curvatures.some_rows(site, noise, reference.dtype)
-
-    def prior(theta: Array) -> Array:
-        return -target.log_prior(theta)
-
-    # Where the chains will be: one Newton step on the surrogate posterior, from the start.
-    flat = curvatures.hessian(prior, reference, full=full)
-    pull = inbox.gradient - jax.grad(prior)(reference)
-    pooled = inbox.precision + flat
-    diagonal = pooled if pooled.ndim == 1 else jnp.diag(pooled)
-    small = jnp.finfo(reference.dtype).eps * jnp.max(diagonal)
-    if full:
-        ridge = small * jnp.eye(reference.size, dtype=reference.dtype)
-        centre = reference + jnp.linalg.solve(pooled + ridge, pull)
-    else:
-        centre = reference + pull / (pooled + small)
-
     falls = []
-    for point in (reference, centre):
-        local = curvatures.curvature(target, point, rows, weights, kind, full=full)
-        prior_part = curvatures.hessian(prior, point, full=full)
-        falls.append(prior_part + (local - settings.strength * correction.slope) / weight)
+    for point, known in ((reference, seen), (centre, None)):
+        if known is None:
+            local = curvatures.curvature(target, point, rows, weights, kind, full=full)
+        else:
+            local = known[0]
+        falls.append(restoring(target, correction, settings.strength, weight, point, local))
     if full:
         basis = jnp.linalg.eigh(pooled)[1]
-        extremes = [jnp.linalg.eigvalsh(fall) for fall in falls]
         along = [jnp.einsum("ij,ik,kj->j", basis, fall, basis) for fall in falls]
     else:
-        extremes = along = falls
+        along = falls
     factors = [
         weight * (1 - settings.step_size / 2 * fall) ** (2 * settings.local_steps) for fall in along
     ]
+    extremes = [_spectrum(fall) for fall in falls]
     state = Examination(
         correction,
         converged,
@@ -104,6 +99,51 @@ def examine(
         jnp.stack([jnp.max(values) for values in extremes]),
     )
     return state, jnp.stack(factors), {}
+
+
+def surrogate_posterior(target: Target, reference: Array, total: Natural) -> tuple[Array, Array]:
+    """Precision of prior times surrogates, and where the chains will be: a Newton step from c."""
+    full = total.precision.ndim == 2
+
+    def prior(theta: Array) -> Array:
+        return -target.log_prior(theta)
+
+    pooled = total.precision + curvatures.hessian(prior, reference, full=full)
+    pull = total.gradient - jax.grad(prior)(reference)
+    diagonal = jnp.diag(pooled) if full else pooled
+    small = jnp.finfo(reference.dtype).eps * jnp.max(diagonal)
+    if not full:
+        return pooled, reference + pull / (pooled + small)
+    ridge = small * jnp.eye(reference.size, dtype=reference.dtype)
+    return pooled, reference + jnp.linalg.solve(pooled + ridge, pull)
+
+
+def restoring(
+    target: Target,
+    correction: Correction,
+    strength: float,
+    weight: Array,
+    point: Array,
+    likelihood: Array,
+) -> Array:
+    """J_s of a site at a point: the matrix (d, d), or its diagonal (d,) for diagonal surrogates.
+
+    Args:
+        target: the posterior.
+        correction: of the site.
+        strength: α.
+        weight: f_s.
+        point: (d,).
+        likelihood: H_s there, of the same shape.
+    """
+    full = correction.slope.ndim == 2
+    prior = curvatures.hessian(lambda theta: -target.log_prior(theta), point, full=full)
+    return prior + (likelihood - strength * correction.slope) / weight
+
+
+def _spectrum(matrix: Array) -> Array:
+    """Eigenvalues of a symmetric matrix, or the diagonal itself."""
+    return jnp.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix
 
 
 def explain_divergence(
@@ -135,27 +175,76 @@ def explain_divergence(
     factor = factors.max(axis=-1).min()
     worst = int(np.argmin(weakest.min(axis=1)))
     growth = -step_size / 2 * local_steps * weakest[worst].min()
-    turned = (
-        f"at site {names[worst]!r} the correction drives a chain away from the posterior instead "
-        f"of back (curvature {weakest[worst].min():.3g}): its surrogate is narrower than its "
-        "likelihood in some direction, compared with the surrogates of the others"
-    )
-    remedy = (
-        "use surrogate='anchored', a covariance from more draws, a smaller strength, fewer "
-        "local_steps or a smaller step_size"
-    )
+    turned = _turned(names[worst], float(weakest[worst].min()))
     if not factor < 1:
         if growth > 0:
             return (
-                f"{turned}, and with {local_steps} steps a visit the chain diverges; {remedy}.",
+                f"{turned}, and with {local_steps} steps a visit the chain diverges; {REMEDY}.",
                 (),
             )
         return (
             f"a visit of {local_steps} steps multiplies the squared distance from the mean by "
-            f"{factor:.3g} on average, so the chain diverges: the steepest curvature of a site is "
-            f"{strongest.max():.3g}, and step_size={step_size:g} should be well below 4 divided by "
-            "it; lower step_size."
+            f"{factor:.3g} on average, so the chain diverges: "
+            f"{_too_steep(strongest.max(), step_size)}."
         ), ()
     if growth > NOTABLE:
-        return None, (f"{turned}, by exp({growth:.2g}) a visit; {remedy}.",)
+        return None, (f"{turned}, by exp({growth:.2g}) a visit; {REMEDY}.",)
     return None, ()
+
+
+def explain_end(
+    target: Target,
+    site: Site,
+    name: str,
+    correction: Correction,
+    position: Array,
+    *,
+    kind: str,
+    strength: float,
+    step_size: float,
+) -> str:
+    """Why a chain ended at a site, from J_s at the last finite position it had.
+
+    Args:
+        target: the posterior.
+        site: where the chain ended.
+        name: of the site.
+        correction: of the site.
+        position: the last finite one, (d,).
+        kind: of curvature.
+        strength: α.
+        step_size: h of the first round.
+    """
+    bits = jax.random.bits(jax.random.key(0), (curvatures.MOST_ROWS,), jnp.uint32)
+    rows, weights = curvatures.some_rows(site, bits, position.dtype)
+    weight = jnp.asarray(site.weight, position.dtype)
+    full = correction.slope.ndim == 2
+    local = curvatures.curvature(target, position, rows, weights, kind, full=full)
+    fall = restoring(target, correction, strength, weight, position, local)
+    values = np.asarray(_spectrum(fall), np.float64)
+    if not np.all(np.isfinite(values)):
+        return f"The curvature of site {name!r} is not finite where the chain last was."
+    if values.min() < 0:
+        return f"Where the chain last was, {_turned(name, values.min())}; {REMEDY}."
+    if values.max() * step_size > 4:
+        return f"Where the chain last was, {_too_steep(values.max(), step_size)}."
+    return (
+        "Where the chain last was, the conducive gradient of this site still drove it back "
+        f"(curvature {values.min():.3g} and more): look at other sites' surrogates, or start "
+        "nearer to the posterior."
+    )
+
+
+def _turned(name: str, curvature: float) -> str:
+    return (
+        f"at site {name!r} the correction drives a chain away from the posterior instead of back "
+        f"(curvature {curvature:.3g}): its surrogate is narrower than its likelihood in some "
+        "direction, compared with the surrogates of the others"
+    )
+
+
+def _too_steep(curvature: float, step_size: float) -> str:
+    return (
+        f"the steepest curvature of a site is {curvature:.3g}, and step_size={step_size:g} should "
+        "be well below 4 divided by it; lower step_size"
+    )

@@ -1,4 +1,4 @@
-"""What the programs of this package share: the command line, the record of a run, the figure."""
+"""What the studies share: the command line, the record of a run, the figure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from typing import Any
 import consortia
 
 SCALES = ("quick", "laptop", "paper")
-OUTPUT = Path("runs/experiments/fa_hmc")
+OUTPUT = Path("runs/experiments")
+"""Each paper has a folder in it."""
 
 Study = Callable[[str, int], dict[str, Any]]
 Draw = Callable[[dict[str, Any], Any], None]
 
 
 def main(
+    paper: str,
     name: str,
     figure: str,
     study: Study,
@@ -34,6 +36,7 @@ def main(
     """Runs a study from the command line and writes its record and its figure.
 
     Args:
+        paper: folder of the study.
         name: of the study; the files are called ``name-scale.json`` and ``name-scale.png``.
         figure: what it repeats, in words.
         study: ``(scale, seed) -> results``, plain numbers, lists and dicts.
@@ -45,7 +48,7 @@ def main(
         The record that was written.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.fa_hmc.{name}", description=figure
+        prog=f"python -m experiments.{paper}.{name}", description=figure
     )
     parser.add_argument(
         "--scale",
@@ -54,7 +57,8 @@ def main(
         help="quick: seconds; laptop: minutes; paper: the paper's own numbers (default: quick)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of data and samplers (default: 0)")
-    parser.add_argument("--out", type=Path, default=OUTPUT, help=f"folder (default: {OUTPUT})")
+    folder = OUTPUT / paper
+    parser.add_argument("--out", type=Path, default=folder, help=f"folder (default: {folder})")
     parser.add_argument("--no-figure", action="store_true", help="write the JSON record only")
     chosen = parser.parse_args(arguments)
 
