@@ -106,7 +106,6 @@ class SurrogateHMC(fit.SurrogateSettings):
             hub=partial(phases.decide, self),
             shared=partial(phases.decision_numbers, self),
         )
-        newton = Phase(partial(fit.look, target), Sum(), hub=fit.search)
         adopt = Phase(fit.recall, Mean(), hub=partial(fit.adopt, self))
         if self.surrogate is not None:
             adopt = Phase(None, hub=partial(fit.given, self))
@@ -114,6 +113,17 @@ class SurrogateHMC(fit.SurrogateSettings):
             partial(fit.init, self),
             (propose, answer),
             Draws(hub=phases.drawn, per_iteration=self.proposals),
-            fit=() if self.surrogate is not None else (newton,) * fit.NEWTON_STEPS,
+            fit=() if self.surrogate is not None else self._fit(target),
             setup=(adopt, Phase(evaluate, Sum(), hub=fit.start)),
         )
+
+    def _fit(self, target: Target) -> tuple[Phase, ...]:
+        newton = Phase(partial(fit.look, target), Sum(), hub=fit.search)
+        average = Phase(
+            partial(fit.average, target),
+            Sum(),
+            hub=fit.nearer,
+            shared=partial(fit.points, target),
+        )
+        rooted = Phase(None, hub=fit.rooted)
+        return (newton,) * fit.NEWTON_STEPS + (rooted,) + (average,) * fit.AVERAGING_STEPS

@@ -1,7 +1,15 @@
-"""How the server of federated HMC comes by a Gaussian surrogate of the posterior, and starts there.
+r"""How the server of federated HMC comes by a Gaussian surrogate of the posterior, and starts there.
 
-The Laplace approximation: damped Newton steps on the summed log-density, each with one message
-(U_c, ∇U_c, ∇²U_c) a site, before the first iteration. Or the user's own Gaussian.
+It is the user's own, or found before the first iteration, once for all chains:
+
+1. damped Newton steps to the mode, each with one message (U_c, ∇U_c, ∇²U_c) a site;
+2. from the Laplace approximation there to the Gaussian q that is nearest to the posterior,
+   :math:`\operatorname{E}_q \nabla U = 0` and :math:`\Lambda = \operatorname{E}_q \nabla^2 U`.
+   By Stein's identity :math:`\operatorname{E}_q \nabla^2 U = S^{-\top} \operatorname{E}_q[\zeta
+   \nabla U^\top]`, :math:`\theta = m + S\zeta`, so that gradients at common points ±ζ are enough; one
+   message (mean gradient, mean product) a site and step.
+
+The mode of a skew posterior lies off its mass: there a Laplace approximation proposes badly.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ import numpy as np
 
 from consortia.base import Site
 from consortia.dynamics import metropolis
+from consortia.numbers import Numbers
 from consortia.surrogates import Gaussian
 from consortia.surrogates.curvature import hessian
 from consortia.target import Target
@@ -23,6 +32,17 @@ from consortia.target import Target
 Array = jax.Array
 
 NEWTON_STEPS = 10
+
+AVERAGING_STEPS = 6
+PAIRS = 128
+"""Points of an averaging step, each with its mirror image."""
+
+LARGEST_CHANGE = 4.0
+"""An averaging step changes no variance by more than this factor."""
+
+VALUES_AT_ONCE = 2**22
+"""Row values that a site holds at once when it evaluates many points."""
+
 CONVERGED = 1e-2
 """Newton decrement, in squared standard deviations, below which the mode counts as found."""
 
@@ -102,7 +122,66 @@ def search(shared: Any, hub: Any, message: Any) -> Any:
         "precision": best["precision"],
         "decrement": decrement,
     }
-    return {"fit": after}, found, {}
+    return {"fit": after, "found": found}, found, {}
+
+
+# --- fit: the nearest Gaussian -------------------------------------------------------------------
+
+
+def rooted(shared: Any, hub: Any, message: Any) -> Any:
+    """The reply is the Laplace approximation with a root S of its covariance."""
+    found = hub["found"]
+    lower = jnp.linalg.cholesky((found["precision"] + found["precision"].T) / 2)
+    identity = jnp.eye(lower.shape[0], dtype=lower.dtype)
+    # Λ = LLᵀ, so that S = L⁻ᵀ has SSᵀ = Λ⁻¹.
+    root = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
+    gaussian = {"mean": found["mean"], "root": root}
+    found = found | gaussian
+    return hub | {"found": found}, found, {}
+
+
+def points(target: Target, rng: Numbers) -> Array:
+    """ζ of the pairs, common to all sites."""
+    return rng.normal("points", (PAIRS, target.dimension))
+
+
+def average(target: Target, noise: Any, shared: Array, state: Any, inbox: Any, site: Site) -> Any:
+    """The message is the mean of ∇U_c and of ζ ∇U_cᵀ over the points ±ζ."""
+    white = jnp.concatenate([shared, -shared])
+
+    def gradient(position: Array) -> Array:
+        return metropolis.potential_and_gradient(target, position, site)[1]
+
+    positions = inbox["mean"][None] + white @ inbox["root"].T
+    gradients = at_all(gradient, positions, site)
+    return state, (jnp.mean(gradients, axis=0), white.T @ gradients / white.shape[0]), {}
+
+
+def nearer(shared: Array, hub: Any, message: Any) -> Any:
+    """A Newton step of the mean and a step of the covariance towards the nearest Gaussian."""
+    found = hub["found"]
+    root = found["root"]
+    gradient, product = root.T @ message[0], message[1] @ root
+    # With U = |ζ|²/2 the product would be that of the points alone: take its error out.
+    identity = jnp.eye(gradient.size, dtype=gradient.dtype)
+    curvature = identity + product - shared.T @ shared / shared.shape[0]
+    values, axes = jnp.linalg.eigh((curvature + curvature.T) / 2)
+    values = jnp.clip(values, 1 / LARGEST_CHANGE, LARGEST_CHANGE)
+    new = {
+        "mean": found["mean"] - root @ (axes @ ((axes.T @ gradient) / values)),
+        "root": root @ (axes / jnp.sqrt(values)[None]),
+    }
+    finite = jnp.all(jnp.isfinite(new["mean"])) & jnp.all(jnp.isfinite(new["root"]))
+    found = found | {name: jnp.where(finite, new[name], found[name]) for name in new}
+    return hub | {"found": found}, found, {}
+
+
+def at_all(function: Any, positions: Array, site: Site) -> Any:
+    """A function of a position at each of (n, d), as many at once as memory allows."""
+    rows, _ = site.all()
+    length = jax.tree.leaves(rows)[0].shape[0]
+    at_once = int(min(max(VALUES_AT_ONCE // length, 1), positions.shape[0]))
+    return jax.lax.map(function, positions, batch_size=at_once)
 
 
 # --- setup and states ----------------------------------------------------------------------------
@@ -156,16 +235,12 @@ def no_moments(like: Array, reference: metropolis.Potential) -> dict[str, Any]:
 def recall(noise: Any, shared: Any, state: Any, inbox: Any, site: Site) -> Any:
     """The message is the surrogate that the fit has left here, the same at every site."""
     _, found = site.fitted
-    return state, (found["mean"], found["precision"]), {}
+    return state, (found["mean"], found["root"]), {}
 
 
 def adopt(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
     """Takes the surrogate over, and starts the chain at its mean."""
-    mean, precision = message
-    # Λ = LLᵀ, so that S = L⁻ᵀ has SSᵀ = Λ⁻¹.
-    lower = jnp.linalg.cholesky((precision + precision.T) / 2)
-    identity = jnp.eye(mean.size, dtype=mean.dtype)
-    root = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
+    mean, root = message
     return _started(hub, mean, method.widening * root)
 
 

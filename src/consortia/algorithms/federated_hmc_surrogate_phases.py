@@ -20,7 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.algorithms.federated_hmc_surrogate_fit import SurrogateSettings, no_moments
+from consortia.algorithms.federated_hmc_surrogate_fit import (
+    SurrogateSettings,
+    at_all,
+    no_moments,
+)
 from consortia.base import Site
 from consortia.dynamics import metropolis
 from consortia.numbers import Numbers
@@ -30,9 +34,6 @@ Array = jax.Array
 
 ENDS = (0.1, 0.25, 0.5, 1.0)
 """Shares of the warm-up after which the surrogate is fitted anew."""
-
-VALUES_AT_ONCE = 2**22
-"""Row values that a site holds at once when it evaluates proposals."""
 
 
 def drawn(hub: Any, inbox: Any) -> Array:
@@ -65,14 +66,11 @@ def propose(method: SurrogateSettings, shared: Array, hub: Any, message: Any) ->
 
 def evaluate(target: Target, noise: Any, shared: Any, state: Any, inbox: Array, site: Site) -> Any:
     """The message is U_c at all proposals."""
-    rows, _ = site.all()
-    length = jax.tree.leaves(rows)[0].shape[0]
-    at_once = int(min(max(VALUES_AT_ONCE // length, 1), inbox.shape[0]))
 
     def potential(position: Array) -> metropolis.Potential:
         return metropolis.potential(target, position, site)
 
-    return state, jax.lax.map(potential, inbox, batch_size=at_once), {}
+    return state, at_all(potential, inbox, site), {}
 
 
 def decide(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
@@ -155,11 +153,16 @@ def _refitted(method: SurrogateSettings, hub: Any) -> Any:
     moments, here = hub["moments"], hub["here"]
     d = here["white"].size
     count = moments["total"] ** 2 / moments["squares"]
-    share = count / (count + 2 * d)
+    if not method.independent:
+        # Of the positions of an autoregression of this rate so many are independent.
+        renewed = hub["rate"] * (1 - math.cos(method.turn))
+        count = count * renewed / (2 - renewed)
+    # d numbers of the centre and d²/2 of the spread have to be told from noise.
     centre = moments["first"] / moments["total"]
     spread = moments["second"] / moments["total"] - jnp.outer(centre, centre)
     before = jnp.eye(d, dtype=centre.dtype) / method.widening**2
-    centre, spread = share * centre, share * spread + (1 - share) * before
+    share = count / (count + d * d)
+    centre, spread = count / (count + d) * centre, share * spread + (1 - share) * before
     lower = method.widening * jnp.linalg.cholesky((spread + spread.T) / 2)
     white = jax.scipy.linalg.solve_triangular(lower, here["white"] - centre, lower=True)
     fitted = hub | {
