@@ -10,7 +10,9 @@ from consortia import (
     schedules,
     surrogates,
 )
+from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
@@ -32,10 +34,13 @@ __all__ = [
     "datasets",
     "de_sghmc",
     "de_sgld",
+    "decentralized_hmc",
+    "decentralized_ula",
     "diagnostics",
     "dsgld",
     "fa_hmc",
     "fa_ld",
+    "federated_hmc",
     "fsgld",
     "graphs",
     "models",

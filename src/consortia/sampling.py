@@ -13,7 +13,7 @@ import numpy as np
 from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError, NonFiniteError
+from consortia.errors import InputError, NonFiniteError, WarmupError
 from consortia.model import Model
 from consortia.progress import progress_of
 from consortia.recording import Recorder
@@ -80,6 +80,7 @@ def sample(
         InputError: an argument, the model or the data cannot be used.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
+        WarmupError: what was learned in the warm-up is not worth going on with.
     """
     validation.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
@@ -91,6 +92,7 @@ def sample(
     if not hasattr(engine, "prepare"):
         raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
     validation.check_schedule(algorithm, length.total)
+    validation.check_warmup(algorithm, warmup)
     starts = validation.starting_parameters(model, init, seed, chains)
     target = Target(model, starts[0])
     variables = naming.variables(target.structure)
@@ -105,6 +107,7 @@ def sample(
     validation.check_thinning(thin, rounds, run.draws_per_iteration)
     validation.check_start_values(run.start_values(positions), sites.names)
     carry = run.start(seed, positions)
+    validation.check_fitted(algorithm, run.fitted, sites.names)
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
     if on_plan is not None:
         on_plan(plan)
@@ -124,17 +127,19 @@ def sample(
         writer.begin(record)
     started = time.monotonic()
     with progress_of(algorithm.name, length.total, show=progress) as shown:
-        loop = RunLoop(run, carry, length, recorder, shown, stop)
+        judge = getattr(algorithm, "check_learned", None)
+        loop = RunLoop(run, carry, length, recorder, shown, stop, judge)
 
         def result(reason: str) -> Any:
             record["stopped"] = reason
             record["seconds"] = time.monotonic() - started
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done))
+            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
             return _finished(recorder, writer, record)
 
         try:
             reason = loop.execute()
-        except NonFiniteError as error:
+        except (NonFiniteError, WarmupError) as error:
             error.tree = result(str(error))
             raise
         except KeyboardInterrupt:

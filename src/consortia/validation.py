@@ -199,6 +199,13 @@ def check_prior(target: Target, position: Array) -> None:
         )
 
 
+def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
+    """The method's own judgement on what its ``fit`` phases left at the sites: may refuse it."""
+    judge = getattr(method, "check_fitted", None)
+    for text in judge(fitted, names) if judge is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
     """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
 
@@ -252,6 +259,13 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             f"of chain {chain} (the density itself is): look for sqrt, log or a division at 0 in "
             "Model.log_likelihood or Model.log_prior, or choose another init."
         )
+
+
+def check_warmup(method: Method, warmup: int) -> None:
+    """The method's own judgement on the length of the warm-up: may refuse it."""
+    judge = getattr(method, "check_warmup", None)
+    if judge is not None:
+        judge(warmup)
 
 
 def check_schedule(method: Method, total: int) -> None:

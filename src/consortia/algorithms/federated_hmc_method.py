@@ -53,6 +53,10 @@ class FederatedHMC(Settings):
             "give a longer warm-up, init nearer to the posterior, or a smaller step_size."
         )
 
+    def full_iterations(self, hub: Any) -> float:
+        """The run so far in trajectories of the most steps; of the chain that made the most."""
+        return int(np.max(np.asarray(hub["messages"]))) / self.most_steps
+
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""
         return sizes / sizes.sum()

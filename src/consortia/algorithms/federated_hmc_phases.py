@@ -50,6 +50,7 @@ def init(method: Settings, position: Array) -> Any:
         "here": here,
         "trial": trial,
         "kinetic": zero,
+        "messages": count,
         "learned": method.nothing_learned(position),
         "wire": method.wire.state(position),
     }
@@ -155,7 +156,7 @@ def end(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
         "n_steps": evaluations(method, hub),
         "step_size": trial["step_size"],
     }
-    hub = hub | {"here": here}
+    hub = hub | {"here": here, "messages": hub["messages"] + evaluations(method, hub)}
     if hub["learned"] is not None:
         hub["learned"] = adaptation.learned(
             hub["learned"],

@@ -1,4 +1,4 @@
-r"""How the server of federated HMC comes by a Gaussian surrogate of the posterior, and starts there.
+r"""How the server of federated HMC comes by a Gaussian surrogate, and where it starts.
 
 It is the user's own, or found before the first iteration, once for all chains:
 
@@ -6,8 +6,8 @@ It is the user's own, or found before the first iteration, once for all chains:
 2. from the Laplace approximation there to the Gaussian q that is nearest to the posterior,
    :math:`\operatorname{E}_q \nabla U = 0` and :math:`\Lambda = \operatorname{E}_q \nabla^2 U`.
    By Stein's identity :math:`\operatorname{E}_q \nabla^2 U = S^{-\top} \operatorname{E}_q[\zeta
-   \nabla U^\top]`, :math:`\theta = m + S\zeta`, so that gradients at common points ±ζ are enough; one
-   message (mean gradient, mean product) a site and step.
+   \nabla U^\top]`, :math:`\theta = m + S\zeta`, so that gradients at common points ±ζ are enough;
+   one message (mean gradient, mean product) a site and step.
 
 The mode of a skew posterior lies off its mass: there a Laplace approximation proposes badly.
 """

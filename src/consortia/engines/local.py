@@ -161,6 +161,11 @@ class LocalRun:
                 return self.names[int(bad[0])]
         return None
 
+    @property
+    def fitted(self) -> Any:
+        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        return self._arrays.fitted
+
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
         return self.program.traffic(carry, self._arrays, self.keys)
