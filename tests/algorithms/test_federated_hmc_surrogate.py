@@ -11,7 +11,6 @@ import pytest
 
 import consortia
 from consortia import numbers, surrogates
-from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.errors import InputError
@@ -105,7 +104,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
 ):
     rounds = 60
     mean, covariance = near_the_posterior(sites, logistic)
-    method = federated_hmc(
+    method = consortia.federated_hmc(
         force="surrogate", surrogate=surrogates.Gaussian(mean, covariance), turn=turn,
         proposals_per_round=proposals, widening=1.1,
     )  # fmt: skip
@@ -136,7 +135,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
 def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
     linear_sites, linear, linear_posterior
 ):
-    method = federated_hmc(force="surrogate", proposals_per_round=64, widening=1.0)
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64, widening=1.0)
     tree = consortia.sample(linear, linear_sites, method, rounds=100, chains=2, progress=False)
     # In single precision a log-ratio of order one is right to about 1e-5.
     assert float(tree["sample_stats"]["acceptance_rate"].min()) > 0.999
@@ -150,7 +149,7 @@ def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
 
 def test_a_round_carries_all_proposals_of_a_chain(sites, logistic):
     plans = []
-    method = federated_hmc(force="surrogate", proposals_per_round=32)
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=32)
     consortia.sample(logistic, sites, method, rounds=2, progress=False, on_plan=plans.append)
     (plan,) = plans
     assert plan.communication_rounds == 1
@@ -172,7 +171,7 @@ def test_a_surrogate_that_is_off_is_mended_in_the_warm_up(
     mean, covariance = linear_posterior
     sd = np.sqrt(np.diag(covariance))
     off = surrogates.Gaussian(mean + 0.8 * sd, 2.0 * covariance)
-    method = federated_hmc(
+    method = consortia.federated_hmc(
         force="surrogate", surrogate=off, proposals_per_round=proposals, turn=turn
     )
     before = consortia.sample(linear, linear_sites, method, rounds=200, progress=False)
@@ -184,7 +183,7 @@ def test_a_surrogate_that_is_off_is_mended_in_the_warm_up(
 
 
 def test_after_the_warm_up_the_surrogate_stands_still(sites, logistic):
-    method = federated_hmc(force="surrogate", proposals_per_round=8)
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=8)
     target = Target(logistic, jax.tree.map(jnp.asarray, logistic.init))
     run = consortia.LocalEngine().prepare(target, sites, method, 1)
     carry = run.start(0, jnp.zeros((1, FEATURES)))
@@ -218,12 +217,12 @@ def test_after_the_warm_up_the_surrogate_stands_still(sites, logistic):
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, words):
     with pytest.raises(InputError, match=words):
-        federated_hmc(**arguments)
+        consortia.federated_hmc(**arguments)
 
 
 def test_a_surrogate_for_another_model_is_refused(sites, logistic):
     other = surrogates.Gaussian(np.zeros(2), 1.0)
-    method = federated_hmc(force="surrogate", surrogate=other)
+    method = consortia.federated_hmc(force="surrogate", surrogate=other)
     with pytest.raises(InputError, match="surrogate is for 2 parameters, the model has 3"):
         consortia.sample(logistic, sites, method, rounds=2, progress=False)
 
@@ -234,7 +233,7 @@ def fitted(precision, decrement):
 
 
 def test_a_fit_that_is_not_positive_definite_or_not_at_a_mode_is_refused():
-    method = federated_hmc(force="surrogate")
+    method = consortia.federated_hmc(force="surrogate")
     names = ("one",)
     assert method.check_fitted(fitted(np.eye(2), 1e-8), names) == ()
     with pytest.raises(InputError, match="no positive definite curvature"):
@@ -246,6 +245,6 @@ def test_a_fit_that_is_not_positive_definite_or_not_at_a_mode_is_refused():
 
 
 def test_a_hopeless_surrogate_is_advised_against_after_the_warm_up():
-    method = federated_hmc(force="surrogate")
+    method = consortia.federated_hmc(force="surrogate")
     assert method.check_learned({"last_rate": np.array([0.5, 0.3])}) is None
     assert "4 % of the proposals" in method.check_learned({"last_rate": np.array([0.5, 0.04])})

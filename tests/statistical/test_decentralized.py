@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.oracles.decentralized import decentralized_hmc_law, decentralized_ula_moments
 from consortia.oracles.gossip_agents import GaussianAgents
@@ -82,7 +81,7 @@ def test_the_law_after_forty_iterations_is_the_predicted_one(
     # No proposal of the published variant is tested within these iterations.
     options = {"variant": variant, "gossip_rounds": 1 if mixing == "complete" else 2}
     start = {"metropolis_from": ROUNDS} if variant == "published" else {}
-    method = decentralized_hmc(0.04, mixing, draws="agents", **options, **start)
+    method = consortia.decentralized_hmc(0.04, mixing, draws="agents", **options, **start)
     drawn = ends(model, sites, method)
     law = decentralized_hmc_law(problem, mixing, step_size=0.04, **options)
     assert distance(drawn, law.after(ROUNDS, 0.0)) < LIMIT
@@ -94,7 +93,7 @@ def test_the_law_after_forty_iterations_is_the_predicted_one(
 
 @pytest.mark.parametrize("noise", ["corrected", "published"])
 def test_ula_has_the_predicted_law(model, sites, problem, noise):
-    method = decentralized_ula(2e-3, "ring", noise=noise, draws="agents")
+    method = consortia.decentralized_ula(2e-3, "ring", noise=noise, draws="agents")
     drawn = ends(model, sites, method)
     options = {"step_size": 2e-3, "iterations": ROUNDS, "start": 0.0}
     moments = decentralized_ula_moments(problem, "ring", noise=noise, **options)
@@ -124,7 +123,7 @@ def test_corrected_is_near_the_posterior_on_unlike_agents(model, sites, problem,
     # Relaxation takes 2m/(ε²λ_min) iterations.
     weakest = np.linalg.eigvalsh(np.linalg.inv(problem.target_covariance))[0]
     relaxation = int(2 * AGENTS / (0.02**2 * weakest))
-    method = decentralized_hmc(0.02, mixing, draws="agents")
+    method = consortia.decentralized_hmc(0.02, mixing, draws="agents")
     average, agents = long_run(model, sites, method, 125_000, 5 * relaxation)
     sd = np.sqrt(np.diag(problem.target_covariance))
     assert np.all(np.abs(average.mean(0) - problem.target_mean) < 0.1 * sd)
@@ -134,7 +133,7 @@ def test_corrected_is_near_the_posterior_on_unlike_agents(model, sites, problem,
 
 @pytest.mark.parametrize("mixing", ["ring", "complete"])
 def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, problem, mixing):
-    method = decentralized_hmc(0.02, mixing, variant="published", metropolis_from=2000)
+    method = consortia.decentralized_hmc(0.02, mixing, variant="published", metropolis_from=2000)
     average, _ = long_run(model, sites, method, 60_000, 4000)
     ratio = average.std(0) / np.sqrt(np.diag(problem.target_covariance))
     assert np.all(np.abs(ratio - 0.7071) < 0.03)
@@ -142,7 +141,7 @@ def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, pro
 
 def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     # A quarter turn: sds are about .055. Half a turn would only change the sign of deviations.
-    method = decentralized_hmc(0.03, "ring", variant="exact", leapfrog_steps=3)
+    method = consortia.decentralized_hmc(0.03, "ring", variant="exact", leapfrog_steps=3)
     tree = consortia.sample(model, sites, method, rounds=4000, warmup=200, chains=8, progress=False)
     draws = np.asarray(tree["posterior"]["coefficients"], np.float64)
     _, ess, tail = (np.asarray(part) for part in rhat_and_ess_of(np.moveaxis(draws, -1, 0)))

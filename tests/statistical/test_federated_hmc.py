@@ -7,7 +7,6 @@ import pytest
 
 import consortia
 from consortia import reference
-from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 
 pytest.importorskip("blackjax")
@@ -65,7 +64,7 @@ def nuts(model, sites):
 @pytest.fixture(scope="module")
 def federated(model, sites):
     return consortia.sample(
-        model, sites, federated_hmc(), rounds=1500, warmup=500, chains=4, progress=False
+        model, sites, consortia.federated_hmc(), rounds=1500, warmup=500, chains=4, progress=False
     )
 
 
@@ -94,7 +93,7 @@ def test_it_needs_at_most_twice_the_gradients_of_nuts(federated, nuts):
 @pytest.mark.slow
 def test_with_ten_thousand_effective_draws_spreads_agree_within_three_per_cent(model, sites):
     tree = consortia.sample(
-        model, sites, federated_hmc(), rounds=12_000, warmup=500, chains=4, progress=False
+        model, sites, consortia.federated_hmc(), rounds=12_000, warmup=500, chains=4, progress=False
     )
     one = draws(tree)
     two = draws(reference.nuts(model, sites, draws=12_000, warmup=1000, chains=4, seed=1))

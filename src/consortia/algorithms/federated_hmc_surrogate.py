@@ -18,6 +18,10 @@ LOWEST_RATE = 0.1
 """With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
 
 
+SEARCH_ROUNDS = fit.NEWTON_STEPS + fit.AVERAGING_STEPS + 2
+"""Communication rounds before the first iteration, when no surrogate is given."""
+
+
 class SurrogateHMC(fit.SurrogateSettings):
     """The parameters of `federated_hmc` with ``force="surrogate"``; compares by value."""
 
