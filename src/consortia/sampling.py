@@ -145,7 +145,9 @@ def sample(
         except KeyboardInterrupt:
             reason = f"interrupted after round {loop.done}"
             warnings.warn(f"{reason}; the draws so far are returned", UserWarning, stacklevel=2)
-    return result(reason)
+    tree = result(reason)
+    validation.warn_of(algorithm, loop.hub)
+    return tree
 
 
 def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any]) -> Any:

@@ -206,6 +206,13 @@ def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None
         warnings.warn(text, UserWarning, stacklevel=3)
 
 
+def warn_of(method: Method, hub: Any) -> None:
+    """What the method has to say about the draws that it made, from the hub's last state."""
+    notes = getattr(method, "notes", None)
+    for text in notes(hub) if notes is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
     """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
 

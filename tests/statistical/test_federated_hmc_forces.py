@@ -29,7 +29,7 @@ CENTRES = np.array([[0.9, -0.2, 0.1], [0.2, 0.4, -1.5], [1.3, -0.5, 0.2]], np.fl
 def model():
     return consortia.Model(
         lambda theta: -0.25 * jnp.sum(theta**4),
-        lambda theta, rows: -0.5 * jnp.sum((rows["x"] - theta) ** 2, axis=-1) / 3,
+        lambda theta, rows: -0.5 * jnp.sum((rows["x"] - theta[None]) ** 2, axis=-1) / 3,
         jnp.zeros(3),
     )
 
@@ -88,7 +88,7 @@ class Rounded(FullWidth):
 
     def up(self, hub, message):
         potential, gradient = message
-        wanted = gradient + hub["wire"]["error"] * self.feedback
+        wanted = gradient + hub["wire"]["error"] if self.feedback else gradient
         sent = GRID * jnp.round(wanted / GRID)
         return potential, sent, hub | {"wire": {"error": wanted - sent}}
 

@@ -19,12 +19,16 @@ from typing import Any
 from consortia import checks, schedules
 from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
+from consortia.algorithms.federated_hmc_surrogate_fit import QUARTER
 from consortia.algorithms.federated_hmc_wire import FullWidth, Quantised
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
 
 FORCES = ("exact", "surrogate", "quantized")
+
+SHORTER_TURNS = (0.9, 0.5)
+"""What a surrogate's quarter turn is measured against in the warm-up, in radians."""
 
 
 def federated_hmc(
@@ -87,7 +91,9 @@ def federated_hmc(
             each site's gradients in ``bits`` bits on a grid that is learned in the warm-up.
         proposals_per_round: K ≥ 1 of ``"surrogate"``; more than one need a quarter turn.
         turn: length of a trajectory in radians of the slowest oscillation, π/2 when None: there
-            the widest direction is refreshed completely. Only with ``leapfrog_steps=None``.
+            the widest direction is refreshed completely. Only with ``leapfrog_steps=None``. Of a
+            surrogate's single proposals it is chosen in the warm-up when None: π/2, 0.9 or 0.5,
+            whichever moves farthest a round in the mean square, rejections counted.
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
             the Laplace approximation when None.
         widening: factor of the surrogate's standard deviations, at least 1.
@@ -163,7 +169,7 @@ def _with_surrogate(
         name="federated_hmc",
         surrogate=surrogate,
         proposals=checks.whole("proposals_per_round", proposals, 1),
-        turn=math.pi / 2 if turn is None else _inside("turn", turn, math.pi),
+        turns=_turns(turn, proposals),
         widening=checks.number("widening", widening, 1.0, 10.0),
     )
     if method.proposals > 1 and not method.independent:
@@ -173,6 +179,12 @@ def _with_surrogate(
             "one of them out."
         )
     return method
+
+
+def _turns(turn: Any, proposals: Any) -> tuple[float, ...]:
+    if turn is None:
+        return (QUARTER,) if proposals != 1 else (QUARTER, *SHORTER_TURNS)
+    return (_inside("turn", turn, math.pi),)
 
 
 def _mass_matrix(value: Any) -> MassMatrix | None:

@@ -22,6 +22,17 @@ SEARCH_ROUNDS = fit.NEWTON_STEPS + fit.AVERAGING_STEPS + 2
 """Communication rounds before the first iteration, when no surrogate is given."""
 
 
+LONGEST_STILL = 0.02
+"""A chain that stands still for this share of its draws is warned of; so few effective draws, about
+fifty, can be left of it."""
+
+LEAST_STILL = 50
+"""A run shorter than this is no sign of light tails."""
+
+FALLEN = 0.5
+"""Ratio of acceptance rates, after the warm-up and at its end, below which a warning is given."""
+
+
 class SurrogateHMC(fit.SurrogateSettings):
     """The parameters of `federated_hmc` with ``force="surrogate"``; compares by value."""
 
@@ -73,8 +84,28 @@ class SurrogateHMC(fit.SurrogateSettings):
         return (
             f"the surrogate is too far from the posterior: {100 * rate:.2g} % of the proposals "
             "were accepted at the end of the warm-up. Give a longer warm-up or a shorter turn "
-            "(turn=0.7, proposals_per_round=1), or use force='exact'."
+            "(turn=0.5, proposals_per_round=1), or use force='exact'."
         )
+
+    def notes(self, hub: Any) -> tuple[str, ...]:
+        """Warnings about the draws that were made."""
+        seen = {name: np.asarray(value) for name, value in hub["seen"].items()}
+        made = np.maximum(seen["rounds"], 1)
+        texts = []
+        still = float(np.max(seen["longest"] / (made * self.proposals)))
+        if still > LONGEST_STILL and np.max(seen["longest"]) >= LEAST_STILL:
+            texts.append(
+                f"a chain stood still for {np.max(seen['longest'])} proposals, {100 * still:.2g} % "
+                "of its draws: the surrogate's tails are lighter than the posterior's. Give a "
+                f"wider one (widening={self.widening + 0.1:.2f}), a shorter turn, or more rounds"
+            )
+        rate, before = np.min(seen["rates"] / made), np.min(np.asarray(hub["last_rate"]))
+        if rate < FALLEN * before < FALLEN and np.min(seen["rounds"]) >= LEAST_STILL:
+            texts.append(
+                f"the acceptance rate fell from {before:.2g} at the end of the warm-up to "
+                f"{rate:.2g}: the warm-up has not seen all of the posterior. Give a longer one"
+            )
+        return tuple(texts)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""

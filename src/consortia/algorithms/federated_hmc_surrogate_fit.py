@@ -31,6 +31,9 @@ from consortia.target import Target
 
 Array = jax.Array
 
+QUARTER = math.pi / 2
+"""The turn after which a proposal does not depend on the state."""
+
 NEWTON_STEPS = 10
 
 AVERAGING_STEPS = 6
@@ -53,19 +56,20 @@ class SurrogateSettings:
 
     Attributes:
         surrogate: of the posterior; None to find it: the Laplace approximation at the mode.
+        turns: in radians; of several the best is chosen in the warm-up.
         widening: factor of the surrogate's standard deviations.
     """
 
     name: str
     surrogate: Gaussian | None
     proposals: int
-    turn: float
+    turns: tuple[float, ...]
     widening: float
 
     @property
     def independent(self) -> bool:
-        """Whether proposals do not depend on the state."""
-        return self.turn == math.pi / 2
+        """Whether proposals do not depend on the state, at least in part of the warm-up."""
+        return self.turns[0] == QUARTER
 
 
 # --- fit: the Laplace approximation --------------------------------------------------------------
@@ -192,6 +196,7 @@ def init(method: SurrogateSettings, position: Array) -> Any:
     d, dtype = position.size, position.dtype
     zero, vector = jnp.zeros((), dtype), jnp.zeros_like(position)
     several = jnp.zeros((method.proposals, d), dtype)
+    count, none = jnp.zeros((), jnp.int32), jnp.zeros(len(method.turns), dtype)
     search_state = fit_init(position) | {"next": position}
     hub = {
         "fit": search_state,
@@ -200,15 +205,16 @@ def init(method: SurrogateSettings, position: Array) -> Any:
             "white": vector,
             "potential": metropolis.Potential(zero, zero),
         },
-        "proposals": {"positions": several, "white": several},
+        "proposals": {"positions": several, "white": several, "kind": count},
         "draws": several,
         "mean": vector,
         "root": jnp.eye(d, dtype=dtype),
         "moments": no_moments(vector, metropolis.Potential(zero, zero)),
-        "rejections": jnp.zeros((), jnp.int32),
+        "rejections": count,
+        "chosen": count,
         "last_rate": zero + 1,
-        "rate": zero,
-        "rounds": zero,
+        "tally": {"rounds": none, "rates": none, "jumps": none},
+        "seen": {"longest": count, "rounds": count, "rates": zero},
     }
     inbox = {
         "look": position,

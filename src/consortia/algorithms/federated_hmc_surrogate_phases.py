@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from consortia.algorithms.federated_hmc_surrogate_fit import (
+    QUARTER,
     SurrogateSettings,
     at_all,
     no_moments,
@@ -42,9 +43,10 @@ def drawn(hub: Any, inbox: Any) -> Array:
     return draws if draws.shape[0] > 1 else draws[0]
 
 
-def proposal_numbers(method: SurrogateSettings, target: Target, rng: Numbers) -> Array:
+def proposal_numbers(method: SurrogateSettings, target: Target, rng: Numbers) -> dict[str, Array]:
     """ξ of K proposals."""
-    return rng.normal("proposals", (method.proposals, target.dimension))
+    normals = rng.normal("proposals", (method.proposals, target.dimension))
+    return {"normals": normals, "iteration": rng.iteration, "warmup": rng.warmup}
 
 
 def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array]:
@@ -54,13 +56,23 @@ def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array
 
 
 def propose(method: SurrogateSettings, shared: Array, hub: Any, message: Any) -> Any:
-    """K turns; the reply is where they lead, (K, d)."""
-    white = shared
-    if not method.independent:
-        start = hub["here"]["white"]
-        white = math.cos(method.turn) * start[None] + math.sin(method.turn) * shared
+    """K turns; the reply is where they lead, (K, d).
+
+    In the warm-up the turns to choose from take turns; after it the one that was chosen is made.
+    """
+    white = shared["normals"]
+    kind = jnp.zeros((), jnp.int32)
+    if len(method.turns) > 1:
+        warming = shared["iteration"] < shared["warmup"]
+        kind = jnp.where(warming, shared["iteration"] % len(method.turns), hub["chosen"])
+    if method.turns != (QUARTER,):
+        # Exactly zero for a quarter turn, whose proposals depend on nothing.
+        cosines = [0.0 if turn == QUARTER else math.cos(turn) for turn in method.turns]
+        sines = [math.sin(turn) for turn in method.turns]
+        cosine, sine = (jnp.asarray(values, white.dtype)[kind] for values in (cosines, sines))
+        white = cosine * hub["here"]["white"][None] + sine * white
     positions = hub["mean"][None] + white @ hub["root"].T
-    proposals = {"positions": positions, "white": white}
+    proposals = {"positions": positions, "white": white, "kind": kind}
     return hub | {"proposals": proposals}, positions, {}
 
 
@@ -88,13 +100,15 @@ def decide(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> An
         gained = jnp.sum((white - before) * (white + before)) / 2
         rate = metropolis.acceptance(trial["potential"].above(here["potential"]) - gained)
         accepted = level < rate
+        jump = rate * jnp.mean((white - before) ** 2)
         here = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), trial, here)
         rejections = jnp.where(accepted, 0, rejections + 1)
-        return (here, rejections, jnp.maximum(longest, rejections)), (here, rate)
+        return (here, rejections, jnp.maximum(longest, rejections)), (here, rate, jump)
 
-    (here, rejections, longest), (draws, rates) = jax.lax.scan(
+    (here, rejections, longest), (draws, rates, jumps) = jax.lax.scan(
         test, (hub["here"], hub["rejections"], hub["rejections"]), (trials, shared["levels"])
     )
+    kind = hub["proposals"]["kind"]
     log_weights = jnp.zeros_like(rates)
     if method.independent:
         log_weights = _log_weights(trials, hub["moments"]["reference"])
@@ -103,10 +117,14 @@ def decide(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> An
         "acceptance_rate": jnp.mean(rates),
         "largest_weight_share": jnp.max(weights) / jnp.sum(weights),
         "longest_rejection": longest,
+        "turn": jnp.asarray(method.turns, rates.dtype)[kind],
     }
     white = trials["white"] if method.independent else draws["white"]
     hub = hub | {"here": here, "draws": draws["position"], "rejections": rejections}
-    hub = _taught(method, shared, hub, log_weights, white, jnp.mean(rates))
+    tried = jax.nn.one_hot(kind, len(method.turns), dtype=rates.dtype)
+    tally = {"rounds": tried, "rates": tried * jnp.mean(rates), "jumps": tried * jnp.mean(jumps)}
+    hub = _taught(method, shared, hub, log_weights, white, tally)
+    hub = _watched(shared, hub, longest, tally)
     return hub, trials["position"], info
 
 
@@ -121,41 +139,54 @@ def _log_weights(trials: Any, reference: metropolis.Potential) -> Array:
 
 
 def _taught(
-    method: SurrogateSettings, shared: Any, hub: Any, log_weights: Array, white: Array, rate: Array
+    method: SurrogateSettings, shared: Any, hub: Any, log_weights: Array, white: Array, tally: Any
 ) -> Any:
     """The server's state with this iteration's moments; unchanged once the warm-up is over."""
-    ends = jnp.asarray(ENDS, rate.dtype) * shared["warmup"].astype(rate.dtype)
+    ends = jnp.asarray(ENDS, white.dtype) * shared["warmup"].astype(white.dtype)
     ends = jnp.floor(ends).astype(jnp.int32)
     moments = hub["moments"]
     top = jnp.maximum(moments["top"], jnp.max(log_weights))
     kept, weights = jnp.exp(moments["top"] - top), jnp.exp(log_weights - top)
     weighted = weights[:, None] * white
-    rounds = hub["rounds"] + 1
+    added = {
+        "reference": moments["reference"],
+        "top": top,
+        "total": kept * moments["total"] + jnp.sum(weights),
+        "squares": kept**2 * moments["squares"] + jnp.sum(weights**2),
+        "first": kept * moments["first"] + jnp.sum(weighted, axis=0),
+        "second": kept * moments["second"] + weighted.T @ white,
+    }
+    # Shorter turns do not propose from the surrogate: their proposals say nothing here.
+    counts = (hub["proposals"]["kind"] == 0) | (not method.independent)
     new = hub | {
-        "moments": {
-            "reference": moments["reference"],
-            "top": top,
-            "total": kept * moments["total"] + jnp.sum(weights),
-            "squares": kept**2 * moments["squares"] + jnp.sum(weights**2),
-            "first": kept * moments["first"] + jnp.sum(weighted, axis=0),
-            "second": kept * moments["second"] + weighted.T @ white,
-        },
-        "rate": hub["rate"] + (rate - hub["rate"]) / rounds,
-        "rounds": rounds,
+        "moments": _chosen(counts, added, moments),
+        "tally": jax.tree.map(jnp.add, hub["tally"], tally),
     }
     closing = jnp.any(shared["iteration"] + 1 == ends)
     new = _chosen(closing, _refitted(method, new), new)
     return _chosen(shared["iteration"] < shared["warmup"], new, hub)
 
 
+def _watched(shared: Any, hub: Any, longest: Array, tally: Any) -> Any:
+    """The server's state with what the draws after the warm-up look like."""
+    seen = hub["seen"]
+    new = {
+        "longest": jnp.maximum(seen["longest"], longest),
+        "rounds": seen["rounds"] + 1,
+        "rates": seen["rates"] + jnp.sum(tally["rates"]),
+    }
+    return hub | {"seen": _chosen(shared["iteration"] >= shared["warmup"], new, seen)}
+
+
 def _refitted(method: SurrogateSettings, hub: Any) -> Any:
     """The surrogate with the moments of this window, shrunk towards the one before."""
-    moments, here = hub["moments"], hub["here"]
+    moments, here, tally = hub["moments"], hub["here"], hub["tally"]
     d = here["white"].size
+    rates, jumps = (tally[name] / tally["rounds"] for name in ("rates", "jumps"))
     count = moments["total"] ** 2 / moments["squares"]
     if not method.independent:
         # Of the positions of an autoregression of this rate so many are independent.
-        renewed = hub["rate"] * (1 - math.cos(method.turn))
+        renewed = rates[0] * (1 - math.cos(method.turns[0]))
         count = count * renewed / (2 - renewed)
     # d numbers of the centre and d²/2 of the spread have to be told from noise.
     centre = moments["first"] / moments["total"]
@@ -171,11 +202,14 @@ def _refitted(method: SurrogateSettings, hub: Any) -> Any:
         "here": here | {"white": white},
     }
     usable = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.isfinite(white))
+    # Draws a squared jump of E apart have an autocorrelation of 1 − E/2, and the fewer the more of
+    # them are effective. A turn that was not tried has no average.
+    chosen = jnp.argmax(jnp.nan_to_num(jumps, nan=-1.0)).astype(jnp.int32)
     empty = {
         "moments": no_moments(here["white"], here["potential"]),
-        "last_rate": hub["rate"],
-        "rate": jnp.zeros_like(hub["rate"]),
-        "rounds": jnp.zeros_like(hub["rounds"]),
+        "chosen": chosen,
+        "last_rate": rates[chosen],
+        "tally": jax.tree.map(jnp.zeros_like, tally),
     }
     return _chosen(usable, fitted, hub) | empty
 
