@@ -59,6 +59,7 @@ def moments():
 class Noisy(FullWidth):
     """Gradients with noise that is drawn anew at each evaluation; or at the first one only."""
 
+    scale: float = 1.0
     first_only: bool = False
 
     def numbers(self, target, rng):
@@ -66,7 +67,7 @@ class Noisy(FullWidth):
 
     def evaluate(self, target, noise, shared, state, inbox, site):
         state, message, info = super().evaluate(target, noise, shared, state, inbox, site)
-        return state, (*message, 0.6 * noise), info
+        return state, (*message, self.scale * noise), info
 
     def up(self, hub, message):
         potential, gradient, noise = message
@@ -74,23 +75,24 @@ class Noisy(FullWidth):
         return potential, gradient + jnp.where(wanted, noise, 0), hub
 
 
-GRID = 1.0
-
-
 @dataclass(frozen=True)
-class Rounded(FullWidth):
-    """The summed gradient on a coarse grid; with or without the error fed back into the next."""
+class LargestOnly(FullWidth):
+    """The largest entry of the summed gradient; what is left out is fed back into the next, or not.
+
+    Without feedback it is a function of the position.
+    """
 
     feedback: bool = False
 
     def state(self, position):
-        return {"error": jnp.zeros_like(position)}
+        return {"left": jnp.zeros_like(position)}
 
     def up(self, hub, message):
         potential, gradient = message
-        wanted = gradient + hub["wire"]["error"] if self.feedback else gradient
-        sent = GRID * jnp.round(wanted / GRID)
-        return potential, sent, hub | {"wire": {"error": wanted - sent}}
+        wanted = gradient + hub["wire"]["left"] if self.feedback else gradient
+        size = jnp.abs(wanted)
+        sent = jnp.where(size == jnp.max(size), wanted, 0)
+        return potential, sent, hub | {"wire": {"left": wanted - sent}}
 
 
 WIRES = {
@@ -99,11 +101,11 @@ WIRES = {
     "16 bits": Quantised(bits=16),
     "8 bits, dithered": Quantised(bits=8, dither=True, fresh_start=True),
     "noise at every gradient": Noisy(fresh_start=True),
-    "a coarse grid": Rounded(fresh_start=True),
+    "the largest entry": LargestOnly(fresh_start=True),
 }
 WRONG = {
-    "noise at the first gradient": Noisy(fresh_start=True, first_only=True),
-    "error feedback": Rounded(fresh_start=True, feedback=True),
+    "noise at the first gradient": Noisy(fresh_start=True, scale=2.0, first_only=True),
+    "error feedback": LargestOnly(fresh_start=True, feedback=True),
 }
 
 
@@ -120,7 +122,7 @@ def z_scores(model, sites, moments, wire):
         wire=wire,
     )
     tree = consortia.sample(
-        model, sites, method, rounds=4000, warmup=100, chains=40, progress=False
+        model, sites, method, rounds=8000, warmup=100, chains=40, progress=False
     )
     theta = np.asarray(tree["posterior"]["theta"], np.float64)
     result = []
