@@ -76,10 +76,10 @@ class Noisy(FullWidth):
 
 
 @dataclass(frozen=True)
-class LargestOnly(FullWidth):
-    """The largest entry of the summed gradient; what is left out is fed back into the next, or not.
+class Truncated(FullWidth):
+    """The summed gradient cut to whole numbers; what is cut off goes into the next one, or not.
 
-    Without feedback it is a function of the position.
+    Without that feedback it is a function of the position.
     """
 
     feedback: bool = False
@@ -90,8 +90,7 @@ class LargestOnly(FullWidth):
     def up(self, hub, message):
         potential, gradient = message
         wanted = gradient + hub["wire"]["left"] if self.feedback else gradient
-        size = jnp.abs(wanted)
-        sent = jnp.where(size == jnp.max(size), wanted, 0)
+        sent = jnp.trunc(wanted)
         return potential, sent, hub | {"wire": {"left": wanted - sent}}
 
 
@@ -101,11 +100,11 @@ WIRES = {
     "16 bits": Quantised(bits=16),
     "8 bits, dithered": Quantised(bits=8, dither=True, fresh_start=True),
     "noise at every gradient": Noisy(fresh_start=True),
-    "the largest entry": LargestOnly(fresh_start=True),
+    "whole numbers": Truncated(fresh_start=True),
 }
 WRONG = {
     "noise at the first gradient": Noisy(fresh_start=True, scale=2.0, first_only=True),
-    "error feedback": LargestOnly(fresh_start=True, feedback=True),
+    "error feedback": Truncated(fresh_start=True, feedback=True),
 }
 
 
