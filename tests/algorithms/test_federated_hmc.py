@@ -193,7 +193,7 @@ def test_learned_trajectories_are_far_from_their_bound(learned):
     assert float(learned["sample_stats"]["n_steps"].max()) < MOST_STEPS / 10
 
 
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
+@pytest.mark.parametrize("unit", [1e3])
 def test_what_is_learned_does_not_depend_on_units(unit, ten_unlike_sites, model):
     units = np.array([1.0, unit, 1.0], np.float32)
     scaled = consortia.Model(

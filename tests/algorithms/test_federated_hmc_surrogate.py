@@ -11,9 +11,10 @@ import pytest
 
 import consortia
 from consortia import numbers, surrogates
+from consortia.algorithms import federated_hmc_surrogate_phases as phases
 from consortia.engines import drawing
 from consortia.engines.types import Window
-from consortia.errors import InputError
+from consortia.errors import InputError, WarmupError
 from consortia.target import Target
 
 FEATURES = 3
@@ -242,6 +243,89 @@ def test_a_fit_that_is_not_positive_definite_or_not_at_a_mode_is_refused():
         method.check_fitted(fitted(np.full((2, 2), np.nan), 1e-8), names)
     with pytest.raises(InputError, match="ended 50 squared standard deviations"):
         method.check_fitted(fitted(np.eye(2), 50.0), names)
+
+
+def test_a_start_without_curvature_stops_the_run_before_it_begins(sites):
+    # Two modes, and a start on the ridge between them: the gradient is zero there.
+    ridge = consortia.Model(
+        lambda theta: -jnp.sum((theta**2 - 4) ** 2),
+        lambda theta, rows: 0.0 * rows["x"][:, 0],
+        jnp.zeros(FEATURES),
+    )
+    method = consortia.federated_hmc(force="surrogate")
+    with pytest.raises(InputError, match="no positive definite curvature.*Give init nearer"):
+        consortia.sample(ridge, sites, method, rounds=2, progress=False)
+
+
+def test_a_surrogate_far_away_stops_the_run_after_the_warm_up(linear_sites, linear):
+    away = surrogates.Gaussian(np.full(FEATURES, 9.0), 0.01)
+    method = consortia.federated_hmc(force="surrogate", surrogate=away)
+    with pytest.raises(WarmupError, match=r"surrogate is too far.*force='exact'"):
+        consortia.sample(linear, linear_sites, method, rounds=5, warmup=20, progress=False)
+
+
+def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=4)
+    seen = {
+        "longest": np.array([3, 90]),
+        "rounds": np.array([200] * 2),
+        "rates": np.array([90.0] * 2),
+    }
+    (text,) = method.notes({"seen": seen, "last_rate": np.array([0.5, 0.5])})
+    assert "stood still for 90 proposals, 11 % of its draws" in text
+    few = seen | {"longest": np.array([3, 10])}
+    assert method.notes({"seen": few, "last_rate": np.array([0.5, 0.5])}) == ()
+    (text,) = method.notes({"seen": few, "last_rate": np.array([0.95, 0.95])})
+    assert "fell from 0.95 at the end of the warm-up to 0.45" in text
+
+
+def test_the_search_finds_the_gaussian_with_the_average_gradient_and_curvature(sites, logistic):
+    method = consortia.federated_hmc(force="surrogate", widening=1.0)
+    target = Target(logistic, jax.tree.map(jnp.asarray, logistic.init))
+    hub = consortia.LocalEngine().prepare(target, sites, method, 1).start(
+        0, jnp.zeros((1, FEATURES))
+    ).hub  # fmt: skip
+    mean, root = np.asarray(hub["mean"]), np.asarray(hub["root"])
+    potential = pooled_potential(sites, logistic)
+    normals = np.random.default_rng(0).normal(size=(20_000, FEATURES)).astype(np.float32)
+    positions = jnp.asarray(mean + normals @ root.T)
+    gradients = np.asarray(jax.jit(jax.vmap(jax.grad(potential)))(positions)) @ root
+    curvature = np.mean(np.asarray(jax.jit(jax.vmap(jax.hessian(potential)))(positions)), axis=0)
+    # 128 pairs of points know the average gradient within some hundredths of a standard deviation,
+    # and the curvature likewise.
+    assert np.abs(gradients.mean(axis=0)).max() < 0.1
+    np.testing.assert_allclose(root.T @ curvature @ root, np.eye(FEATURES), rtol=0, atol=0.1)
+    # The mode is another point, and its curvature another one.
+    mode = np.zeros(FEATURES)
+    gradient, hessian = jax.jit(jax.grad(potential)), jax.jit(jax.hessian(potential))
+    for _ in range(8):
+        mode = mode - np.linalg.solve(hessian(mode), gradient(mode))
+    assert np.abs(np.linalg.solve(root, mode - mean)).max() > 0.15
+
+
+def test_the_turn_that_moves_farthest_is_chosen_in_the_warm_up(linear_sites, linear):
+    # Where the surrogate is the posterior a quarter turn moves farthest.
+    method = consortia.federated_hmc(force="surrogate")
+    tree = consortia.sample(
+        linear, linear_sites, method, rounds=20, warmup=60, chains=2, progress=False
+    )
+    assert np.all(np.asarray(tree["sample_stats"]["turn"]) == np.float32(np.pi / 2))
+
+
+def test_a_refit_chooses_the_turn_with_the_largest_average_jump(linear_sites, linear):
+    method = consortia.federated_hmc(force="surrogate")
+    target = Target(linear, jax.tree.map(jnp.asarray, linear.init))
+    run = consortia.LocalEngine().prepare(target, linear_sites, method, 1)
+    hub = dict(run.start(0, jnp.zeros((1, FEATURES))).hub)
+    hub["moments"] = hub["moments"] | {
+        "total": jnp.float32(9), "squares": jnp.float32(9), "second": 9 * jnp.eye(FEATURES),
+    }  # fmt: skip
+    for jumps, chosen in (([3.0, 2.0, 2.0], 1), ([3.0, 0.5, 0.1], 0), ([0.0, 0.5, 2.0], 2)):
+        tally = {"rounds": [10.0, 2.0, 5.0], "rates": [6.0, 1.0, 4.0], "jumps": jumps}
+        hub["tally"] = {name: jnp.asarray(values) for name, values in tally.items()}
+        after = phases._refitted(method, hub)
+        assert int(after["chosen"]) == chosen
+        assert float(after["last_rate"]) == pytest.approx([0.6, 0.5, 0.8][chosen])
 
 
 def test_a_hopeless_surrogate_is_advised_against_after_the_warm_up():

@@ -118,6 +118,7 @@ def long_run(model, sites, method, rounds, warmup):
     return average, agents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["ring", "complete"])
 def test_corrected_is_near_the_posterior_on_unlike_agents(model, sites, problem, mixing):
     # Relaxation takes 2m/(ε²λ_min) iterations.
@@ -131,6 +132,7 @@ def test_corrected_is_near_the_posterior_on_unlike_agents(model, sites, problem,
     assert np.all(np.abs(np.array(ratios) - 1) < 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["ring", "complete"])
 def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, problem, mixing):
     method = consortia.decentralized_hmc(0.02, mixing, variant="published", metropolis_from=2000)
@@ -139,6 +141,7 @@ def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, pro
     assert np.all(np.abs(ratio - 0.7071) < 0.03)
 
 
+@pytest.mark.slow
 def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     # A quarter turn: sds are about .055. Half a turn would only change the sign of deviations.
     method = consortia.decentralized_hmc(0.03, "ring", variant="exact", leapfrog_steps=3)

@@ -11,6 +11,8 @@ from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 
 pytest.importorskip("blackjax")
 
+pytestmark = pytest.mark.slow
+
 FEATURES = 4
 
 
@@ -90,7 +92,6 @@ def test_it_needs_at_most_twice_the_gradients_of_nuts(federated, nuts):
     assert ours > 0.5 * theirs
 
 
-@pytest.mark.slow
 def test_with_ten_thousand_effective_draws_spreads_agree_within_three_per_cent(model, sites):
     tree = consortia.sample(
         model, sites, consortia.federated_hmc(), rounds=12_000, warmup=500, chains=4, progress=False

@@ -74,12 +74,13 @@ def federated_hmc(
     the mass matrix the trajectory is known in advance, and only its end is evaluated at the sites.
     After a quarter turn (the default) it does not depend on where it started, so that K =
     ``proposals_per_round`` of them go out in one message, d K numbers down and 2 K up, and the
-    server makes K Metropolis steps, K draws a round. The surrogate is the Laplace approximation at
-    the mode, found by Newton steps before the first round, and fitted anew in the warm-up, from
-    all proposals weighted by π/q (after a shorter turn from the draws); then it stands still. A
-    surrogate with lighter tails than the posterior makes chains stand still in the tails;
-    ``sample_stats`` has longest_rejection and largest_weight_share to see it, and ``widening`` or a
-    shorter turn helps against it.
+    server makes K Metropolis steps, K draws a round. The surrogate is sought before the first
+    round, in eighteen messages: the mode by Newton steps, from there the Gaussian q with
+    E_q ∇U = 0 and precision E_q ∇²U. It is fitted anew in the warm-up, from all proposals weighted
+    by π/q (after a shorter turn from the draws); then it stands still. A surrogate with lighter
+    tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
+    longest_rejection and largest_weight_share to see it, a warning says so where it matters, and
+    ``widening`` or a shorter turn helps against it.
 
     Args:
         step_size: ε > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -95,7 +96,7 @@ def federated_hmc(
             surrogate's single proposals it is chosen in the warm-up when None: π/2, 0.9 or 0.5,
             whichever moves farthest a round in the mean square, rejections counted.
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
-            the Laplace approximation when None.
+            sought as above when None.
         widening: factor of the surrogate's standard deviations, at least 1.
         bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
             more bytes down; 16 where sites are so unlike that their gradients nearly cancel.

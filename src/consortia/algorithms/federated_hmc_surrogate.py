@@ -10,6 +10,7 @@ import numpy as np
 from consortia import checks
 from consortia.algorithms import federated_hmc_surrogate_fit as fit
 from consortia.algorithms import federated_hmc_surrogate_phases as phases
+from consortia.algorithms import federated_hmc_surrogate_search as search
 from consortia.base import Algorithm, Cost, Draws, Mean, Phase, Sum
 from consortia.errors import InputError
 from consortia.target import Target
@@ -18,7 +19,7 @@ LOWEST_RATE = 0.1
 """With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
 
 
-SEARCH_ROUNDS = fit.NEWTON_STEPS + fit.AVERAGING_STEPS + 2
+SEARCH_ROUNDS = search.NEWTON_STEPS + search.AVERAGING_STEPS + 2
 """Communication rounds before the first iteration, when no surrogate is given."""
 
 
@@ -64,7 +65,7 @@ class SurrogateHMC(fit.SurrogateSettings):
         if not np.all(np.isfinite(precision)) or np.linalg.eigvalsh(precision)[0] <= 0:
             raise InputError(
                 "force='surrogate': the log-density has no positive definite curvature where the "
-                f"search for its mode ended after {fit.NEWTON_STEPS} steps. Give init nearer to "
+                f"search for its mode ended after {search.NEWTON_STEPS} steps. Give init nearer to "
                 "the mode, a surrogate=consortia.surrogates.Gaussian(mean, covariance) of the "
                 "posterior, or use force='exact'."
             )
@@ -153,12 +154,12 @@ class SurrogateHMC(fit.SurrogateSettings):
         )
 
     def _fit(self, target: Target) -> tuple[Phase, ...]:
-        newton = Phase(partial(fit.look, target), Sum(), hub=fit.search)
+        newton = Phase(partial(search.look, target), Sum(), hub=search.descend)
         average = Phase(
-            partial(fit.average, target),
+            partial(search.average, target),
             Sum(),
-            hub=fit.nearer,
-            shared=partial(fit.points, target),
+            hub=search.nearer,
+            shared=partial(search.points, target),
         )
-        rooted = Phase(None, hub=fit.rooted)
-        return (newton,) * fit.NEWTON_STEPS + (rooted,) + (average,) * fit.AVERAGING_STEPS
+        rooted = Phase(None, hub=search.rooted)
+        return (newton,) * search.NEWTON_STEPS + (rooted,) + (average,) * search.AVERAGING_STEPS

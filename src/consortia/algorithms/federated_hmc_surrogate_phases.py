@@ -23,9 +23,9 @@ import jax.numpy as jnp
 from consortia.algorithms.federated_hmc_surrogate_fit import (
     QUARTER,
     SurrogateSettings,
-    at_all,
     no_moments,
 )
+from consortia.algorithms.federated_hmc_surrogate_search import at_all
 from consortia.base import Site
 from consortia.dynamics import metropolis
 from consortia.numbers import Numbers
