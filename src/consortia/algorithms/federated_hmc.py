@@ -94,7 +94,8 @@ def federated_hmc(
         turn: length of a trajectory in radians of the slowest oscillation, π/2 when None: there
             the widest direction is refreshed completely. Only with ``leapfrog_steps=None``. Of a
             surrogate's single proposals it is chosen in the warm-up when None: π/2, 0.9 or 0.5,
-            whichever moves farthest a round in the mean square, rejections counted.
+            whichever moves farthest a round in the mean square, rejections counted; each fourth
+            turn is then at most 0.9, which leads a chain out of a tail.
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
             sought as above when None.
         widening: factor of the surrogate's standard deviations, at least 1.

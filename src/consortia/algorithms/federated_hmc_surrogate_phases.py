@@ -37,6 +37,10 @@ ENDS = (0.1, 0.25, 0.5, 1.0)
 """Shares of the warm-up after which the surrogate is fitted anew."""
 
 
+GUARD = 4
+"""Where the turn is chosen, each fourth turn is a shorter one at least."""
+
+
 def drawn(hub: Any, inbox: Any) -> Array:
     """The draws of this iteration, (K, d), or (d,) for one."""
     draws = hub["draws"]
@@ -58,13 +62,16 @@ def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array
 def propose(method: SurrogateSettings, shared: Array, hub: Any, message: Any) -> Any:
     """K turns; the reply is where they lead, (K, d).
 
-    In the warm-up the turns to choose from take turns; after it the one that was chosen is made.
+    In the warm-up the turns to choose from take turns; after it the one that was chosen is made. In
+    between a shorter one leads a chain back from a tail where the surrogate would leave it alone.
     """
     white = shared["normals"]
     kind = jnp.zeros((), jnp.int32)
     if len(method.turns) > 1:
         warming = shared["iteration"] < shared["warmup"]
-        kind = jnp.where(warming, shared["iteration"] % len(method.turns), hub["chosen"])
+        guarding = shared["iteration"] % GUARD == 0
+        after = jnp.where(guarding, jnp.maximum(hub["chosen"], 1), hub["chosen"])
+        kind = jnp.where(warming, shared["iteration"] % len(method.turns), after)
     if method.turns != (QUARTER,):
         # Exactly zero for a quarter turn, whose proposals depend on nothing.
         cosines = [0.0 if turn == QUARTER else math.cos(turn) for turn in method.turns]
