@@ -11,7 +11,9 @@ from consortia import (
     schedules,
     surrogates,
 )
+from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
@@ -35,10 +37,13 @@ __all__ = [
     "datasets",
     "de_sghmc",
     "de_sgld",
+    "decentralized_hmc",
+    "decentralized_ula",
     "diagnostics",
     "dsgld",
     "fa_hmc",
     "fa_ld",
+    "federated_hmc",
     "fsgld",
     "gradient_noise_variance",
     "graphs",

@@ -46,5 +46,15 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         self.tree = tree
 
 
+class WarmupError(ConsortiaError, RuntimeError):
+    """What was learned in the warm-up is not worth going on with; the message says what to do.
+
+    Attributes:
+        tree: the record of the run, without draws.
+    """
+
+    tree: Any = None
+
+
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""

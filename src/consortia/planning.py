@@ -29,6 +29,8 @@ def plan_of(
     used = jax.devices()[0]
     devices = f"1 of {len(jax.devices())} ({used.device_kind}, {used.platform})"
     order = "one after the other" if layout.map_nodes else "batched"
+    varies = any(phase.repeats is not None for phase in run.program.algorithm.phases)
+    most = "at most " if varies else ""
     rows = f"{sizes.min()} rows each"
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
@@ -47,7 +49,7 @@ def plan_of(
         ),
         (
             "network",
-            f"{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
+            f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
             f"{_size(up)} up and {_size(down)} down",
         ),
     ]
@@ -122,15 +124,23 @@ def record_of(
     } | (run.arrivals.record() if run.arrivals is not None else {})
 
 
-def cost_of(plan: Plan, method: Method, sites: Sites, chains: int, done: int) -> dict[str, Any]:
-    """What ``done`` iterations of all chains have cost."""
+def full_iterations(method: Method, hub: Any, done: int) -> float:
+    """``done`` iterations in units of the longest that the method makes (and the plan counts)."""
+    measure = getattr(method, "full_iterations", None)
+    return done if measure is None else measure(hub)
+
+
+def cost_of(
+    plan: Plan, method: Method, sites: Sites, chains: int, done: int, worth: float
+) -> dict[str, Any]:
+    """What ``done`` iterations of all chains have cost, ``worth`` of the longest ones."""
     cost = method.cost(np.asarray(sites.sizes, np.int64))
     return {
         "iterations_run": done,
-        "communication_rounds": plan.communication_rounds * done,
-        "bytes_up": plan.bytes_up * done,
-        "bytes_down": plan.bytes_down * done,
-        "bytes_sent": (plan.bytes_up + plan.bytes_down) * done,
-        "gradients": cost.gradients * chains * done,
-        "row_gradients": cost.row_gradients * chains * done,
+        "communication_rounds": round(plan.communication_rounds * worth),
+        "bytes_up": round(plan.bytes_up * worth),
+        "bytes_down": round(plan.bytes_down * worth),
+        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * worth),
+        "gradients": round(cost.gradients * chains * worth),
+        "row_gradients": round(cost.row_gradients * chains * worth),
     }

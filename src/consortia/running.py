@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from consortia.engines.local import LocalRun
 from consortia.engines.types import Buffers, Carry, Window
-from consortia.errors import NonFiniteError
+from consortia.errors import NonFiniteError, WarmupError
 from consortia.progress import Progress
 from consortia.recording import Recorder
 from consortia.stopping import StopWhen
@@ -49,6 +51,7 @@ class RunLoop:
         recorder: takes the draws of each chunk.
         progress: is told after each call.
         stop: the stopping rule, or None.
+        judge: from the hub's state after the warm-up, why the run should not go on, or None.
 
     Attributes:
         done: iterations that are finished, warm-up included.
@@ -62,23 +65,35 @@ class RunLoop:
         recorder: Recorder,
         progress: Progress,
         stop: StopWhen | None,
+        judge: Callable[[Any], str | None] | None = None,
     ) -> None:
         self.done = 0
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
+        self._judge = judge
         self._buffers: Buffers = run.buffers(carry)
         self._calls = 0
         self._call_rounds = 1
+
+    @property
+    def hub(self) -> Any:
+        """The hub's state after the rounds that are done."""
+        return self._carry.hub
 
     def execute(self) -> str:
         """Runs; returns in words what ended the run.
 
         Raises:
             NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
+            WarmupError: what the warm-up learned is not worth going on with.
             KeyboardInterrupt: the same holds for the draws of the finished calls.
         """
         started = time.monotonic()
         self._until(self._length.warmup, NO_DRAWS)
+        if self._judge is not None and self._length.warmup > 0:
+            reason = self._judge(self._carry.hub)
+            if reason is not None:
+                raise WarmupError(reason)
         self._buffers = self._run.buffers(self._carry)
         try:
             while self.done < self._length.total:

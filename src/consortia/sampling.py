@@ -14,7 +14,7 @@ from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
 from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError
+from consortia.errors import InputError, NonFiniteError, WarmupError
 from consortia.model import Model
 from consortia.progress import progress_of
 from consortia.recording import Recorder
@@ -84,6 +84,7 @@ def sample(
         InputError: an argument, the model or the data cannot be used.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
+        WarmupError: what was learned in the warm-up is not worth going on with.
     """
     validation.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
@@ -95,6 +96,7 @@ def sample(
     if not hasattr(engine, "prepare"):
         raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
     validation.check_schedule(algorithm, length.total)
+    validation.check_warmup(algorithm, warmup)
     target = Target(model, validation.starting_parameters(model, init, seed, 1)[0])
     variables = naming.variables(target.structure)
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
@@ -132,24 +134,29 @@ def sample(
         writer.begin(record)
     started = time.monotonic()
     with progress_of(algorithm.name, length.total, show=progress) as shown:
-        loop = RunLoop(run, carry, length, recorder, shown, stop)
+        judge = getattr(algorithm, "check_learned", None)
+        loop = RunLoop(run, carry, length, recorder, shown, stop, judge)
 
         def result(reason: str) -> Any:
             record["stopped"] = reason
             record["seconds"] = time.monotonic() - started
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done))
+            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
             return _finished(recorder, writer, record)
 
         try:
             reason = loop.execute()
-        except NonFiniteError as error:
-            validation.explain(error, algorithm, target, run)
+        except (NonFiniteError, WarmupError) as error:
+            if isinstance(error, NonFiniteError):
+                validation.explain(error, algorithm, target, run)
             error.tree = result(str(error))
             raise
         except KeyboardInterrupt:
             reason = f"interrupted after round {loop.done}"
             warnings.warn(f"{reason}; the draws so far are returned", UserWarning, stacklevel=2)
-    return result(reason)
+    tree = result(reason)
+    validation.warn_of(algorithm, loop.hub)
+    return tree
 
 
 def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any]) -> Any:

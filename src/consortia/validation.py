@@ -225,6 +225,13 @@ def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> 
         error.args = (f"{error} {reason}",)
 
 
+def warn_of(method: Method, hub: Any) -> None:
+    """What the method has to say about the draws that it made, from the hub's last state."""
+    notes = getattr(method, "notes", None)
+    for text in notes(hub) if notes is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
     """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
 
@@ -278,6 +285,13 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             f"of chain {chain} (the density itself is): look for sqrt, log or a division at 0 in "
             "Model.log_likelihood or Model.log_prior, or choose another init."
         )
+
+
+def check_warmup(method: Method, warmup: int) -> None:
+    """The method's own judgement on the length of the warm-up: may refuse it."""
+    judge = getattr(method, "check_warmup", None)
+    if judge is not None:
+        judge(warmup)
 
 
 def check_schedule(method: Method, total: int) -> None:

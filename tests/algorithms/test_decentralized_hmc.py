@@ -9,8 +9,6 @@ import pytest
 
 import consortia
 from consortia import numbers
-from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
-from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.base import Site
 from consortia.engines import drawing
 from consortia.engines.types import Window
@@ -121,7 +119,7 @@ def by_hand(model, sites, W, epsilon, variant, gossip_rounds, metropolis_from, i
 )
 def test_every_agent_goes_where_the_equations_send_it(model, sites, variant, gossip_rounds):
     start = 10 if variant == "published" else 0
-    method = decentralized_hmc(
+    method = consortia.decentralized_hmc(
         0.5, ODD, variant=variant, gossip_rounds=gossip_rounds, metropolis_from=start,
         draws="agents",
     )  # fmt: skip
@@ -142,7 +140,7 @@ def test_agents_before_mixing_are_what_is_mixed(model, sites):
         agents_of(
             consortia.sample(
                 model, sites,
-                decentralized_hmc(0.3, ODD, draws="agents", draw_before_mixing=before),
+                consortia.decentralized_hmc(0.3, ODD, draws="agents", draw_before_mixing=before),
                 rounds=10, progress=False,
             )
         )
@@ -157,7 +155,7 @@ def test_agents_before_mixing_are_what_is_mixed(model, sites):
 )
 def test_the_trackers_hold_the_average_gradient_and_curvature(model, sites, mixing, gossip_rounds):
     rounds, switch = 40, 20
-    method = decentralized_hmc(
+    method = consortia.decentralized_hmc(
         0.4, mixing, variant="published", gossip_rounds=gossip_rounds, metropolis_from=switch,
         draws="agents",
     )  # fmt: skip
@@ -184,8 +182,8 @@ def test_the_trackers_hold_the_average_gradient_and_curvature(model, sites, mixi
 @pytest.mark.parametrize("leapfrog_steps", [1, 3])
 def test_exact_is_centralized_hmc_with_the_same_numbers(model, sites, leapfrog_steps):
     options = {"rounds": 300, "chains": 2, "seed": 4, "progress": False}
-    exact = decentralized_hmc(0.4, "ring", variant="exact", leapfrog_steps=leapfrog_steps)
-    central = federated_hmc(
+    exact = consortia.decentralized_hmc(0.4, "ring", variant="exact", leapfrog_steps=leapfrog_steps)
+    central = consortia.federated_hmc(
         step_size=0.4, leapfrog_steps=leapfrog_steps, mass_matrix="identity", jitter=0.0
     )
     whole = consortia.Sites.from_list([sites.pooled()])
@@ -212,7 +210,7 @@ def test_exact_is_centralized_hmc_with_the_same_numbers(model, sites, leapfrog_s
     ],
 )
 def test_every_agent_of_ula_goes_where_the_equations_send_it(model, sites, mixing, noise):
-    method = decentralized_ula(0.2, mixing, noise=noise, draws="agents")
+    method = consortia.decentralized_ula(0.2, mixing, noise=noise, draws="agents")
     tree = consortia.sample(model, sites, method, rounds=12, progress=False)
     neighbours = {
         "ring": [(0, 1), (1, 2), (2, 3), (3, 0)],
@@ -253,10 +251,10 @@ def test_every_agent_of_ula_goes_where_the_equations_send_it(model, sites, mixin
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, words):
     with pytest.raises(InputError, match=words):
-        decentralized_hmc(0.1, "ring", **arguments)
+        consortia.decentralized_hmc(0.1, "ring", **arguments)
 
 
-@pytest.mark.parametrize("factory", [decentralized_hmc, decentralized_ula])
+@pytest.mark.parametrize("factory", [consortia.decentralized_hmc, consortia.decentralized_ula])
 def test_a_matrix_that_is_not_doubly_stochastic_is_refused_with_the_row_or_column(factory):
     W = np.full((3, 3), 1 / 3)
     W[1, 1] += 0.1
@@ -270,10 +268,13 @@ def test_a_matrix_that_is_not_doubly_stochastic_is_refused_with_the_row_or_colum
 
 def test_exact_on_a_network_in_parts_is_refused_and_the_others_warn(model, sites):
     parts = np.kron(np.eye(2), np.full((2, 2), 0.5))
-    exact = decentralized_hmc(0.1, parts, variant="exact")
+    exact = consortia.decentralized_hmc(0.1, parts, variant="exact")
     with pytest.raises(InputError, match=r"2 parts that never talk.*needs a path"):
         consortia.sample(model, sites, exact, rounds=2, progress=False)
-    for method in (decentralized_hmc(0.1, parts), decentralized_ula(0.1, parts)):
+    for method in (
+        consortia.decentralized_hmc(0.1, parts),
+        consortia.decentralized_ula(0.1, parts),
+    ):
         with pytest.warns(UserWarning, match="2 parts that never talk"):
             method.check(np.array(SIZES), sites.names, FEATURES)
 
@@ -281,9 +282,11 @@ def test_exact_on_a_network_in_parts_is_refused_and_the_others_warn(model, sites
 def test_ula_warns_of_a_consensus_step_at_which_the_agents_part():
     names, sizes = tuple("abcde"), np.full(5, 3)
     with pytest.warns(UserWarning, match=r"largest eigenvalue of the Laplacian is 2\.27"):
-        decentralized_ula(1e-4, "complete").check(sizes, names, 2)
-    decentralized_ula(1e-4, "complete", consensus=(0.4, 0.01, 230.0)).check(sizes, names, 2)
-    decentralized_ula(1e-4, "ring").check(sizes, names, 2)
+        consortia.decentralized_ula(1e-4, "complete").check(sizes, names, 2)
+    consortia.decentralized_ula(1e-4, "complete", consensus=(0.4, 0.01, 230.0)).check(
+        sizes, names, 2
+    )
+    consortia.decentralized_ula(1e-4, "ring").check(sizes, names, 2)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +298,12 @@ def test_ula_warns_of_a_consensus_step_at_which_the_agents_part():
 )  # fmt: skip
 def test_a_bad_argument_of_ula_is_named(arguments):
     with pytest.raises(InputError, match=next(iter(arguments))):
-        decentralized_ula(0.1, "ring", **arguments)
+        consortia.decentralized_ula(0.1, "ring", **arguments)
 
 
 def test_a_published_proposal_that_is_not_finite_is_rejected(model, sites):
     # Each step overflows; the agents stay where they were, and the record says so.
-    method = decentralized_hmc(1e25, "ring", variant="published", draws="agents")
+    method = consortia.decentralized_hmc(1e25, "ring", variant="published", draws="agents")
     tree = consortia.sample(model, sites, method, rounds=3, progress=False)
     assert np.all(np.asarray(tree["agents"]["accepted"]) == 0)
     assert np.all(np.isfinite(agents_of(tree)))
@@ -309,13 +312,18 @@ def test_a_published_proposal_that_is_not_finite_is_rejected(model, sites):
 def test_what_varies_weights_the_estimates():
     steps = np.array([0.1, 0.2])
     np.testing.assert_allclose(
-        decentralized_hmc(steps, "ring").step_weights(np.arange(2)), steps**2 / 2, rtol=1e-6
+        consortia.decentralized_hmc(steps, "ring").step_weights(np.arange(2)),
+        steps**2 / 2,
+        rtol=1e-6,
     )
-    assert decentralized_hmc(0.1, "ring").step_weights(np.arange(2)) is None
-    assert decentralized_hmc(steps, "ring", variant="exact").step_weights(np.arange(2)) is None
+    assert consortia.decentralized_hmc(0.1, "ring").step_weights(np.arange(2)) is None
+    assert (
+        consortia.decentralized_hmc(steps, "ring", variant="exact").step_weights(np.arange(2))
+        is None
+    )
     np.testing.assert_allclose(
-        decentralized_ula(2.0, "ring").step_weights(np.array([0, 70])),
+        consortia.decentralized_ula(2.0, "ring").step_weights(np.array([0, 70])),
         2 / np.array([230.0, 300.0]) ** 0.55,
         rtol=1e-6,
     )
-    assert decentralized_ula(2.0, "ring", decay=(0, 1)).step_weights(np.arange(2)) is None
+    assert consortia.decentralized_ula(2.0, "ring", decay=(0, 1)).step_weights(np.arange(2)) is None

@@ -9,7 +9,6 @@ import pytest
 
 import consortia
 from consortia import numbers
-from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.dynamics import metropolis
 from consortia.engines import drawing
 
@@ -32,7 +31,9 @@ def run(rows):
     )
     sites = consortia.Sites.from_list([{"x": rows[: ROWS // 4]}, {"x": rows[ROWS // 4 :]}])
     # The posterior's sd is 1/√ROWS; 1.7 of it is near the stability limit of 2.
-    method = federated_hmc(step_size=1.7 / ROWS**0.5, leapfrog_steps=1, mass_matrix="identity")
+    method = consortia.federated_hmc(
+        step_size=1.7 / ROWS**0.5, leapfrog_steps=1, mass_matrix="identity"
+    )
     return consortia.sample(model, sites, method, rounds=ROUNDS, progress=False)
 
 

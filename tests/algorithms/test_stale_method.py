@@ -13,6 +13,8 @@ from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.errors import InputError
 from consortia.model import Model
+from consortia.oracles import stale_sghmc_law
+from consortia.sampling import sample
 from consortia.sites import Sites
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -199,3 +201,51 @@ def test_the_largest_curvature_is_that_of_the_hessian() -> None:
     exact = sum(shard["scale"].sum(axis=0) for shard in sites.shards) + 1 / 4
     found = largest_curvature(MODEL, sites, np.zeros(2), iterations=400)
     assert found == pytest.approx(exact.max(), rel=1e-6)
+
+
+# --- steps that diverge --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau", [1, 2, 5, 10, 15, 20])
+def test_the_papers_step_size_read_literally_is_refused_with_the_limit(tau: int) -> None:
+    model = Model(
+        lambda theta: -0.5 * jnp.sum(theta**2),
+        lambda theta, batch: -0.5 * (batch["y"] - theta[0]) ** 2,
+        jnp.zeros(1),
+    )
+    sites = Sites.from_list([{"y": np.random.default_rng(0).normal(size=1000)}])
+    literal = stale_sgld(0.0042 / tau, 10, workers=tau + 1)  # h Λ = 4.2/τ, Λ = 1001
+    limit = 2 * np.sin(np.pi / (4 * tau + 2)) / 1001
+    with pytest.raises(InputError, match=f"largest stable step_size is {0.9995 * limit:.2g}"):
+        sample(model, sites, literal, rounds=10, progress=False)
+    # Just above the limit the user is warned, just below nothing is said.
+    assert stale_sgld(1.01 * limit, 10, workers=tau + 1).check_stability(model, sites, jnp.zeros(1))
+    below = stale_sgld(0.99 * limit, 10, workers=tau + 1)
+    assert below.check_stability(model, sites, jnp.zeros(1)) is None
+
+
+@pytest.mark.parametrize("integrator", ["euler", "splitting"])
+def test_the_limit_of_a_step_with_momentum_is_that_of_the_exact_recursion(integrator: str) -> None:
+    model = Model(
+        lambda theta: -0.5 * jnp.sum(theta**2),
+        lambda theta, batch: -0.5 * (batch["y"] - theta[0]) ** 2,
+        jnp.zeros(1),
+    )
+    sites = Sites.from_list([{"y": np.random.default_rng(0).normal(size=99)}])  # curvature 100
+
+    def judged(step: float) -> str | None:
+        method = stale_sghmc(step, 2.0, 10, workers=4, integrator=integrator)
+        return method.check_stability(model, sites, jnp.zeros(1))
+
+    low, high = 1e-4, 0.1
+    for _ in range(40):
+        middle = (low + high) / 2
+        try:
+            stale_sghmc_law(middle, 2.0, curvature=100.0, staleness=3, integrator=integrator)
+            low = middle
+        except InputError:
+            high = middle
+    assert judged(0.999 * low) is None
+    assert "diverges" in (judged(1.001 * low) or "")
+    with pytest.raises(InputError, match="diverges"):
+        judged(2.1 * low)

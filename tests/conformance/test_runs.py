@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import running
+from consortia import numbers, running
 from consortia.engines import local
 from consortia.errors import StoreError
 from consortia.target import Target
@@ -151,8 +151,12 @@ def test_reordered_sites_are_another_run_on_the_same_target(
 
     options: dict[str, Any] = {"rounds": 23, "chains": 3, "progress": False}
     moved = positions(consortia.sample(model, other, private.method(), **options))
-    # Numbers belong to a place in the order, not to a site.
-    assert np.abs(draws_of(private.method(), chains=3) - moved).max() > 1e-6
+    # Numbers belong to a place in the order, not to a site; where only the hub draws any, the order
+    # changes the rounding of sums and nothing else.
+    phases = private.method().build(target).phases
+    numbers_at_sites = any(jax.tree.leaves(phase.noise(numbers.Numbers(0, 0))) for phase in phases)
+    change = np.abs(draws_of(private.method(), chains=3) - moved).max()
+    assert change > 1e-6 if numbers_at_sites else change < ROUNDING
 
 
 # --- the store -----------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def test_a_store_holds_the_draws_and_attributes_that_memory_would(
         for name, value in in_memory.attrs.items():
             if name != "seconds":
                 assert tree.attrs[name] == value, name
-    if "sample_stats" in in_memory.children:
+    if "weight" in in_memory.get("sample_stats", {}):
         np.testing.assert_array_equal(returned.sample_stats.weight, in_memory.sample_stats.weight)
 
 

@@ -17,6 +17,7 @@ from consortia.algorithms.decentralized_network import (
     largest_laplacian_eigenvalue,
 )
 from consortia.algorithms.federated_hmc_settings import Settings
+from consortia.algorithms.federated_hmc_wire import FullWidth
 from consortia.base import Algorithm, Cost, Draws, Mix, Phase
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
@@ -91,6 +92,7 @@ class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
             turn=math.pi / 2,
             jitter=0.0,
             target_acceptance=0.8,
+            wire=FullWidth(),
         )
 
 

@@ -19,11 +19,16 @@ from typing import Any
 from consortia import checks, schedules
 from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
+from consortia.algorithms.federated_hmc_surrogate_fit import QUARTER
+from consortia.algorithms.federated_hmc_wire import FullWidth, Quantised
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
 
-FORCES = ("exact", "surrogate")
+FORCES = ("exact", "surrogate", "quantized")
+
+SHORTER_TURNS = (0.9, 0.5)
+"""What a surrogate's quarter turn is measured against in the warm-up, in radians."""
 
 
 def federated_hmc(
@@ -36,6 +41,8 @@ def federated_hmc(
     turn: float | None = None,
     surrogate: Gaussian | None = None,
     widening: float = 1.05,
+    bits: int = 8,
+    dither: bool = False,
     jitter: float = 0.3,
     target_acceptance: float = 0.8,
 ) -> FederatedHMC | SurrogateHMC:
@@ -67,12 +74,13 @@ def federated_hmc(
     the mass matrix the trajectory is known in advance, and only its end is evaluated at the sites.
     After a quarter turn (the default) it does not depend on where it started, so that K =
     ``proposals_per_round`` of them go out in one message, d K numbers down and 2 K up, and the
-    server makes K Metropolis steps, K draws a round. The surrogate is the Laplace approximation at
-    the mode, found by Newton steps before the first round, and fitted anew in the warm-up, from
-    all proposals weighted by π/q (after a shorter turn from the draws); then it stands still. A
-    surrogate with lighter tails than the posterior makes chains stand still in the tails;
-    ``sample_stats`` has longest_rejection and largest_weight_share to see it, and ``widening`` or a
-    shorter turn helps against it.
+    server makes K Metropolis steps, K draws a round. The surrogate is sought before the first
+    round, in eighteen messages: the mode by Newton steps, from there the Gaussian q with
+    E_q ∇U = 0 and precision E_q ∇²U. It is fitted anew in the warm-up, from all proposals weighted
+    by π/q (after a shorter turn from the draws); then it stands still. A surrogate with lighter
+    tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
+    longest_rejection and largest_weight_share to see it, a warning says so where it matters, and
+    ``widening`` or a shorter turn helps against it.
 
     Args:
         step_size: ε > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -80,13 +88,21 @@ def federated_hmc(
         leapfrog_steps: L ≥ 1, the most steps of a trajectory; when None its length is learned.
         mass_matrix: M: ``"diagonal"`` (learned), ``"identity"``, the diagonal (d,) or a dense
             matrix (d, d) in the order of the flat parameters.
-        force: ``"exact"`` or ``"surrogate"``, which sets the three above itself.
+        force: ``"exact"``; ``"surrogate"``, which sets the three above itself; or ``"quantized"``,
+            each site's gradients in ``bits`` bits on a grid that is learned in the warm-up.
         proposals_per_round: K ≥ 1 of ``"surrogate"``; more than one need a quarter turn.
         turn: length of a trajectory in radians of the slowest oscillation, π/2 when None: there
-            the widest direction is refreshed completely. Only with ``leapfrog_steps=None``.
+            the widest direction is refreshed completely. Only with ``leapfrog_steps=None``. Of a
+            surrogate's single proposals it is chosen in the warm-up when None: π/2, 0.9 or 0.5,
+            whichever moves farthest a round in the mean square, rejections counted; each fourth
+            turn is then at most 0.9, which leads a chain out of a tail.
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
-            the Laplace approximation when None.
+            sought as above when None.
         widening: factor of the surrogate's standard deviations, at least 1.
+        bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
+            more bytes down; 16 where sites are so unlike that their gradients nearly cancel.
+        dither: of ``"quantized"``: uniform noise before rounding, which takes the pattern out of
+            the rounding errors and costs one more round a trajectory.
         jitter: in [0, 1): trajectories have between (1 − jitter) and 1 times the most steps, in an
             even sequence that all chains share; it breaks resonances.
         target_acceptance: rate that the step size is adapted to, in (0, 1).
@@ -126,7 +142,18 @@ def federated_hmc(
         turn=math.pi / 2 if turn is None else _inside("turn", turn, 100.0),
         jitter=_jitter(jitter),
         target_acceptance=_inside("target_acceptance", target_acceptance, 1.0),
+        wire=_wire(force, bits, dither),
     )
+
+
+def _wire(force: str, bits: Any, dither: Any) -> FullWidth:
+    if force == "exact":
+        if bits != 8 or dither:
+            raise InputError("bits and dither are for force='quantized'.")
+        return FullWidth()
+    if bits not in (8, 16):
+        raise InputError(f"bits is {bits!r}: use 8 or 16.")
+    return Quantised(fresh_start=bool(dither), bits=bits, dither=bool(dither))
 
 
 def _with_surrogate(
@@ -144,7 +171,7 @@ def _with_surrogate(
         name="federated_hmc",
         surrogate=surrogate,
         proposals=checks.whole("proposals_per_round", proposals, 1),
-        turn=math.pi / 2 if turn is None else _inside("turn", turn, math.pi),
+        turns=_turns(turn, proposals),
         widening=checks.number("widening", widening, 1.0, 10.0),
     )
     if method.proposals > 1 and not method.independent:
@@ -154,6 +181,12 @@ def _with_surrogate(
             "one of them out."
         )
     return method
+
+
+def _turns(turn: Any, proposals: Any) -> tuple[float, ...]:
+    if turn is None:
+        return (QUARTER,) if proposals != 1 else (QUARTER, *SHORTER_TURNS)
+    return (_inside("turn", turn, math.pi),)
 
 
 def _mass_matrix(value: Any) -> MassMatrix | None:

@@ -53,6 +53,10 @@ class FederatedHMC(Settings):
             "give a longer warm-up, init nearer to the posterior, or a smaller step_size."
         )
 
+    def full_iterations(self, hub: Any) -> float:
+        """The run so far in trajectories of the most steps; of the chain that made the most."""
+        return int(np.max(np.asarray(hub["messages"]))) / self.most_steps
+
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""
         return sizes / sizes.sum()
@@ -80,28 +84,24 @@ class FederatedHMC(Settings):
 
 def assembled(method: Settings, target: Target) -> Algorithm:
     """The phases of one trajectory, for any method with these settings."""
-    evaluate = partial(phases.evaluate, target)
     begin = Phase(
         None,
         hub=partial(phases.begin, method),
         shared=partial(phases.begin_numbers, method, target),
     )
     leapfrog = Phase(
-        evaluate,
+        partial(method.wire.evaluate, target),
         Sum(),
         hub=partial(phases.leapfrog, method),
+        noise=partial(method.wire.numbers, target),
         repeat=method.most_steps,
-        repeats=_steps,
+        repeats=partial(phases.evaluations, method),
     )
     end = Phase(None, hub=partial(phases.end, method), shared=phases.end_numbers)
-    setup = Phase(evaluate, Sum(), hub=phases.start)
+    setup = Phase(partial(method.wire.first, target), Sum(), hub=partial(phases.start, method))
     return Algorithm(
         partial(phases.init, method),
         (begin, leapfrog, end),
         Draws(hub=phases.drawn),
         setup=(setup,),
     )
-
-
-def _steps(hub: Any) -> Any:
-    return hub["trial"]["steps"]

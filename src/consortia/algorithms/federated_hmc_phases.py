@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from consortia.algorithms.federated_hmc_settings import Settings
-from consortia.base import Site
 from consortia.dynamics import adaptation, metropolis
 from consortia.numbers import Numbers
 from consortia.target import Target
@@ -51,9 +50,11 @@ def init(method: Settings, position: Array) -> Any:
         "here": here,
         "trial": trial,
         "kinetic": zero,
+        "messages": count,
         "learned": method.nothing_learned(position),
+        "wire": method.wire.state(position),
     }
-    return (), hub, position
+    return (), hub, method.wire.down(hub, position)
 
 
 def drawn(hub: Any, inbox: Any) -> Array:
@@ -61,22 +62,15 @@ def drawn(hub: Any, inbox: Any) -> Array:
     return hub["here"]["position"]
 
 
-# --- sites -------------------------------------------------------------------------------------
-
-
-def evaluate(target: Target, noise: Any, shared: Any, state: Any, inbox: Array, site: Site) -> Any:
-    """The message is (U_c, ∇U_c) at θ."""
-    return state, metropolis.potential_and_gradient(target, inbox, site), {}
-
-
 # --- server ------------------------------------------------------------------------------------
 
 
-def start(shared: Any, hub: Any, message: Any) -> Any:
+def start(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
     """Keeps U and ∇U at the starting point."""
-    potential, gradient = message
+    potential, gradient, largest = message
     here = hub["here"] | {"potential": potential, "gradient": gradient}
-    return hub | {"here": here}, here["position"], {}
+    hub = method.wire.begun(hub | {"here": here}, largest)
+    return hub, method.wire.down(hub, here["position"]), {}
 
 
 def begin_numbers(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
@@ -97,7 +91,10 @@ def _time(rng: Numbers) -> dict[str, Array]:
 
 
 def begin(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
-    """A fresh momentum, half a kick, the first drift; the reply is the new θ."""
+    """A fresh momentum, half a kick and the first drift; the reply is the new θ.
+
+    Where the gradient at the start has to be evaluated anew, the reply is the old θ.
+    """
     here, normal = hub["here"], shared["momentum"]
     step_size = method.step_size_in_use(shared, hub["learned"])
     velocity = method.velocity(hub["learned"], normal)
@@ -110,24 +107,32 @@ def begin(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
         "step": jnp.zeros((), jnp.int32),
         "steps": method.steps(shared, hub["learned"], step_size),
     }
-    trial = _drifted(_kicked(method, hub["learned"], trial, step_size / 2))
+    if not method.wire.fresh_start:
+        trial = _drifted(_kicked(method, hub["learned"], trial, step_size / 2))
     hub = hub | {"trial": trial, "kinetic": jnp.sum(normal**2) / 2}
-    return hub, trial["position"], {}
+    return hub, method.wire.down(hub, trial["position"]), {}
 
 
 def leapfrog(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
     """A kick with the summed gradient, and the next drift unless this was the last step."""
-    potential, gradient = message
+    potential, gradient, hub = method.wire.up(hub, message)
     trial = hub["trial"] | {"potential": potential, "gradient": gradient}
-    last = trial["step"] + 1 >= trial["steps"]
+    last = trial["step"] + 1 >= evaluations(method, hub)
+    half = last | (trial["step"] == 0) if method.wire.fresh_start else last
     step_size = trial["step_size"]
-    trial = _kicked(method, hub["learned"], trial, jnp.where(last, step_size / 2, step_size))
+    trial = _kicked(method, hub["learned"], trial, jnp.where(half, step_size / 2, step_size))
     drifted = _drifted(trial)
     trial = trial | {
         "position": jnp.where(last, trial["position"], drifted["position"]),
         "step": trial["step"] + 1,
     }
-    return hub | {"trial": trial}, trial["position"], {}
+    hub = hub | {"trial": trial}
+    return hub, method.wire.down(hub, trial["position"]), {}
+
+
+def evaluations(method: Settings, hub: Any) -> Array:
+    """How often the sites are asked in this trajectory: once a step, and once at a fresh start."""
+    return hub["trial"]["steps"] + int(method.wire.fresh_start)
 
 
 def end(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
@@ -148,10 +153,10 @@ def end(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
         "diverging": ~(energy_error <= metropolis.DIVERGENT),
         "energy": energy,
         "energy_error": jnp.where(jnp.isfinite(energy_error), energy_error, jnp.inf),
-        "n_steps": trial["steps"],
+        "n_steps": evaluations(method, hub),
         "step_size": trial["step_size"],
     }
-    hub = hub | {"here": here}
+    hub = hub | {"here": here, "messages": hub["messages"] + evaluations(method, hub)}
     if hub["learned"] is not None:
         hub["learned"] = adaptation.learned(
             hub["learned"],
@@ -163,7 +168,8 @@ def end(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
             wanted=method.target_acceptance,
             learn_variance=method.mass_matrix is None,
         )
-    return hub, here["position"], info
+    hub = method.wire.adapted(hub, shared)
+    return hub, method.wire.down(hub, here["position"]), info
 
 
 def _kicked(method: Settings, learned: Any, trial: Any, time: Array) -> Any:

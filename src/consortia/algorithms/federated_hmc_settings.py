@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.algorithms.federated_hmc_wire import FullWidth
 from consortia.dynamics import MassMatrix, adaptation, metropolis
 from consortia.schedules import Schedule
 
@@ -32,6 +33,7 @@ class Settings:
         step_size: None when it is learned.
         leapfrog_steps: None when the length of trajectories is learned.
         mass_matrix: None when its diagonal is learned.
+        wire: how gradients are sent.
     """
 
     name: str
@@ -41,11 +43,13 @@ class Settings:
     turn: float
     jitter: float
     target_acceptance: float
+    wire: FullWidth
 
     @property
     def most_steps(self) -> int:
-        """The most leapfrog steps, that is communication rounds, of one trajectory."""
-        return MOST_STEPS if self.leapfrog_steps is None else self.leapfrog_steps
+        """The most evaluations, that is communication rounds, of one trajectory."""
+        most = MOST_STEPS if self.leapfrog_steps is None else self.leapfrog_steps
+        return most + int(self.wire.fresh_start)
 
     @property
     def learns(self) -> tuple[str, ...]:

@@ -10,12 +10,28 @@ import numpy as np
 from consortia import checks
 from consortia.algorithms import federated_hmc_surrogate_fit as fit
 from consortia.algorithms import federated_hmc_surrogate_phases as phases
+from consortia.algorithms import federated_hmc_surrogate_search as search
 from consortia.base import Algorithm, Cost, Draws, Mean, Phase, Sum
 from consortia.errors import InputError
 from consortia.target import Target
 
 LOWEST_RATE = 0.1
 """With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
+
+
+SEARCH_ROUNDS = search.NEWTON_STEPS + search.AVERAGING_STEPS + 2
+"""Communication rounds before the first iteration, when no surrogate is given."""
+
+
+LONGEST_STILL = 0.02
+"""A chain that stands still for this share of its draws is warned of; so few effective draws, about
+fifty, can be left of it."""
+
+LEAST_STILL = 50
+"""A run shorter than this is no sign of light tails."""
+
+FALLEN = 0.5
+"""Ratio of acceptance rates, after the warm-up and at its end, below which a warning is given."""
 
 
 class SurrogateHMC(fit.SurrogateSettings):
@@ -49,7 +65,7 @@ class SurrogateHMC(fit.SurrogateSettings):
         if not np.all(np.isfinite(precision)) or np.linalg.eigvalsh(precision)[0] <= 0:
             raise InputError(
                 "force='surrogate': the log-density has no positive definite curvature where the "
-                f"search for its mode ended after {fit.NEWTON_STEPS} steps. Give init nearer to "
+                f"search for its mode ended after {search.NEWTON_STEPS} steps. Give init nearer to "
                 "the mode, a surrogate=consortia.surrogates.Gaussian(mean, covariance) of the "
                 "posterior, or use force='exact'."
             )
@@ -69,8 +85,28 @@ class SurrogateHMC(fit.SurrogateSettings):
         return (
             f"the surrogate is too far from the posterior: {100 * rate:.2g} % of the proposals "
             "were accepted at the end of the warm-up. Give a longer warm-up or a shorter turn "
-            "(turn=0.7, proposals_per_round=1), or use force='exact'."
+            "(turn=0.5, proposals_per_round=1), or use force='exact'."
         )
+
+    def notes(self, hub: Any) -> tuple[str, ...]:
+        """Warnings about the draws that were made."""
+        seen = {name: np.asarray(value) for name, value in hub["seen"].items()}
+        made = np.maximum(seen["rounds"], 1)
+        texts = []
+        still = float(np.max(seen["longest"] / (made * self.proposals)))
+        if still > LONGEST_STILL and np.max(seen["longest"]) >= LEAST_STILL:
+            texts.append(
+                f"a chain stood still for {np.max(seen['longest'])} proposals, {100 * still:.2g} % "
+                "of its draws: the surrogate's tails are lighter than the posterior's. Give a "
+                f"wider one (widening={self.widening + 0.1:.2f}), a shorter turn, or more rounds"
+            )
+        rate, before = np.min(seen["rates"] / made), np.min(np.asarray(hub["last_rate"]))
+        if rate < FALLEN * before < FALLEN and np.min(seen["rounds"]) >= LEAST_STILL:
+            texts.append(
+                f"the acceptance rate fell from {before:.2g} at the end of the warm-up to "
+                f"{rate:.2g}: the warm-up has not seen all of the posterior. Give a longer one"
+            )
+        return tuple(texts)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""
@@ -106,7 +142,6 @@ class SurrogateHMC(fit.SurrogateSettings):
             hub=partial(phases.decide, self),
             shared=partial(phases.decision_numbers, self),
         )
-        newton = Phase(partial(fit.look, target), Sum(), hub=fit.search)
         adopt = Phase(fit.recall, Mean(), hub=partial(fit.adopt, self))
         if self.surrogate is not None:
             adopt = Phase(None, hub=partial(fit.given, self))
@@ -114,6 +149,17 @@ class SurrogateHMC(fit.SurrogateSettings):
             partial(fit.init, self),
             (propose, answer),
             Draws(hub=phases.drawn, per_iteration=self.proposals),
-            fit=() if self.surrogate is not None else (newton,) * fit.NEWTON_STEPS,
+            fit=() if self.surrogate is not None else self._fit(target),
             setup=(adopt, Phase(evaluate, Sum(), hub=fit.start)),
         )
+
+    def _fit(self, target: Target) -> tuple[Phase, ...]:
+        newton = Phase(partial(search.look, target), Sum(), hub=search.descend)
+        average = Phase(
+            partial(search.average, target),
+            Sum(),
+            hub=search.nearer,
+            shared=partial(search.points, target),
+        )
+        rooted = Phase(None, hub=search.rooted)
+        return (newton,) * search.NEWTON_STEPS + (rooted,) + (average,) * search.AVERAGING_STEPS

@@ -1,8 +1,4 @@
-"""How the server of federated HMC comes by a Gaussian surrogate of the posterior, and starts there.
-
-The Laplace approximation: damped Newton steps on the summed log-density, each with one message
-(U_c, ∇U_c, ∇²U_c) a site, before the first iteration. Or the user's own Gaussian.
-"""
+"""The state of federated HMC with a surrogate's force, and how its chains start."""
 
 from __future__ import annotations
 
@@ -14,17 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.algorithms import federated_hmc_surrogate_search as search
 from consortia.base import Site
 from consortia.dynamics import metropolis
 from consortia.surrogates import Gaussian
-from consortia.surrogates.curvature import hessian
-from consortia.target import Target
 
 Array = jax.Array
 
-NEWTON_STEPS = 10
-CONVERGED = 1e-2
-"""Newton decrement, in squared standard deviations, below which the mode counts as found."""
+QUARTER = math.pi / 2
+"""The turn after which a proposal does not depend on the state."""
 
 
 @dataclass(frozen=True)
@@ -33,76 +27,20 @@ class SurrogateSettings:
 
     Attributes:
         surrogate: of the posterior; None to find it: the Laplace approximation at the mode.
+        turns: in radians; of several the best is chosen in the warm-up.
         widening: factor of the surrogate's standard deviations.
     """
 
     name: str
     surrogate: Gaussian | None
     proposals: int
-    turn: float
+    turns: tuple[float, ...]
     widening: float
 
     @property
     def independent(self) -> bool:
-        """Whether proposals do not depend on the state."""
-        return self.turn == math.pi / 2
-
-
-# --- fit: the Laplace approximation --------------------------------------------------------------
-
-
-def fit_init(position: Array) -> Any:
-    """The server's search for the mode: the best point so far and the damping."""
-    d, zero = position.size, jnp.zeros((), position.dtype)
-    best = {
-        "position": position,
-        "potential": metropolis.Potential(zero + jnp.inf, zero),
-        "gradient": jnp.zeros_like(position),
-        "precision": jnp.eye(d, dtype=position.dtype),
-    }
-    return {"best": best, "damping": zero, "decrement": zero + jnp.inf}
-
-
-def look(target: Target, noise: Any, shared: Any, state: Any, inbox: Any, site: Site) -> Any:
-    """The message is U_c, ∇U_c and ∇²U_c at the server's point."""
-    position = inbox["look"]
-    rows, mask = site.all()
-    potential, gradient = metropolis.potential_and_gradient(target, position, site)
-
-    def function(theta: Array) -> Array:
-        return target.potential(theta, rows, mask, site)
-
-    return state, (potential, gradient, hessian(function, position, full=True)), {}
-
-
-def search(shared: Any, hub: Any, message: Any) -> Any:
-    """A damped Newton step from the best point so far; the reply is where to look next."""
-    potential, gradient, precision = message
-    hub = dict(hub["fit"])
-    trial = {
-        "position": hub["next"],
-        "potential": potential,
-        "gradient": gradient,
-        "precision": precision,
-    }
-    fell = potential.above(hub["best"]["potential"])
-    better = (fell < 0) & jnp.all(jnp.isfinite(precision)) & jnp.all(jnp.isfinite(gradient))
-    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, hub["best"])
-    scale = jnp.max(jnp.abs(jnp.diag(best["precision"])))
-    damping = jnp.where(better, hub["damping"] / 10, jnp.maximum(10 * hub["damping"], scale / 100))
-    identity = jnp.eye(gradient.size, dtype=gradient.dtype)
-    step = jnp.linalg.solve(best["precision"] + damping * identity, best["gradient"])
-    newton = jnp.linalg.solve(best["precision"], best["gradient"])
-    decrement = jnp.sum(newton * best["gradient"])
-    after = {"best": best, "damping": damping, "decrement": decrement}
-    after["next"] = best["position"] - step
-    found = {
-        "look": after["next"],
-        "mean": best["position"] - jnp.where(decrement < 1, newton, 0),
-        "precision": best["precision"],
-        "decrement": decrement,
-    }
-    return {"fit": after}, found, {}
+        """Whether proposals do not depend on the state, at least in part of the warm-up."""
+        return self.turns[0] == QUARTER
 
 
 # --- setup and states ----------------------------------------------------------------------------
@@ -113,7 +51,8 @@ def init(method: SurrogateSettings, position: Array) -> Any:
     d, dtype = position.size, position.dtype
     zero, vector = jnp.zeros((), dtype), jnp.zeros_like(position)
     several = jnp.zeros((method.proposals, d), dtype)
-    search_state = fit_init(position) | {"next": position}
+    count, none = jnp.zeros((), jnp.int32), jnp.zeros(len(method.turns), dtype)
+    search_state = search.start(position) | {"next": position}
     hub = {
         "fit": search_state,
         "here": {
@@ -121,15 +60,16 @@ def init(method: SurrogateSettings, position: Array) -> Any:
             "white": vector,
             "potential": metropolis.Potential(zero, zero),
         },
-        "proposals": {"positions": several, "white": several},
+        "proposals": {"positions": several, "white": several, "kind": count},
         "draws": several,
         "mean": vector,
         "root": jnp.eye(d, dtype=dtype),
         "moments": no_moments(vector, metropolis.Potential(zero, zero)),
-        "rejections": jnp.zeros((), jnp.int32),
+        "rejections": count,
+        "chosen": count,
         "last_rate": zero + 1,
-        "rate": zero,
-        "rounds": zero,
+        "tally": {"rounds": none, "rates": none, "jumps": none},
+        "seen": {"longest": count, "rounds": count, "rates": zero},
     }
     inbox = {
         "look": position,
@@ -156,16 +96,12 @@ def no_moments(like: Array, reference: metropolis.Potential) -> dict[str, Any]:
 def recall(noise: Any, shared: Any, state: Any, inbox: Any, site: Site) -> Any:
     """The message is the surrogate that the fit has left here, the same at every site."""
     _, found = site.fitted
-    return state, (found["mean"], found["precision"]), {}
+    return state, (found["mean"], found["root"]), {}
 
 
 def adopt(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
     """Takes the surrogate over, and starts the chain at its mean."""
-    mean, precision = message
-    # Λ = LLᵀ, so that S = L⁻ᵀ has SSᵀ = Λ⁻¹.
-    lower = jnp.linalg.cholesky((precision + precision.T) / 2)
-    identity = jnp.eye(mean.size, dtype=mean.dtype)
-    root = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
+    mean, root = message
     return _started(hub, mean, method.widening * root)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.travelling import dsgld, fsgld
@@ -42,6 +44,7 @@ class Entry:
 _FEDERATED_AVERAGING = "Liang, Zhang, Deng, Song, Lin (2024)"
 _TRAVELLING = "El Mekkaoui, Mesquita, Blomstedt, Kaski (2021)"
 _STALE = "Chen, Ding, Li, Zhang, Carin (2016)"
+_DECENTRALIZED = "Kungurtsev, Cobb, Javidi, Jalaian (2023)"
 _GOSSIP = "Gürbüzbalaban, Gao, Hu, Zhu (2021)"
 
 ALGORITHMS: dict[str, Entry] = {
@@ -144,5 +147,41 @@ ALGORITHMS: dict[str, Entry] = {
         engines=("local",),
         example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
         sites=1,
+    ),
+    "federated_hmc": Entry(
+        factory=federated_hmc,
+        samples="the posterior (Metropolis test on the summed log-density)",
+        bias="none, however unlike the sites are; every site answers in every round",
+        draw="the position after a trajectory (K of them a round with force='surrogate')",
+        step_size="epsilon of the leapfrog, learned when left out; with one step drift "
+        "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",
+        source="Duane, Kennedy, Pendleton, Roweth (1987); the federated form is ours",
+        engines=("local",),
+        example={"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"},
+    ),
+    "decentralized_hmc": Entry(
+        factory=decentralized_hmc,
+        samples="a law near the posterior (variant='exact': the posterior; variant='published': "
+        "its square, standard deviations 0.707 times too small)",
+        bias="mean exact on Gaussian targets, variance O(epsilon^2); an agent also by what the "
+        "agents disagree",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="epsilon: drift epsilon^2/(2m), noise variance epsilon^2/m of the average of m "
+        "agents, h' = epsilon^2/(2m)",
+        source=f"{_DECENTRALIZED}; variants 'corrected' and 'exact' are ours",
+        engines=("local",),
+        example={"step_size": 0.05, "mixing": "path", "gossip_rounds": 2},
+    ),
+    "decentralized_ula": Entry(
+        factory=decentralized_ula,
+        samples="a law near the posterior (noise='published': its m-th power, standard deviations "
+        "1/sqrt(m) times too small)",
+        bias="mean O(alpha) with unlike agents, large on networks that mix slowly; variance "
+        "O(alpha)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="alpha_0, about 20 times the first step alpha_t; h' = alpha_t",
+        source=f"Parayil, Bai, George, Gurram (2020), with the constants of {_DECENTRALIZED}",
+        engines=("local",),
+        example={"step_size": 0.05, "mixing": "ring", "consensus": (0.4, 0.01, 230.0)},
     ),
 }

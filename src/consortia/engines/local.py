@@ -218,10 +218,10 @@ class LocalRun:
     def site(self, name: str) -> Site:
         """One site, as a visiting chain sees it."""
         node = self.names.index(name)
-        own = jax.tree.map(lambda leaf: leaf[node], self._arrays._replace(data=()))
-        return Site(
-            self._arrays.data, own.sizes, own.weights, own.prior_shares, own.fitted, jnp.int32(node)
-        )
+        arrays = self._arrays
+        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
+        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
+        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node))
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""

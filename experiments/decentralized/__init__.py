@@ -1,0 +1,1 @@
+"""Studies of "Decentralized Bayesian learning with Metropolis-adjusted HMC" (2023), appendix 2."""

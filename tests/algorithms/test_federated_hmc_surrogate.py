@@ -1,0 +1,341 @@
+"""Federated HMC with a surrogate's force: exact draws for one round, or less."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import numbers, surrogates
+from consortia.algorithms import federated_hmc_surrogate_phases as phases
+from consortia.engines import drawing
+from consortia.engines.types import Window
+from consortia.errors import InputError, WarmupError
+from consortia.target import Target
+
+FEATURES = 3
+
+
+@pytest.fixture(scope="module")
+def shards():
+    rng = np.random.default_rng(4)
+    result = []
+    for rows in (8, 15, 30):
+        x = rng.normal(rng.normal(size=FEATURES), 1.0, size=(rows, FEATURES))
+        slope = x @ rng.normal(size=FEATURES)
+        y = (rng.uniform(size=rows) < 1 / (1 + np.exp(-slope))).astype(np.int32)
+        result.append({"x": x, "y": y})
+    return result
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    return consortia.models.logistic_regression(FEATURES, intercept=False)
+
+
+@pytest.fixture(scope="module")
+def sites(shards):
+    return consortia.Sites.from_list(shards)
+
+
+@pytest.fixture(scope="module")
+def linear_sites(shards):
+    return consortia.Sites.from_list(
+        [{"x": s["x"].astype(np.float32), "y": s["x"][:, 0].astype(np.float32)} for s in shards]
+    )
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return consortia.models.linear_regression(FEATURES)
+
+
+@pytest.fixture(scope="module")
+def linear_posterior(linear_sites):
+    x = np.concatenate([shard["x"] for shard in linear_sites.shards]).astype(np.float64)
+    y = np.concatenate([shard["y"] for shard in linear_sites.shards]).astype(np.float64)
+    precision = x.T @ x + np.eye(FEATURES)
+    return np.linalg.solve(precision, x.T @ y), np.linalg.inv(precision)
+
+
+def draws(tree):
+    return np.asarray(tree["posterior"]["coefficients"])
+
+
+def numbers_of(position, stream, rounds, seed=0):
+    phase = drawing.ROUND * 65536 + position
+    key = numbers.shared_key(numbers.phase_key(numbers.base_key(seed), 0, phase))
+    every = jnp.arange(rounds, dtype=jnp.int32)
+    drawn = jax.vmap(lambda at: numbers.declared(stream, key, at, 0, None))(every)
+    return np.asarray(drawn)
+
+
+def pooled_potential(sites, model):
+    rows = jax.tree.map(jnp.asarray, sites.pooled())
+
+    def potential(theta):
+        parameters = {"coefficients": theta}
+        return -jnp.sum(model.log_likelihood(parameters, rows)) - model.log_prior(parameters)
+
+    return potential
+
+
+def near_the_posterior(sites, model):
+    """A mean and a covariance that are somewhat off."""
+    potential = pooled_potential(sites, model)
+    gradient, hessian = jax.jit(jax.grad(potential)), jax.jit(jax.hessian(potential))
+    theta = np.zeros(FEATURES)
+    for _ in range(8):
+        theta = theta - np.linalg.solve(hessian(theta), gradient(theta))
+    covariance = np.linalg.inv(hessian(theta))
+    return theta + 0.3 * np.sqrt(np.diag(covariance)), 1.2 * covariance
+
+
+# --- identities ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("proposals", "turn"), [(5, None), (1, None), (1, 0.7)])
+def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
+    sites, logistic, proposals, turn
+):
+    rounds = 60
+    mean, covariance = near_the_posterior(sites, logistic)
+    method = consortia.federated_hmc(
+        force="surrogate", surrogate=surrogates.Gaussian(mean, covariance), turn=turn,
+        proposals_per_round=proposals, widening=1.1,
+    )  # fmt: skip
+    tree = consortia.sample(logistic, sites, method, rounds=rounds, progress=False)
+    assert draws(tree).shape == (1, rounds * proposals, FEATURES)
+
+    potential = jax.jit(pooled_potential(sites, logistic))
+    wide = 1.21 * covariance
+    precision = np.linalg.inv(wide)
+    # The root that the server uses: L⁻ᵀ of the precision's Cholesky factor L.
+    root = 1.1 * np.linalg.inv(np.linalg.cholesky(np.linalg.inv(covariance))).T
+    shape = (proposals, FEATURES)
+    normals = numbers_of(0, lambda rng: rng.normal("proposals", shape), rounds)
+    levels = numbers_of(1, lambda rng: rng.uniform("accept", (proposals,)), rounds)
+    theta, expected, accepted = mean.copy(), [], 0
+    flat = zip(normals.reshape(-1, FEATURES), levels.reshape(-1), strict=True)
+    for step, (normal, level) in enumerate(flat):
+        angle = math.pi / 2 if turn is None else turn
+        if turn is None and proposals == 1 and step % 4 == 0:
+            angle = 0.9
+        new = mean + math.cos(angle) * (theta - mean) + math.sin(angle) * root @ normal
+        change = float(potential(new) - potential(theta))
+        change -= 0.5 * ((new - mean) @ precision @ (new - mean))
+        change += 0.5 * ((theta - mean) @ precision @ (theta - mean))
+        if np.log(level) < -change:
+            theta, accepted = new, accepted + 1
+        expected.append(theta)
+    assert 0.2 < accepted / len(expected) < 0.98
+    np.testing.assert_allclose(draws(tree)[0], np.stack(expected), rtol=0, atol=1e-10)
+
+
+def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
+    linear_sites, linear, linear_posterior
+):
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64, widening=1.0)
+    tree = consortia.sample(linear, linear_sites, method, rounds=100, chains=2, progress=False)
+    # In single precision a log-ratio of order one is right to about 1e-5.
+    assert float(tree["sample_stats"]["acceptance_rate"].min()) > 0.999
+    mean, covariance = linear_posterior
+    sd = np.sqrt(np.diag(covariance))
+    # 12,800 independent draws: .9 % of a sd for the mean, .6 % for the sd; five of them.
+    flat = draws(tree).reshape(-1, FEATURES)
+    assert np.all(np.abs(flat.mean(0) - mean) < 0.045 * sd)
+    np.testing.assert_allclose(flat.std(0), sd, rtol=0.035)
+
+
+def test_a_round_carries_all_proposals_of_a_chain(sites, logistic):
+    plans = []
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=32)
+    consortia.sample(logistic, sites, method, rounds=2, progress=False, on_plan=plans.append)
+    (plan,) = plans
+    assert plan.communication_rounds == 1
+    assert plan.bytes_down == 3 * 32 * FEATURES * 4
+    assert plan.bytes_up == 3 * 32 * 2 * 4
+
+
+# --- what the warm-up teaches --------------------------------------------------------------------
+
+
+def rate_of(tree):
+    return float(tree["sample_stats"]["acceptance_rate"].mean())
+
+
+@pytest.mark.parametrize(("proposals", "turn", "warmup"), [(16, None, 40), (1, 0.9, 800)])
+def test_a_surrogate_that_is_off_is_mended_in_the_warm_up(
+    linear_sites, linear, linear_posterior, proposals, turn, warmup
+):
+    mean, covariance = linear_posterior
+    sd = np.sqrt(np.diag(covariance))
+    off = surrogates.Gaussian(mean + 0.8 * sd, 2.0 * covariance)
+    method = consortia.federated_hmc(
+        force="surrogate", surrogate=off, proposals_per_round=proposals, turn=turn
+    )
+    before = consortia.sample(linear, linear_sites, method, rounds=200, progress=False)
+    after = consortia.sample(
+        linear, linear_sites, method, rounds=200, warmup=warmup, progress=False
+    )
+    assert rate_of(after) > 0.85
+    assert rate_of(after) > rate_of(before) + 0.1
+
+
+def test_after_the_warm_up_the_surrogate_stands_still(sites, logistic):
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=8)
+    target = Target(logistic, jax.tree.map(jnp.asarray, logistic.init))
+    run = consortia.LocalEngine().prepare(target, sites, method, 1)
+    carry = run.start(0, jnp.zeros((1, FEATURES)))
+    roots = []
+    for stop in (19, 20, 21, 60):
+        buffers = run.buffers(carry)
+        first = {19: 0, 20: 19, 21: 20, 60: 21}[stop]
+        carry, _, _ = run.advance(carry, buffers, Window(first, stop, 0, 2**31 - 1, 20))
+        roots.append(np.asarray(carry.hub["root"]))
+    assert np.any(roots[0] != roots[1])  # the last window ends with the warm-up
+    np.testing.assert_array_equal(roots[1], roots[2])
+    np.testing.assert_array_equal(roots[1], roots[3])
+
+
+# --- bad input and faults ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"force": "rough"}, "force is 'rough'"),
+        ({"proposals_per_round": 4}, "proposals_per_round and surrogate are for"),
+        ({"force": "surrogate", "step_size": 0.1}, "step_size is for force='exact'"),
+        ({"force": "surrogate", "mass_matrix": "identity"}, "mass_matrix is for force='exact'"),
+        ({"force": "surrogate", "proposals_per_round": 0}, "proposals_per_round is 0"),
+        ({"force": "surrogate", "turn": 4.0}, "turn is 4"),
+        ({"force": "surrogate", "turn": 0.7, "proposals_per_round": 2}, "turn=0.7 with"),
+        ({"force": "surrogate", "widening": 0.9}, "widening is 0.9"),
+        ({"force": "surrogate", "surrogate": "laplace"}, "surrogate is 'laplace'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments, words):
+    with pytest.raises(InputError, match=words):
+        consortia.federated_hmc(**arguments)
+
+
+def test_a_surrogate_for_another_model_is_refused(sites, logistic):
+    other = surrogates.Gaussian(np.zeros(2), 1.0)
+    method = consortia.federated_hmc(force="surrogate", surrogate=other)
+    with pytest.raises(InputError, match="surrogate is for 2 parameters, the model has 3"):
+        consortia.sample(logistic, sites, method, rounds=2, progress=False)
+
+
+def fitted(precision, decrement):
+    found = {"precision": np.asarray(precision)[None], "decrement": np.asarray([decrement])}
+    return ((), found)
+
+
+def test_a_fit_that_is_not_positive_definite_or_not_at_a_mode_is_refused():
+    method = consortia.federated_hmc(force="surrogate")
+    names = ("one",)
+    assert method.check_fitted(fitted(np.eye(2), 1e-8), names) == ()
+    with pytest.raises(InputError, match="no positive definite curvature"):
+        method.check_fitted(fitted(np.diag([1.0, -1.0]), 1e-8), names)
+    with pytest.raises(InputError, match="no positive definite curvature"):
+        method.check_fitted(fitted(np.full((2, 2), np.nan), 1e-8), names)
+    with pytest.raises(InputError, match="ended 50 squared standard deviations"):
+        method.check_fitted(fitted(np.eye(2), 50.0), names)
+
+
+def test_a_start_without_curvature_stops_the_run_before_it_begins(sites):
+    # Two modes, and a start on the ridge between them: the gradient is zero there.
+    ridge = consortia.Model(
+        lambda theta: -jnp.sum((theta**2 - 4) ** 2),
+        lambda theta, rows: 0.0 * rows["x"][:, 0],
+        jnp.zeros(FEATURES),
+    )
+    method = consortia.federated_hmc(force="surrogate")
+    with pytest.raises(InputError, match="no positive definite curvature.*Give init nearer"):
+        consortia.sample(ridge, sites, method, rounds=2, progress=False)
+
+
+def test_a_surrogate_far_away_stops_the_run_after_the_warm_up(linear_sites, linear):
+    away = surrogates.Gaussian(np.full(FEATURES, 9.0), 0.01)
+    method = consortia.federated_hmc(force="surrogate", surrogate=away)
+    with pytest.raises(WarmupError, match=r"surrogate is too far.*force='exact'"):
+        consortia.sample(linear, linear_sites, method, rounds=5, warmup=20, progress=False)
+
+
+def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=4)
+    seen = {
+        "longest": np.array([3, 90]),
+        "rounds": np.array([200] * 2),
+        "rates": np.array([90.0] * 2),
+    }
+    (text,) = method.notes({"seen": seen, "last_rate": np.array([0.5, 0.5])})
+    assert "stood still for 90 proposals, 11 % of its draws" in text
+    few = seen | {"longest": np.array([3, 10])}
+    assert method.notes({"seen": few, "last_rate": np.array([0.5, 0.5])}) == ()
+    (text,) = method.notes({"seen": few, "last_rate": np.array([0.95, 0.95])})
+    assert "fell from 0.95 at the end of the warm-up to 0.45" in text
+
+
+def test_the_search_finds_the_gaussian_with_the_average_gradient_and_curvature(sites, logistic):
+    method = consortia.federated_hmc(force="surrogate", widening=1.0)
+    target = Target(logistic, jax.tree.map(jnp.asarray, logistic.init))
+    hub = consortia.LocalEngine().prepare(target, sites, method, 1).start(
+        0, jnp.zeros((1, FEATURES))
+    ).hub  # fmt: skip
+    mean, root = np.asarray(hub["mean"]), np.asarray(hub["root"])
+    potential = pooled_potential(sites, logistic)
+    normals = np.random.default_rng(0).normal(size=(20_000, FEATURES)).astype(np.float32)
+    positions = jnp.asarray(mean + normals @ root.T)
+    gradients = np.asarray(jax.jit(jax.vmap(jax.grad(potential)))(positions)) @ root
+    curvature = np.mean(np.asarray(jax.jit(jax.vmap(jax.hessian(potential)))(positions)), axis=0)
+    # 128 pairs of points know the average gradient within some hundredths of a standard deviation,
+    # and the curvature likewise.
+    assert np.abs(gradients.mean(axis=0)).max() < 0.1
+    np.testing.assert_allclose(root.T @ curvature @ root, np.eye(FEATURES), rtol=0, atol=0.1)
+    # The mode is another point, and its curvature another one.
+    mode = np.zeros(FEATURES)
+    gradient, hessian = jax.jit(jax.grad(potential)), jax.jit(jax.hessian(potential))
+    for _ in range(8):
+        mode = mode - np.linalg.solve(hessian(mode), gradient(mode))
+    assert np.abs(np.linalg.solve(root, mode - mean)).max() > 0.15
+
+
+def test_the_turn_that_moves_farthest_is_chosen_in_the_warm_up(linear_sites, linear):
+    # Where the surrogate is the posterior a quarter turn moves farthest.
+    method = consortia.federated_hmc(force="surrogate")
+    tree = consortia.sample(
+        linear, linear_sites, method, rounds=20, warmup=60, chains=2, progress=False
+    )
+    turns = np.asarray(tree["sample_stats"]["turn"]).reshape(2, 5, 4)
+    # Round 60 is the first after the warm-up; each fourth turn is a shorter one.
+    np.testing.assert_allclose(turns[..., 0], 0.9, rtol=1e-6)
+    np.testing.assert_allclose(turns[..., 1:], np.pi / 2, rtol=1e-6)
+
+
+def test_a_refit_chooses_the_turn_with_the_largest_average_jump(linear_sites, linear):
+    method = consortia.federated_hmc(force="surrogate")
+    target = Target(linear, jax.tree.map(jnp.asarray, linear.init))
+    run = consortia.LocalEngine().prepare(target, linear_sites, method, 1)
+    hub = dict(run.start(0, jnp.zeros((1, FEATURES))).hub)
+    hub["moments"] = hub["moments"] | {
+        "total": jnp.float32(9), "squares": jnp.float32(9), "second": 9 * jnp.eye(FEATURES),
+    }  # fmt: skip
+    for jumps, chosen in (([3.0, 2.0, 2.0], 1), ([3.0, 0.5, 0.1], 0), ([0.0, 0.5, 2.0], 2)):
+        tally = {"rounds": [10.0, 2.0, 5.0], "rates": [6.0, 1.0, 4.0], "jumps": jumps}
+        hub["tally"] = {name: jnp.asarray(values) for name, values in tally.items()}
+        after = phases._refitted(method, hub)
+        assert int(after["chosen"]) == chosen
+        assert float(after["last_rate"]) == pytest.approx([0.6, 0.5, 0.8][chosen])
+
+
+def test_a_hopeless_surrogate_is_advised_against_after_the_warm_up():
+    method = consortia.federated_hmc(force="surrogate")
+    assert method.check_learned({"last_rate": np.array([0.5, 0.3])}) is None
+    assert "4 % of the proposals" in method.check_learned({"last_rate": np.array([0.5, 0.04])})

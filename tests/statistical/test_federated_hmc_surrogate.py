@@ -1,0 +1,128 @@
+"""Federated HMC with a surrogate has the law of NUTS, and many effective draws a message."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+import consortia
+from consortia import reference
+from consortia.algorithms.federated_hmc_surrogate import SEARCH_ROUNDS
+from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+
+CHAINS = 4
+
+
+@pytest.fixture(scope="module")
+def sites():
+    """Breast cancer: 569 rows of 30 standardised features and a one, at five unlike sites."""
+    x, y = load_breast_cancer(return_X_y=True)
+    x = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))]).astype(np.float32)
+    order = np.argsort(x[:, 0] + np.random.default_rng(0).normal(size=len(x)))
+    parts = np.split(order, [40, 120, 250, 400])
+    return consortia.Sites.from_list([{"x": x[p], "y": y[p].astype(np.int32)} for p in parts])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return consortia.models.logistic_regression(31, intercept=False, prior_scale=1.0)
+
+
+def draws(tree):
+    return np.asarray(tree["posterior"]["coefficients"], np.float64)
+
+
+def ess_of(values):
+    """Bulk and tail ESS, (d,) each."""
+    _, bulk, tail = rhat_and_ess_of(np.moveaxis(values, -1, 0))
+    return np.asarray(bulk), np.asarray(tail)
+
+
+@pytest.fixture(scope="module")
+def nuts(model, sites):
+    pytest.importorskip("blackjax")
+    return draws(reference.nuts(model, sites, draws=6000, warmup=1000, chains=CHAINS))
+
+
+def assert_same_law(one, two):
+    """Means within 4 standard errors, sds within 3 %, of at least 10,000 effective draws each."""
+    ess = [ess_of(values) for values in (one, two)]
+    assert min(part.min() for pair in ess for part in pair) >= 10_000
+    error = np.sqrt(one.var((0, 1)) / ess[0][0] + two.var((0, 1)) / ess[1][0])
+    z = (one.mean((0, 1)) - two.mean((0, 1))) / error
+    ratio = one.std((0, 1)) / two.std((0, 1))
+    print("largest z", np.abs(z).max(), "sd ratios", ratio.min(), ratio.max())
+    print("smallest ESS", [[part.min() for part in pair] for pair in ess])
+    assert np.all(np.abs(z) < 4)
+    assert np.all(np.abs(ratio - 1) < 0.03)
+
+
+def test_a_communication_round_gives_at_least_five_effective_draws_a_chain(model, sites):
+    """In a run of 300 rounds in all: search, warm-up, draws."""
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
+    rounds = 300 - SEARCH_ROUNDS - 50
+    tree = consortia.sample(
+        model, sites, method, rounds=rounds, warmup=50, chains=CHAINS, progress=False
+    )
+    assert tree.attrs["communication_rounds"] + SEARCH_ROUNDS == 300
+    rate = float(tree["sample_stats"]["acceptance_rate"].mean())
+    smallest = ess_of(draws(tree))[0].min() / (300 * CHAINS)
+    print("acceptance", rate, "bulk ESS a round and chain", smallest)
+    # 10 to 12 were seen; the acceptance rate of a Gaussian with the posterior's moments is .58.
+    assert smallest >= 5
+    assert rate > 0.45
+
+
+@pytest.mark.slow
+def test_many_proposals_a_round_have_the_law_of_nuts(model, sites, nuts):
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
+    tree = consortia.sample(
+        model, sites, method, rounds=1000, warmup=100, chains=CHAINS, progress=False
+    )
+    assert_same_law(draws(tree), nuts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", [None, 0.9])
+def test_one_proposal_a_round_has_the_law_of_nuts_too(model, sites, nuts, turn):
+    method = consortia.federated_hmc(force="surrogate", turn=turn)
+    # A twelfth of the rounds for the warm-up: within the 1.1 rounds a draw.
+    tree = consortia.sample(
+        model, sites, method, rounds=50_000, warmup=4000, chains=CHAINS, progress=False
+    )
+    assert_same_law(draws(tree), nuts)
+
+
+@pytest.mark.slow
+def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
+    # The negative control: the surrogate itself, as if no Metropolis test were made.
+    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
+    target = consortia.target.Target(model, jax.tree.map(jnp.asarray, model.init))
+    carry = consortia.LocalEngine().prepare(target, sites, method, 1).start(0, jnp.zeros((1, 31)))
+    normals = np.random.default_rng(0).normal(size=(CHAINS, 10_000, 31))
+    proposals = np.asarray(carry.hub["mean"]) + normals @ np.asarray(carry.hub["root"]).T
+    with pytest.raises(AssertionError):
+        assert_same_law(proposals, nuts)
+
+
+@pytest.mark.slow
+def test_one_proposal_a_round_beats_the_exact_force_by_half(model, sites):
+    warmup, rounds = 500, 6000
+    method = consortia.federated_hmc(force="surrogate")
+    ours = consortia.sample(
+        model, sites, method, rounds=rounds, warmup=warmup, chains=CHAINS, progress=False
+    )
+    # At most 1.1 rounds a draw, search and warm-up counted in.
+    assert (ours.attrs["communication_rounds"] + SEARCH_ROUNDS) / rounds <= 1.1
+    exact = consortia.sample(
+        model, sites, consortia.federated_hmc(), rounds=1000, warmup=400, chains=CHAINS,
+        progress=False,
+    )  # fmt: skip
+    # Rounds after the warm-up of either; chains share them.
+    made = float(exact["sample_stats"]["n_steps"].max("chain").sum())
+    per_round = ess_of(draws(ours))[0].min() / rounds, ess_of(draws(exact))[0].min() / made
+    print("bulk ESS a round, surrogate and exact force", per_round)
+    assert per_round[0] >= 1.5 * per_round[1]
