@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -170,10 +171,8 @@ def check_rows_independent(target: Target, sites: Sites, position: Array) -> Non
     if length < 2:
         return
     take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
-    values = [
-        np.asarray(target.log_likelihood(position, jax.tree.map(lambda leaf, i=i: leaf[i], shard)))
-        for i in take
-    ]
+    rows = [jax.tree.map(lambda leaf, i=i: _in_jax_width(leaf[i]), shard) for i in take]
+    values = np.asarray(_row_values(target.model, target.unravel(position), rows))
     if np.all(np.isfinite(values)) and not np.allclose(values[0][1], values[1][1], rtol=1e-3):
         raise InputError(
             "Model.log_likelihood gives a row another value when the other rows of the batch "
@@ -182,13 +181,32 @@ def check_rows_independent(target: Target, sites: Sites, position: Array) -> Non
         )
 
 
+def _in_jax_width(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+
+
+@partial(jax.jit, static_argnums=0)
+def _row_values(model: Model, parameters: PyTree, batches: list[PyTree]) -> Array:
+    """Log-likelihoods of the rows of several batches of one size; compiled once for a model."""
+    target = Target(model, parameters)
+    position = target.ravel(parameters)
+    return jnp.stack([target.log_likelihood(position, batch) for batch in batches])
+
+
+@partial(jax.jit, static_argnums=0)
+def _prior_values(model: Model, parameters: PyTree) -> Array:
+    """The log-prior here and there: a prior on a box is constant near the start, and proper."""
+    target = Target(model, parameters)
+    position = target.ravel(parameters)
+    points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
+    return jnp.stack([target.log_prior(point) for point in points])
+
+
 def check_prior(target: Target, position: Array) -> None:
     """Warn when the posterior has no prior at all."""
     flat = target.model.log_prior is None
     if not flat:
-        # far points too: a uniform prior on a box is constant near the start, and proper
-        points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
-        values = np.asarray([target.log_prior(point) for point in points])
+        values = np.asarray(_prior_values(target.model, target.unravel(position)))
         flat = bool(np.all(values == values[0]) and np.isfinite(values[0]))
     if flat:
         warnings.warn(
