@@ -25,7 +25,7 @@ from consortia import numbers
 NAME = "travelling"
 SITES, ROWS, BATCH, STEP = 10, 200, 10, 1e-4
 CHAINS, LOCAL_STEPS = 100, 100
-PIECES = (100, 50, 25, 10)
+PIECES = (50, 25)
 """Updates whose random numbers a bare loop draws at once; the best of them is the peer."""
 
 SIZES: dict[str, dict[str, int]] = {

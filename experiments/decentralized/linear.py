@@ -22,7 +22,7 @@ import numpy as np
 import consortia
 from consortia.oracles.decentralized import decentralized_hmc_law
 from consortia.oracles.gossip_agents import GaussianAgents
-from experiments.fa_hmc import command
+from experiments import command
 
 AGENTS = 4
 PAPER_STEP = 4e-4
@@ -167,6 +167,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Runs the study from the command line."""
     return command.main(
+        "decentralized",
         "linear",
         "Kungurtsev et al. (2023), appendix 2: linear regression on Boston housing, four agents",
         study,

@@ -43,7 +43,7 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(200, 60, 1, ("sgld_moments", "anchored")),
+    "quick": Scale(300, 60, 1, ("sgld_moments", "anchored")),
     "laptop": Scale(1000, 1000, 3, SURROGATES),
     "paper": Scale(1000, 5000, 10, SURROGATES),
 }

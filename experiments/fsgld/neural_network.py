@@ -58,7 +58,7 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(6, 200, 60, 200, 100, 1),
+    "quick": Scale(4, 100, 60, 100, 60, 1),
     "laptop": Scale(30, 1000, 1500, 1500, 1500, 3),
     # the paper's sizes; its step size and surrogates are those of the last comparison
     "paper": Scale(30, 90_000, 5000, 5000, 5000, 10),
