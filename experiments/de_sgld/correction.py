@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     return command.main(
         "de_sgld",
         "correction",
-        "Gürbüzbalaban et al. (2021), and the corrections that it has not: EXTRA, common and averaged noise",
+        "Gürbüzbalaban et al. (2021), and corrections: EXTRA, common and averaged noise",
         study,
         draw,
         panels=4,
