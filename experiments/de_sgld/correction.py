@@ -14,7 +14,7 @@ import numpy as np
 import consortia
 from consortia import graphs
 from consortia.oracles import de_sghmc_law, de_sgld_law, largest_stable_step
-from experiments.de_sgld import command
+from experiments import command
 from experiments.de_sgld.problem import CORRECTED, Problem, figures_of, worst_score
 
 STEP_SIZE, UNLIKE_STEP, BATCH = 0.009, 0.002, 25
@@ -203,8 +203,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "de_sgld",
         "correction",
-        "and the corrections that it has not: EXTRA, common and averaged noise",
+        "Gürbüzbalaban et al. (2021), and corrections: EXTRA, common and averaged noise",
         study,
         draw,
         panels=4,

@@ -20,7 +20,7 @@ from consortia import graphs
 from consortia.diagnostics import gaussian_wasserstein2
 from consortia.oracles import GaussianAgents, largest_stable_step
 from consortia.reference import nuts
-from experiments.de_sgld import command
+from experiments import command
 from experiments.de_sgld.problem import CORRECTED, NETWORKS
 
 SHARE = 0.3
@@ -245,8 +245,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "de_sgld",
         "logistic",
-        "Bayesian logistic regression on three networks",
+        "Gürbüzbalaban et al. (2021), Bayesian logistic regression on three networks",
         study,
         draw,
         panels=4,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import consortia
 from consortia.oracles import de_sghmc_law, de_sgld_law, gossip_conditions
-from experiments.de_sgld import command
+from experiments import command
 from experiments.de_sgld.problem import (
     NETWORKS,
     SHOWN,
@@ -144,8 +144,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "de_sgld",
         "networks",
-        "figures 2 and 3: DE-SGLD and DE-SGHMC on three networks",
+        "Gürbüzbalaban et al. (2021), figures 2 and 3: DE-SGLD and DE-SGHMC on three networks",
         study,
         draw,
         panels=6,

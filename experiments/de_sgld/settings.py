@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import consortia
 from consortia.oracles import de_sgld_law, largest_stable_step
-from experiments.de_sgld import command
+from experiments import command
 from experiments.de_sgld.problem import NETWORKS, Problem, curves_of, figures_of, worst_score
 
 STEP_SIZE, BATCH = 0.009, 25
@@ -128,8 +128,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """The program."""
     return command.main(
+        "de_sgld",
         "settings",
-        "figure 4: batch size, step size and network",
+        "Gürbüzbalaban et al. (2021), figure 4: batch size, step size and network",
         study,
         draw,
         panels=3,
