@@ -107,6 +107,7 @@ def test_how_the_rows_are_dealt_out_changes_rounding_only(ten_unlike_sites, mode
     np.testing.assert_allclose(ten, one, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_dense_mass_matrix_is_a_change_of_coordinates(ten_unlike_sites, model):
     root = np.array([[1.0, 0.0, 0.0], [0.4, 0.8, 0.0], [-0.2, 0.1, 1.3]])  # θ = root η
@@ -193,6 +194,7 @@ def test_learned_trajectories_are_far_from_their_bound(learned):
     assert float(learned["sample_stats"]["n_steps"].max()) < MOST_STEPS / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e3])
 def test_what_is_learned_does_not_depend_on_units(unit, ten_unlike_sites, model):
     units = np.array([1.0, unit, 1.0], np.float32)

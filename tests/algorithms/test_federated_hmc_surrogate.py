@@ -137,6 +137,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
     np.testing.assert_allclose(draws(tree)[0], np.stack(expected), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
     linear_sites, linear, linear_posterior
 ):
@@ -283,6 +284,7 @@ def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
     assert "fell from 0.95 at the end of the warm-up to 0.45" in text
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_gaussian_with_the_average_gradient_and_curvature(sites, logistic):
     method = consortia.federated_hmc(force="surrogate", widening=1.0)
     target = Target(logistic, jax.tree.map(jnp.asarray, logistic.init))
@@ -307,6 +309,7 @@ def test_the_search_finds_the_gaussian_with_the_average_gradient_and_curvature(s
     assert np.abs(np.linalg.solve(root, mode - mean)).max() > 0.15
 
 
+@pytest.mark.slow
 def test_the_turn_that_moves_farthest_is_chosen_in_the_warm_up(linear_sites, linear):
     # Where the surrogate is the posterior a quarter turn moves farthest.
     method = consortia.federated_hmc(force="surrogate")

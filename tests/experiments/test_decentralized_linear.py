@@ -10,6 +10,7 @@ import pytest
 from experiments.decentralized import linear
 
 
+@pytest.mark.slow
 def test_the_quick_run_agrees_with_the_law_and_shows_both_findings(
     require_data: Callable[[str], Path], tmp_path: Path
 ) -> None:

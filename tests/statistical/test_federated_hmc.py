@@ -89,6 +89,7 @@ def test_an_approximate_method_fails_that_gate(model, sites, nuts):
 def test_it_needs_at_most_twice_the_gradients_of_nuts(federated, nuts):
     ours = ess(draws(federated))[0].min() / gradients_of(federated)
     theirs = ess(draws(nuts))[0].min() / gradients_of(nuts)
+    print("bulk ESS a gradient, ours and that of NUTS", ours, theirs)
     assert ours > 0.5 * theirs
 
 
@@ -98,8 +99,11 @@ def test_with_ten_thousand_effective_draws_spreads_agree_within_three_per_cent(m
     )
     one = draws(tree)
     two = draws(reference.nuts(model, sites, draws=12_000, warmup=1000, chains=4, seed=1))
+    ratios = sd_ratios(one, two)
+    print("largest z", np.abs(z_scores(one, two)).max(), "sd ratios", ratios.min(), ratios.max())
     for values in (one, two):
         bulk, tail = ess(values)
+        print("smallest ESS", bulk.min(), tail.min())
         assert min(bulk.min(), tail.min()) >= 10_000
     assert np.all(np.abs(z_scores(one, two)) < 4)
     assert np.all(np.abs(sd_ratios(one, two) - 1) < 0.03)

@@ -60,6 +60,7 @@ def assert_same_law(one, two):
     assert np.all(np.abs(ratio - 1) < 0.03)
 
 
+@pytest.mark.slow
 def test_a_communication_round_gives_at_least_five_effective_draws_a_chain(model, sites):
     """In a run of 300 rounds in all: search, warm-up, draws."""
     method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)

@@ -154,12 +154,15 @@ class SurrogateHMC(fit.SurrogateSettings):
         )
 
     def _fit(self, target: Target) -> tuple[Phase, ...]:
-        newton = Phase(partial(search.look, target), Sum(), hub=search.descend)
+        newton = Phase(
+            partial(search.look, target), Sum(), hub=search.descend, repeat=search.NEWTON_STEPS
+        )
         average = Phase(
             partial(search.average, target),
             Sum(),
             hub=search.nearer,
             shared=partial(search.points, target),
+            repeat=search.AVERAGING_STEPS,
         )
         rooted = Phase(None, hub=search.rooted)
-        return (newton,) * search.NEWTON_STEPS + (rooted,) + (average,) * search.AVERAGING_STEPS
+        return (newton, rooted, average)

@@ -71,13 +71,13 @@ def init(method: SurrogateSettings, position: Array) -> Any:
         "tally": {"rounds": none, "rates": none, "jumps": none},
         "seen": {"longest": count, "rounds": count, "rates": zero},
     }
-    inbox = {
+    found = {
         "look": position,
         "mean": position,
         "precision": jnp.eye(d, dtype=dtype),
         "decrement": zero,
     }
-    return (), hub, inbox
+    return (), hub | {"found": found}, found
 
 
 def no_moments(like: Array, reference: metropolis.Potential) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def given(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any
 
 def _started(hub: Any, mean: Array, root: Array) -> Any:
     here = hub["here"] | {"position": mean, "white": jnp.zeros_like(mean)}
-    kept = {name: value for name, value in hub.items() if name != "fit"}
+    kept = {name: value for name, value in hub.items() if name not in ("fit", "found")}
     return kept | {"mean": mean, "root": root, "here": here}, mean[None], {}
 
 

@@ -69,7 +69,7 @@ def look(target: Target, noise: Any, shared: Any, state: Any, inbox: Any, site: 
 def descend(shared: Any, hub: Any, message: Any) -> Any:
     """A damped Newton step from the best point so far; the reply is where to look next."""
     potential, gradient, precision = message
-    hub = dict(hub["fit"])
+    server, hub = hub, dict(hub["fit"])
     trial = {
         "position": hub["next"],
         "potential": potential,
@@ -93,7 +93,7 @@ def descend(shared: Any, hub: Any, message: Any) -> Any:
         "precision": best["precision"],
         "decrement": decrement,
     }
-    return {"fit": after, "found": found}, found, {}
+    return server | {"fit": after, "found": found}, found, {}
 
 
 # --- fit: the nearest Gaussian -------------------------------------------------------------------
