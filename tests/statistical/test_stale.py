@@ -152,63 +152,85 @@ def start(mode: np.ndarray, root: np.ndarray, key: Any) -> Any:
     return {"coefficients": jnp.asarray(made, jnp.float32)}
 
 
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
+
+
+def logistic_law(
+    x: np.ndarray, y: np.ndarray, step: float, batch: int, late: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the stale chain, or of the posterior when ``late`` is None.
+
+    The potential is replaced by the quadratic one that has its average gradient and curvature under
+    the law itself, so that the law and the quadratic are found together; at the mode alone the
+    variance would be 3 % too small. Averages over t_i = x_i'θ, which is normal, are by quadrature.
+    """
+    d = x.shape[1]
+    mean, covariance = np.zeros(d), np.zeros((d, d))
+    for _ in range(40):
+        spread = np.sqrt(np.einsum("ni,ij,nj->n", x, covariance, x))
+        t = (x @ mean)[:, None] + spread[:, None] * NODES
+        p = 1 / (1 + np.exp(-t))
+        weights = WEIGHTS / WEIGHTS.sum()
+        hessian = (x.T * (p * (1 - p) @ weights)) @ x + np.eye(d)
+        pulls = (p @ weights - y)[:, None] * x
+        mean = mean - np.linalg.solve(hessian, pulls.sum(axis=0) + mean)
+        values, vectors = np.linalg.eigh(hessian)
+        variances = 1 / values
+        if late is not None:
+            noise = minibatch_noise((pulls @ vectors).var(axis=0), len(x), batch)
+            variances = np.array(
+                [
+                    stale_sgld_law(step, v, late, gradient_noise=float(n)).variance
+                    for v, n in zip(values, noise, strict=True)
+                ]
+            )
+        covariance = (vectors * variances) @ vectors.T
+    return mean, covariance
+
+
 @pytest.mark.slow
 def test_more_workers_lower_the_variance_and_raise_the_bias() -> None:
     """Standardised logistic regression, 256 stationary starts, 1,000 iterations a worker."""
     n, d, h, batch, chains = 2000, 10, 2e-4, 100, 256
     rng = np.random.default_rng(1)
     x = rng.normal(size=(n, d))
-    truth = rng.normal(size=d) / 2
-    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-x @ truth))).astype(np.int32)
+    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-x @ rng.normal(size=d) / 2))).astype(np.int32)
     model = consortia.models.logistic_regression(d, prior_scale=1.0)
     sites = consortia.Sites.from_list([{"x": x.astype(np.float32), "y": y}])
 
-    mode = np.zeros(d)
-    for _ in range(30):
-        p = 1 / (1 + np.exp(-x @ mode))
-        hessian = (x.T * (p * (1 - p))) @ x + np.eye(d)
-        mode = mode - np.linalg.solve(hessian, x.T @ (p - y) + mode)
-    values, vectors = np.linalg.eigh(hessian)
-    noise = minibatch_noise((((p - y)[:, None] * x) @ vectors).var(axis=0), n, batch)
-
+    centre, covariance = logistic_law(x, y, h, batch, None)
+    exact = np.trace(covariance)
     averages, predicted = {}, {}
     for workers in (1, 2, 4, 8):
-        late = workers - 1  # workers that take turns
-        variances = np.array(
-            [
-                stale_sgld_law(h, v, late, gradient_noise=float(noise[i])).variance
-                for i, v in enumerate(values)
-            ]
-        )
-        predicted[workers] = variances.sum()
-
-        root = vectors * np.sqrt(variances)
+        mean, covariance = logistic_law(x, y, h, batch, workers - 1)  # they take turns
+        predicted[workers] = np.trace(covariance) + np.sum((mean - centre) ** 2)
         tree = consortia.sample(
             model,
             sites,
             consortia.stale_sgld(h, batch, workers=workers, latency=latency.constant()),
             rounds=1000 * workers,
-            warmup=200,  # the starts are stationary for the Gaussian approximation only
             chains=chains,
             seed=3,
-            init=partial(start, mode, root),
+            init=partial(start, mean, np.linalg.cholesky(covariance)),
             progress=False,
         )
         theta = np.asarray(tree.posterior.coefficients, np.float64)
-        averages[workers] = ((theta - mode) ** 2).sum(axis=-1).mean(axis=1)
+        averages[workers] = ((theta - centre) ** 2).sum(axis=-1).mean(axis=1)
 
-    exact = (1 / values).sum()
     bias = {}
-    for workers, values_of_runs in averages.items():
-        ratio = averages[1].var() / values_of_runs.var()
-        error = values_of_runs.std() / math.sqrt(chains)
-        bias[workers] = values_of_runs.mean() - exact
+    for workers, values in averages.items():
+        ratio = averages[1].var() / values.var()
+        error = values.std() / math.sqrt(chains)
+        bias[workers] = values.mean() - exact
         print(
             f"W = {workers}: Var(1)/Var = {ratio:.2f}, bias {bias[workers] / exact:.4f} of the "
             f"variance, predicted {predicted[workers] / exact - 1:.4f}, error {error / exact:.4f}"
         )
         if workers > 1:
             assert 0.65 * workers < ratio < 1.5 * workers
-        assert abs(values_of_runs.mean() - predicted[workers]) < 3 * error
+        # A hundredth for what the quadratic potential leaves out; less than one task of staleness.
+        assert abs(values.mean() - predicted[workers]) < 3 * error + 0.01 * predicted[workers]
+    one_less = np.trace(logistic_law(x, y, h, batch, 6)[1])
+    assert averages[8].mean() - one_less > 3 * averages[8].std() / 16 + 0.01 * one_less
     assert bias[1] < bias[2] < bias[4] < bias[8]
     assert bias[8] ** 2 > averages[8].var()  # it dominates the mean square error

@@ -1,0 +1,1 @@
+"""The experiments of the paper on stale gradients."""

@@ -1,0 +1,186 @@
+"""Section 5.1, figure 2: how the variance of an average falls with more workers, on a9a.
+
+Bayesian logistic regression (prior N(0, I)) on the 32,561 rows of a9a, h = 2e-6, batches of 100,
+starts N(0, I), the same for every number of workers W; the test function is the mean logistic loss
+of 1,000 test points. With ε the variance of the average after 300 iterations of one worker, the
+iteration speed-up of W workers is 300 over the iterations a worker needs for ε.
+
+This reproduces the figure and tests little: the variance is that of starts which are being
+forgotten, and a sampler without any noise would pass. Bias, mean square error and variance stand
+side by side here, against the Gaussian approximation of the posterior at its mode.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import consortia
+from consortia import datasets
+from experiments import command
+
+STEP, BATCH, POINTS, ITERATIONS, THIN = 2e-6, 100, 1000, 300, 3
+SERVER_COST = 0.1
+"""Time of one update of the server, a task of a worker taking 1 on average."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers of workers, independent runs, iterations a worker, draws of the reference."""
+
+    workers: tuple[int, ...]
+    runs: int
+    iterations: int
+    reference: int
+
+
+SCALES = {
+    "quick": Scale((1, 4), 32, 150, 500),
+    "laptop": Scale((1, 2, 4, 8), 64, 600, 4000),
+    "paper": Scale((1, 2, 4, 6, 9), 256, 1000, 4000),
+}
+
+
+def losses(draws: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean logistic loss of every draw, (chains, draws)."""
+
+    @jax.jit
+    def of_chain(chain: Any) -> Any:
+        odds = chain @ x.T
+        return jnp.mean(jax.nn.softplus((1.0 - 2.0 * y)[None, :] * odds), axis=1)
+
+    return np.stack([np.asarray(of_chain(chain)) for chain in draws]).astype(np.float64)
+
+
+def run(
+    sites: consortia.Sites,
+    test: tuple[np.ndarray, np.ndarray],
+    workers: int,
+    scale: Scale,
+    seed: int,
+) -> dict[str, Any]:
+    """Running averages of the loss over runs, by iterations a worker."""
+    features = sites.shards[0]["x"].shape[1]
+    model = consortia.models.logistic_regression(features)
+    latency = consortia.latency.lognormal(server_cost=SERVER_COST)
+    tree = consortia.sample(
+        model,
+        sites,
+        consortia.stale_sgld(STEP, BATCH, workers=workers, latency=latency),
+        rounds=scale.iterations * workers,
+        thin=THIN,
+        chains=scale.runs,
+        seed=seed,
+        # the same starts for every number of workers: the key depends on seed and chain alone
+        init=lambda key: {"coefficients": jax.random.normal(key, (features,))},
+        progress=False,
+    )
+    values = losses(np.asarray(tree["posterior"]["coefficients"]), *test)
+    running = np.cumsum(values, axis=1) / np.arange(1, values.shape[1] + 1)
+    return {
+        "workers": workers,
+        "iterations": THIN * np.arange(1, values.shape[1] + 1) / workers,
+        "mean": running.mean(axis=0),
+        "variance": running.var(axis=0, ddof=1),
+        "updates_per_time": float(np.mean(_numbers(tree.attrs["throughput"]))),
+        "staleness": float(np.mean(_numbers(tree.attrs["staleness"]))),
+    }
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(value) for value in text.strip("[]").split(",")]
+
+
+def reference(
+    train: dict[str, np.ndarray], test: tuple[np.ndarray, np.ndarray], draws: int, seed: int
+) -> float:
+    """The posterior mean of the loss, by the Gaussian approximation at the mode."""
+    x, y = train["x"].astype(np.float64), train["y"].astype(np.float64)
+    mode = np.zeros(x.shape[1])
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ mode))
+        precision = (x.T * (p * (1 - p))) @ x + np.eye(len(mode))
+        mode = mode - np.linalg.solve(precision, x.T @ (p - y) + mode)
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    normal = np.random.default_rng(seed).normal(size=(draws, len(mode)))
+    return float(losses((mode + normal @ root.T).astype(np.float32)[None], *test).mean())
+
+
+def needed(entry: dict[str, Any], level: float) -> float:
+    """Iterations a worker until the variance is below the level for good; NaN if never."""
+    above = np.flatnonzero(entry["variance"] > level)
+    if above.size == 0:
+        return float(entry["iterations"][0])
+    if above[-1] + 1 == len(entry["variance"]):
+        return math.nan
+    # between the two places, linearly in the logarithm of the variance
+    i = above[-1]
+    low, high = np.log(entry["variance"][i : i + 2])
+    share = (low - math.log(level)) / (low - high)
+    return float(entry["iterations"][i] + share * np.diff(entry["iterations"][i : i + 2])[0])
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Variance, bias and error by iterations a worker, and both speed-ups."""
+    try:
+        data = datasets.load("a9a")
+    except datasets.DatasetMissing as absent:
+        command.say(f"skipped a9a: {absent}")
+        return {"skipped": {"a9a": str(absent)}}
+    size = SCALES[scale]
+    train = {"x": data.train["x"].astype(np.float32), "y": data.train["y"]}
+    sites = consortia.Sites.from_list([train])
+    picked = np.random.default_rng(seed).choice(len(data.test["y"]), POINTS, replace=False)
+    test = (data.test["x"][picked].astype(np.float32), data.test["y"][picked].astype(np.float32))
+    target = reference(train, test, size.reference, seed)
+    entries = [run(sites, test, workers, size, seed) for workers in size.workers]
+    at = min(ITERATIONS, size.iterations // 2)
+    level = float(np.interp(at, entries[0]["iterations"], entries[0]["variance"]))
+    results: dict[str, Any] = {"target": target, "level": level, "runs": entries}
+    alone = entries[0]
+    for entry in entries:
+        iterations = needed(entry, level)
+        place = int(np.searchsorted(entry["iterations"], at))
+        bias = entry["mean"] - target
+        entry["bias"] = bias
+        entry["error"] = bias**2 + entry["variance"]
+        entry["iteration_speedup"] = at / iterations
+        entry["time_speedup"] = (at / alone["updates_per_time"]) / (
+            iterations * entry["workers"] / entry["updates_per_time"]
+        )
+        entry["bound"] = min(entry["workers"], (1 + SERVER_COST) / SERVER_COST)
+        command.say(
+            f"W = {entry['workers']} (staleness {entry['staleness']:.2f}): iteration speed-up "
+            f"{entry['iteration_speedup']:.2f}, time speed-up {entry['time_speedup']:.2f} (bound "
+            f"{entry['bound']:.1f}); after {at} iterations a worker: variance "
+            f"{entry['variance'][place]:.3g}, bias {bias[place]:.3g}, error "
+            f"{entry['error'][place]:.3g}"
+        )
+    return results
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """Variance, absolute bias and mean square error by iterations a worker."""
+    for axis, name in zip(axes, ("variance", "bias", "error"), strict=True):
+        for entry in results["runs"]:
+            values = np.abs(np.asarray(entry[name]))
+            axis.loglog(entry["iterations"], values, label=f"W = {entry['workers']}")
+        axis.set(xlabel="iterations a worker", title=name)
+    axes[0].axhline(results["level"], color="grey", lw=0.8)
+    axes[0].legend()
+
+
+if __name__ == "__main__":
+    command.main(
+        "stale_gradients",
+        "speedup",
+        "Chen et al. (2016), section 5.1, figure 2: variance with more workers on a9a",
+        study,
+        draw,
+        panels=3,
+    )
