@@ -216,6 +216,7 @@ def test_more_workers_lower_the_variance_and_raise_the_bias() -> None:
             sites,
             consortia.stale_sgld(h, batch, workers=workers, latency=latency.constant()),
             rounds=1000 * workers,
+            thin=5,  # a third of the shortest correlation time, 1/(h λ)
             chains=chains,
             seed=3,
             init=partial(start, law[0], np.linalg.cholesky(law[1])),
