@@ -310,7 +310,7 @@ def test_a_published_proposal_that_is_not_finite_is_rejected(model, sites):
     assert np.all(np.isfinite(agents_of(tree)))
 
 
-@pytest.mark.parametrize(("variant", "share"), [("corrected", 4), ("published", 2), ("exact", 1)])
+@pytest.mark.parametrize(("variant", "share"), [("corrected", 4), ("published", 2)])
 def test_a_step_beyond_the_limit_is_warned_of_with_the_limit(sites, variant, share):
     # Linear regression: the curvature is known, and the limit exact.
     model = consortia.models.linear_regression(FEATURES)
