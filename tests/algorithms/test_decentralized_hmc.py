@@ -304,9 +304,26 @@ def test_a_bad_argument_of_ula_is_named(arguments):
 def test_a_published_proposal_that_is_not_finite_is_rejected(model, sites):
     # Each step overflows; the agents stay where they were, and the record says so.
     method = consortia.decentralized_hmc(1e25, "ring", variant="published", draws="agents")
-    tree = consortia.sample(model, sites, method, rounds=3, progress=False)
+    with pytest.warns(UserWarning, match=r"step_size 1e\+25 is unstable"):
+        tree = consortia.sample(model, sites, method, rounds=3, progress=False)
     assert np.all(np.asarray(tree["agents"]["accepted"]) == 0)
     assert np.all(np.isfinite(agents_of(tree)))
+
+
+@pytest.mark.parametrize(("variant", "share"), [("corrected", 4), ("published", 2)])
+def test_a_step_beyond_the_limit_is_warned_of_with_the_limit(sites, variant, share):
+    # Linear regression: the curvature is known, and the limit exact.
+    model = consortia.models.linear_regression(FEATURES)
+    shards = [{"x": s["x"], "y": s["x"][:, 0]} for s in sites.shards]
+    x = np.concatenate([shard["x"] for shard in shards])
+    strongest = np.linalg.eigvalsh(x.T @ x + np.eye(FEATURES))[-1]
+    limit = np.sqrt(4 * share / strongest)
+    these, start = consortia.Sites.from_list(shards), {"coefficients": np.zeros(FEATURES)}
+    for step, wanted in ((0.99 * limit, False), (1.01 * limit, True)):
+        method = consortia.decentralized_hmc(step, "complete", variant=variant)
+        reason = method.check_stability(model, these, start)
+        assert (reason is not None) == wanted
+    assert f"give less than {limit:.3g}" in reason
 
 
 def test_what_varies_weights_the_estimates():

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from consortia import graphs
+from consortia.errors import InputError
 from consortia.graphs import MixingMatrix
+
+MOST_NUMBERS = 2_000_000
+"""Of the curvatures of all sites."""
+
+MOST_PRODUCTS = 2_000_000_000
+"""Rows times squared parameters, about a second of work."""
 
 
 def laplacian_exchange(mixing: MixingMatrix | str) -> tuple[MixingMatrix | str, Callable[..., Any]]:
@@ -32,6 +40,20 @@ def largest_laplacian_eigenvalue(matrix: MixingMatrix) -> float:
     most = int(np.bincount(links[:, 0], minlength=matrix.agents).max(initial=0))
     on_graph = graphs.mixing_matrix(links, "laplacian", agents=matrix.agents)
     return (1 - on_graph.smallest_eigenvalue) * (1 + most)
+
+
+def largest_curvature(model: Any, sites: Any, parameters: Any) -> float | None:
+    """λ_max of ∇²U at a point; None where it is too large to compute, or not convex there."""
+    from consortia.oracles.gossip_agents import GaussianAgents
+
+    dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(parameters))
+    if len(sites) * dimension**2 > MOST_NUMBERS or sites.rows * dimension**2 > MOST_PRODUCTS:
+        return None
+    try:
+        agents = GaussianAgents.near(model, sites, parameters, rows=False)
+    except InputError:  # not convex there: nothing can be said
+        return None
+    return float(np.linalg.eigvalsh(agents.curvatures.sum(axis=0))[-1])
 
 
 def links_of(matrix: MixingMatrix) -> np.ndarray:
