@@ -108,9 +108,12 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     """Both methods on the three networks, and what the theorems say of the steps."""
     problem = Problem(seed)
     chosen = SCALES[scale]
-    panels = [panel(problem, name, label, chosen, seed) for name in EXPECTED for label in NETWORKS]
+    panels = [
+        panel(problem, name, label, chosen, seed) for name in EXPECTED for label in chosen.networks
+    ]
     conditions = {}
-    for label, network in NETWORKS.items():
+    for label in chosen.networks:
+        network = NETWORKS[label]
         for name, options in (
             ("de_sgld", {"step_size": STEP_SIZE}),
             ("de_sghmc", {"step_size": TIME_STEP, "friction": FRICTION}),

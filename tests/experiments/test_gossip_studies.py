@@ -19,8 +19,9 @@ def results_of(program: Any, folder: Path) -> dict[str, Any]:
 
 
 def near(value: float, figure: float) -> bool:
-    """Within 1 %, or within half a unit of the last of two digits."""
-    return abs(value / figure - 1) < 0.01 or f"{value:.2g}" == f"{figure:.2g}"
+    """Within 1 %, or within half a unit of the last digit of a figure as it is printed."""
+    digits = len(f"{figure:f}".rstrip("0").partition(".")[2])
+    return abs(value / figure - 1) < 0.01 or abs(value - figure) <= 0.5000001 * 10**-digits
 
 
 # Scores are the largest of some hundred; five standard errors are passed by chance by one of two
