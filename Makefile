@@ -27,7 +27,7 @@ test test-all: setup-dev
 	$(BIN)/ruff check . || status=1; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy || status=1; \
-	$(BIN)/pytest -n 2 --dist loadgroup $(selection) || status=1; \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup $(selection) || status=1; \
 	exit $$status
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries

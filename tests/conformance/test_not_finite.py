@@ -49,12 +49,12 @@ def failure(method: Any, sites: Any = WALLED, **options: Any) -> NonFiniteError:
     return caught.value
 
 
-# Steps with which θ takes some rounds to the wall; samplers with a Metropolis test never cross it.
+# Steps with which θ takes some rounds to the wall. Samplers with a Metropolis test never cross it,
+# and surrogates, which are fitted beyond it, are refused before the run.
 STEPS = {
     "fa_hmc": 0.02,
     "fa_ld": 0.05,
     "dsgld": 0.002,
-    "fsgld": 0.002,
     "de_sgld": 0.01,
     "de_sghmc": 0.1,
 }

@@ -59,10 +59,10 @@ def deviations(draws: np.ndarray, law: Any) -> tuple[float, float]:
 
 SERVERS = {
     "langevin": (consortia.stale_sgld, (0.012,), {}, langevin_server, (0.012,), {}),
-    "euler": (consortia.stale_sghmc, (0.1, 3.0), {}, sghmc_server, (0.1, 3.0), {}),
+    "euler": (consortia.stale_sghmc, (0.06, 3.0), {}, sghmc_server, (0.06, 3.0), {}),
     "splitting": (
-        *(consortia.stale_sghmc, (0.1, 3.0), {"integrator": "splitting", "extrapolate": True}),
-        *(sghmc_server, (0.1, 3.0), {"integrator": "splitting", "extrapolate": 4.0}),
+        *(consortia.stale_sghmc, (0.06, 3.0), {"integrator": "splitting", "extrapolate": True}),
+        *(sghmc_server, (0.06, 3.0), {"integrator": "splitting", "extrapolate": 4.0}),
     ),
 }
 
@@ -99,9 +99,9 @@ def test_means_and_variances_are_those_of_the_trace(name: str, model: Any) -> No
 
 
 def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
-    sites = consortia.Sites.from_list([rows(6, 0.0), rows(9, 2.0), rows(4, -1.0)])
-    speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 900, 300
-    method = consortia.stale_sgld(0.003, workers=3, latency=speeds)
+    sites = consortia.Sites.from_list([rows(6, 3.0), rows(9, 0.0), rows(4, -1.0)])
+    speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 1800, 600
+    method = consortia.stale_sgld(0.0015, workers=3, latency=speeds)
     tree = consortia.sample(
         MODEL,
         sites,
@@ -122,7 +122,7 @@ def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
     own = ROW_PRECISION * sizes + sizes / sizes.sum() / PRIOR_SCALE**2
     pulls = ROW_PRECISION * np.array([shard["y"].astype(np.float64).sum() for shard in sites])
     law = stale_trace_law(
-        langevin_server(0.003),
+        langevin_server(0.0015),
         trace.staleness,
         (own / shares)[:, None],
         centre=(pulls / own)[:, None],
