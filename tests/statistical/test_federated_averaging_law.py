@@ -17,6 +17,8 @@ import pytest
 import consortia
 from consortia.oracles import FederatedAveragingLaw, fa_hmc_law
 
+pytestmark = pytest.mark.slow
+
 CHAINS, GATE = 4000, 4.5
 
 
