@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # Before JAX starts; an explicit choice, say of a GPU, stands.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import numpy as np
 import pytest
+
+from consortia.base import Algorithm, Cost
+from consortia.target import Target
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -37,3 +43,39 @@ def require_data() -> Callable[[str], Path]:
         return folder
 
     return folder_of
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A `consortia.base.Method` around phases; weights by rows, or all ``equal``."""
+
+    make: Callable[[Target], Algorithm]
+    equal: bool = False
+    name: str = "sketch"
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        return None
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        return np.full(len(sizes), 1 / len(sizes)) if self.equal else sizes / sizes.sum()
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        return self.weights(sizes)
+
+    def build(self, target: Target) -> Algorithm:
+        return self.make(target)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        return Cost(len(sizes), int(sizes.sum()))
+
+    def step_weights(self, iterations: np.ndarray) -> None:
+        return None
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def method_around() -> type[Sketch]:
+    """A method made of phases that belong to no published one."""
+    return Sketch

@@ -300,3 +300,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def in_jax_width(leaf: np.ndarray) -> np.ndarray:
+    """The array in JAX's own width: 64-bit data becomes 32-bit while JAX runs in 32 bits."""
+    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)

@@ -15,7 +15,7 @@ from consortia import checks, numbers
 from consortia.base import Method, Site
 from consortia.errors import InputError, NonFiniteError
 from consortia.model import Model
-from consortia.sites import Sites
+from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 
 Array = jax.Array
@@ -171,7 +171,7 @@ def check_rows_independent(target: Target, sites: Sites, position: Array) -> Non
     if length < 2:
         return
     take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
-    rows = [jax.tree.map(lambda leaf, i=i: _in_jax_width(leaf[i]), shard) for i in take]
+    rows = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
     values = np.asarray(_row_values(target.model, target.unravel(position), rows))
     if np.all(np.isfinite(values)) and not np.allclose(values[0][1], values[1][1], rtol=1e-3):
         raise InputError(
@@ -179,10 +179,6 @@ def check_rows_independent(target: Target, sites: Sites, position: Array) -> Non
             "change: it must return each row's own log-likelihood (no sum, mean or normalisation "
             "over the batch)."
         )
-
-
-def _in_jax_width(leaf: np.ndarray) -> np.ndarray:
-    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import pytest
 
 import consortia
 from consortia import gradients
-from consortia.base import Algorithm, Cost, Draws, Mean, Phase
+from consortia.base import Algorithm, Draws, Mean, Phase
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.splitting import SplittingHMC
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
@@ -24,48 +24,25 @@ STEP, LOCAL_STEPS = 0.05, 3
 CENTRES, SIZES = (0.0, 3.0, -1.0), np.array([4, 8, 4])
 
 
-@dataclass(frozen=True)
-class FederatedAveraging:
+def federated_averaging(dynamics: Any, target: Any) -> Algorithm:
     """T steps of any dynamics at every site with numbers in common, then the weighted average."""
+    oracle, h = gradients.exact(target), jnp.asarray(STEP, target.dtype)
 
-    dynamics: Any
-    name: str = "sketch"
+    def local(noise: Any, shared: Any, state: Any, inbox: Any, site: Any) -> Any:
+        force, state = oracle.bind(site), inbox
+        for normal in shared:
+            gradient = force(oracle.prepare((), site), dynamics.point(state, h))
+            state = dynamics.step(state, gradient / site.weight, normal, h)
+        return (), state, {}
 
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        return None
+    def shared(rng: Any) -> Any:
+        return rng.normal("noise", (LOCAL_STEPS, target.dimension))
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
-        return sizes / sizes.sum()
-
-    prior_shares = weights
-
-    def cost(self, sizes: np.ndarray) -> Cost:
-        return Cost(LOCAL_STEPS * len(sizes), LOCAL_STEPS * int(sizes.sum()))
-
-    def step_weights(self, iterations: np.ndarray) -> None:
-        return None
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
-
-    def build(self, target: Any) -> Algorithm:
-        oracle, h = gradients.exact(target), jnp.asarray(STEP, target.dtype)
-
-        def local(noise: Any, shared: Any, state: Any, inbox: Any, site: Any) -> Any:
-            force, state = oracle.bind(site), inbox
-            for normal in shared:
-                gradient = force(oracle.prepare((), site), self.dynamics.point(state, h))
-                state = self.dynamics.step(state, gradient / site.weight, normal, h)
-            return (), state, {}
-
-        def shared(rng: Any) -> Any:
-            return rng.normal("noise", (LOCAL_STEPS, target.dimension))
-
-        return Algorithm(
-            lambda position: ((), (), self.dynamics.start(position)),
-            (Phase(local, Mean(), shared=shared),),
-            Draws(hub=lambda hub, inbox: inbox.position),
-        )
+    return Algorithm(
+        lambda position: ((), (), dynamics.start(position)),
+        (Phase(local, Mean(), shared=shared),),
+        Draws(hub=lambda hub, inbox: inbox.position),
+    )
 
 
 MODEL = consortia.Model(
@@ -86,9 +63,9 @@ SITES = [{"y": np.full(n, centre)} for n, centre in zip(SIZES, CENTRES, strict=T
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_any_dynamics_runs_under_federated_averaging(dynamics: Any) -> None:
+def test_any_dynamics_runs_under_federated_averaging(dynamics: Any, method_around: Any) -> None:
     sites = consortia.Sites.from_list(SITES)
-    method = FederatedAveraging(dynamics)
+    method = method_around(partial(federated_averaging, dynamics))
     tree = consortia.sample(MODEL, sites, method, rounds=20, seed=2, progress=False)
     made = np.asarray(tree.posterior.theta)[0, :, 0]
 

@@ -12,39 +12,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Algorithm, Cost
+from consortia.base import Algorithm
 from consortia.engines.types import Window
 from consortia.results import Records
 from consortia.target import Target
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """A `consortia.base.Method` around phases."""
-
-    make: Callable[[Target], Algorithm]
-    name: str = "sketch"
-
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        return None
-
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
-        return sizes / sizes.sum()
-
-    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
-        return self.weights(sizes)
-
-    def build(self, target: Target) -> Algorithm:
-        return self.make(target)
-
-    def cost(self, sizes: np.ndarray) -> Cost:
-        return Cost(len(sizes), int(sizes.sum()))
-
-    def step_weights(self, iterations: np.ndarray) -> None:
-        return None
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -76,7 +47,7 @@ def numbered_sites() -> Callable[..., consortia.Sites]:
 
 
 @pytest.fixture
-def drive(numbered_sites: Any) -> Callable[..., Driven]:
+def drive(numbered_sites: Any, method_around: Any) -> Callable[..., Driven]:
     """``(algorithm or its maker, ...) -> Driven``: the rounds in one call."""
 
     def run(
@@ -97,7 +68,7 @@ def drive(numbered_sites: Any) -> Callable[..., Driven]:
         if start is None:
             start = np.zeros((chains, target.dimension))
         made = consortia.LocalEngine(**engine).prepare(
-            target, numbered_sites() if sites is None else sites, Sketch(maker), chains
+            target, numbered_sites() if sites is None else sites, method_around(maker), chains
         )
         carry = made.start(seed, jnp.asarray(start, target.dtype))
         buffers = made.buffers(carry)

@@ -14,7 +14,7 @@ import numpy as np
 
 from consortia import checks
 from consortia.model import Model
-from consortia.sites import Sites
+from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 
 Array = jax.Array
@@ -134,12 +134,7 @@ def _at(model: Model, position: Any) -> tuple[Target, Array]:
 def _rows(shard: Any, most: int) -> Any:
     length = jax.tree.leaves(shard)[0].shape[0]
     chosen = np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(
-            leaf[chosen].astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-        ),
-        shard,
-    )
+    return jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[chosen])), shard)
 
 
 def _row_moments(target: Target, theta: Array, rows: Any) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from consortia.engines.drawing import Counter, PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 from consortia.errors import InputError
-from consortia.sites import Sites
+from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 from consortia.validation import start_values
 
@@ -250,17 +250,12 @@ def _arrays(sites: Sites, method: Method) -> SiteArrays:
     sizes = np.asarray(sites.sizes, np.int64)
     dtype = jnp.result_type(float)
     return SiteArrays(
-        data=jax.tree.map(_device_array, sites.padded()),
+        data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), sites.padded()),
         sizes=jnp.asarray(sizes.astype(np.int32)),
         weights=jnp.asarray(method.weights(sizes), dtype),
         prior_shares=jnp.asarray(method.prior_shares(sizes), dtype),
         fitted=(),
     )
-
-
-def _device_array(leaf: np.ndarray) -> Array:
-    """The leaf in JAX's own width: 64-bit data becomes 32-bit while JAX runs in 32 bits."""
-    return jnp.asarray(leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False))
 
 
 def _structure_key(target: Target) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,40 +12,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Algorithm, Cost
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.results import Records
 from consortia.target import Target
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """A `consortia.base.Method` around phases; every site has the same weight."""
-
-    make: Callable[[Target], Algorithm]
-    name: str = "sketch"
-
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        return None
-
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
-        return np.full(len(sizes), 1 / len(sizes))
-
-    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
-        return self.weights(sizes)
-
-    def build(self, target: Target) -> Algorithm:
-        return self.make(target)
-
-    def cost(self, sizes: np.ndarray) -> Cost:
-        return Cost(len(sizes), int(sizes.sum()))
-
-    def step_weights(self, iterations: np.ndarray) -> None:
-        return None
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
 
 class Runner:
@@ -53,6 +23,7 @@ class Runner:
 
     def __init__(
         self,
+        method_around: Any,
         make: Any,
         model: Any,
         sites: Any,
@@ -65,7 +36,7 @@ class Runner:
         self.chains = len(start)
         self.target = Target(model, jax.tree.map(jnp.asarray, model.init))
         self.run = consortia.LocalEngine(**engine).prepare(
-            self.target, sites, Sketch(make), self.chains
+            self.target, sites, method_around(make, equal=True), self.chains
         )
         self.carry = self.run.start(seed, jnp.asarray(start, self.target.dtype), rounds)
         self.weights = jnp.full(len(sites), 1 / len(sites))
@@ -89,5 +60,6 @@ class Runner:
 
 
 @pytest.fixture
-def runner() -> type[Runner]:
-    return Runner
+def runner(method_around: Any) -> Callable[..., Runner]:
+    """``(make, model, sites, start, ...) -> Runner``."""
+    return partial(Runner, method_around)
