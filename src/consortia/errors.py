@@ -58,3 +58,7 @@ class WarmupError(ConsortiaError, RuntimeError):
 
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""
+
+
+class RankError(ConsortiaError, RuntimeError):
+    """A process of a run over several is gone, late or has failed; the message names it."""

@@ -126,6 +126,16 @@ class Sites:
             raise InputError(f"Site {which} does not exist: there are {len(self)}, from 0.")
         return self.shards[which]
 
+    def only(self, which: Sequence[int] | np.ndarray) -> Sites:
+        """Some of the sites, by index; nothing is copied."""
+        kept = [int(number) for number in which]
+        return Sites(
+            tuple(self.names[number] for number in kept),
+            _frozen(self.sizes[kept]),
+            tuple(self.shards[number] for number in kept),
+            self.structure,
+        )
+
     def pooled(self) -> PyTree:
         """All rows as one pytree, the sites one after the other; leaves (n, ...)."""
         if len(self) == 1:

@@ -67,8 +67,8 @@ class LocalEngine:
         ``chains`` counts all of them, those of several servers too.
         """
         sizes = np.asarray(sites.sizes, np.int64)
-        arrays = _arrays(sites, method)
-        layout = self._layout(target, sites, method, chains)
+        arrays = site_arrays(sites, method, np.arange(len(sites)))
+        layout = self.layout(target, sites, method, chains)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
         key = (target.model, _structure_key(target), method, layout, tuple(leaves), str(structure))
@@ -80,7 +80,8 @@ class LocalEngine:
             _programs.popitem(last=False)
         return LocalRun(program, arrays, sites.names, sizes)
 
-    def _layout(self, target: Target, sites: Sites, method: Method, chains: int) -> Layout:
+    def layout(self, target: Target, sites: Sites, method: Method, chains: int) -> Layout:
+        """How nodes, chains and rounds are batched."""
         nodes = len(sites)
         cost = method.cost(np.asarray(sites.sizes, np.int64))
         rows = cost.row_gradients / max(cost.gradients, 1)
@@ -246,14 +247,16 @@ class LocalRun:
         return self._keys
 
 
-def _arrays(sites: Sites, method: Method) -> SiteArrays:
+def site_arrays(sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
+    """The data and numbers of these sites, by index, on the default device."""
     sizes = np.asarray(sites.sizes, np.int64)
     dtype = jnp.result_type(float)
+    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
     return SiteArrays(
-        data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), sites.padded()),
-        sizes=jnp.asarray(sizes.astype(np.int32)),
-        weights=jnp.asarray(method.weights(sizes), dtype),
-        prior_shares=jnp.asarray(method.prior_shares(sizes), dtype),
+        data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
+        sizes=jnp.asarray(sizes[which].astype(np.int32)),
+        weights=jnp.asarray(method.weights(sizes)[which], dtype),
+        prior_shares=jnp.asarray(method.prior_shares(sizes)[which], dtype),
         fitted=(),
     )
 

@@ -1,0 +1,188 @@
+"""mpi4py behind deadlines: the few calls that the engine makes, on NumPy arrays.
+
+Every wait ends: with what it waited for, with `RankError` when another rank says that it failed, or
+with `RankError` when the deadline has passed. No object is pickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.errors import MissingExtraError, RankError
+
+NOTICE = 7
+"""Tag of a rank's last words, on a communicator of their own."""
+
+SPINS = 64
+"""Looks at a request before the processor is given to others."""
+
+PAUSE = 50e-6
+PATIENT = 2e-3
+"""Seconds of waiting after which a rank sleeps between looks."""
+
+BETWEEN_NOTICES = 0.05
+LONGEST_NOTICE = 2000
+
+
+def load_mpi() -> Any:
+    """mpi4py's MPI; it initialises MPI in this process.
+
+    Raises:
+        MissingExtraError: mpi4py is not installed, or finds no MPI library.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise MissingExtraError(
+            f"the MPI engine needs mpi4py and an MPI library ({error}): "
+            'pip install "consortia[mpi]", then mpiexec -n RANKS consortia run STUDY --engine mpi.'
+        ) from error
+    return MPI
+
+
+@dataclass(frozen=True)
+class Links:
+    """Which rows go to which neighbouring ranks; both sides list them in the order of the nodes.
+
+    Attributes:
+        sources: ranks from which rows come.
+        received: rows from each of them.
+        destinations: ranks to which rows go.
+        rows: own rows in the order in which they leave, for all destinations in turn.
+        sent: rows to each destination.
+    """
+
+    sources: tuple[int, ...]
+    received: tuple[int, ...]
+    destinations: tuple[int, ...]
+    rows: np.ndarray
+    sent: tuple[int, ...]
+
+
+class Communicator:
+    """The ranks of one run.
+
+    Args:
+        deadline: seconds that a rank waits for others before it gives up.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: number of ranks.
+        deadline: as given.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._mpi = load_mpi()
+        self._world = self._mpi.COMM_WORLD.Dup()
+        self._notices = self._mpi.COMM_WORLD.Dup()
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self.deadline = deadline
+        self._looked = 0.0
+
+    # --- all ranks --------------------------------------------------------------------------------
+
+    def total(self, array: np.ndarray) -> np.ndarray:
+        """The sum over all ranks of an array; every rank gets it."""
+        own = np.ascontiguousarray(array)
+        result = np.empty_like(own)
+        self._wait(self._world.Iallreduce(own, result), "a sum over all ranks")
+        return result
+
+    def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
+        """The sum over all ranks of an array, at rank 0; None elsewhere."""
+        own = np.ascontiguousarray(array)
+        result = np.empty_like(own) if self.rank == 0 else None
+        self._wait(self._world.Ireduce(own, result), "a sum at rank 0")
+        return result
+
+    def from_root(self, array: np.ndarray) -> np.ndarray:
+        """Rank 0's array, which has one shape and type everywhere."""
+        own = np.array(array)
+        self._wait(self._world.Ibcast(own), "word from rank 0")
+        return own
+
+    # --- neighbours -------------------------------------------------------------------------------
+
+    def network(self, links: Links) -> Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]:
+        """An exchange with the neighbouring ranks: packed own rows to the rows from elsewhere."""
+        graph = self._world.Create_dist_graph_adjacent(links.sources, links.destinations)
+        incoming = sum(links.received)
+
+        def exchange(packed: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+            result = []
+            for own in packed:
+                leaving = np.ascontiguousarray(np.asarray(own)[links.rows])
+                width = leaving.shape[1]
+                arriving = np.empty((incoming, width), leaving.dtype)
+                request = graph.Ineighbor_alltoallv(
+                    [leaving, [rows * width for rows in links.sent]],
+                    [arriving, [rows * width for rows in links.received]],
+                )
+                self._wait(request, f"neighbouring ranks {list(links.sources)}")
+                result.append(arriving)
+            return tuple(result)
+
+        return exchange
+
+    # --- one to one -------------------------------------------------------------------------------
+
+    def send(self, packed: Sequence[Any], to: int, tag: int) -> list[Any]:
+        """Starts sending arrays to a rank; the requests (with their buffers) are to be finished."""
+        buffers = [np.ascontiguousarray(np.asarray(part)) for part in packed]
+        return [(self._world.Isend(buffer, dest=to, tag=tag), buffer) for buffer in buffers]
+
+    def receive(self, like: Sequence[tuple[tuple[int, ...], str]], source: int, tag: int) -> Any:
+        """Arrays of given shapes and types from a rank."""
+        result = []
+        for shape, dtype in like:
+            buffer = np.empty(shape, dtype)
+            self._wait(self._world.Irecv(buffer, source=source, tag=tag), f"rank {source}")
+            result.append(buffer)
+        return tuple(result)
+
+    def finish(self, requests: Sequence[Any], what: str) -> None:
+        """Waits for sends to be done."""
+        for request, _ in requests:
+            self._wait(request, what)
+
+    # --- failures ---------------------------------------------------------------------------------
+
+    def tell(self, text: str) -> None:
+        """Says to all other ranks that this one fails, and why, without waiting for them."""
+        words = text.encode()[:LONGEST_NOTICE]
+        buffer = np.frombuffer(words.ljust(LONGEST_NOTICE), np.uint8)
+        for other in range(self.size):
+            if other != self.rank:
+                self._notices.Isend(buffer, dest=other, tag=NOTICE)
+
+    def _wait(self, request: Any, what: str) -> None:
+        """Until a request is done."""
+        for _ in range(SPINS):
+            if request.Test():
+                return
+        began = time.monotonic()
+        while not request.Test():
+            now = time.monotonic()
+            if now - self._looked > BETWEEN_NOTICES:
+                self._looked = now
+                self._listen()
+            if now - began > self.deadline:
+                raise RankError(
+                    f"rank {self.rank} has waited {self.deadline:g} s for {what}: a rank is gone "
+                    "or far behind. Raise MPIEngine(deadline=...) if it is only slow."
+                )
+            time.sleep(0 if now - began < PATIENT else PAUSE)
+
+    def _listen(self) -> None:
+        """Raises what another rank has said of its failure."""
+        status = self._mpi.Status()
+        if self._notices.Iprobe(tag=NOTICE, status=status):
+            buffer = np.empty(LONGEST_NOTICE, np.uint8)
+            self._notices.Recv(buffer, source=status.Get_source(), tag=NOTICE)
+            text = buffer.tobytes().decode(errors="replace").rstrip()
+            raise RankError(f"rank {status.Get_source()} failed: {text}")

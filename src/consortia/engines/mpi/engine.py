@@ -1,0 +1,106 @@
+"""`MPIEngine`: the same run, with the sites spread over MPI ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+import numpy as np
+
+from consortia import checks
+from consortia.base import Mailbox, Method
+from consortia.engines.local import LocalEngine, site_arrays
+from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.run import MPIRun
+from consortia.engines.program import Program
+from consortia.errors import InputError, RankError
+from consortia.sites import Sites
+from consortia.target import Target
+from consortia.validation import start_values
+
+
+LONGEST_DEADLINE = 1e6
+"""Seconds."""
+
+
+class MPIEngine:
+    """Runs the sites in the processes of an MPI job, as many of them at each as must be.
+
+    Every process calls `consortia.sample` with the same arguments; rank 0 keeps the draws and
+    returns them, the others return None. Averages and sums are one Allreduce; in gossip a rank
+    exchanges with the ranks that hold a neighbour, in one neighbourhood collective; a travelling
+    chain goes from rank to rank as one message. The draws are those of `LocalEngine` up to
+    rounding: sums are taken in another order.
+
+    Args:
+        deadline: seconds that a rank waits for others before the run ends with a `RankError`.
+        node_mode: see `LocalEngine`.
+        block: see `LocalEngine`.
+
+    Raises:
+        MissingExtraError: mpi4py or an MPI library is not installed.
+        InputError: an argument is out of its range.
+    """
+
+    name = "mpi"
+
+    def __init__(
+        self, *, deadline: float = 300.0, node_mode: str = "auto", block: int | None = None
+    ) -> None:
+        self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        self._local = LocalEngine(node_mode=node_mode, block=block)
+        self._communicator = Communicator(self.deadline)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._communicator.rank
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the job."""
+        return self._communicator.size
+
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> MPIRun:
+        """Places this rank's data and makes its program; compiles nothing yet.
+
+        Raises:
+            InputError: more ranks than sites, or a method that this engine does not support.
+            RankError: the ranks have been given different studies.
+        """
+        algorithm = method.build(target)
+        if any(isinstance(phase.exchange, Mailbox) for phase in algorithm.phases):
+            raise InputError(
+                f"the MPI engine does not run {method.name} yet: its messages arrive one at a "
+                "time. Leave engine out; LocalEngine simulates it."
+            )
+        places = Places(len(sites), self.ranks, self.rank)
+        layout = self._local.layout(target, sites, method, chains)
+        self._same_everywhere(repr((method, sites.names, sites.sizes.tolist(), layout)))
+        own = replace(layout, nodes=len(places.own))
+        start = partial(start_values, target)
+        return MPIRun(
+            Program(algorithm, layout, start),
+            Program(algorithm, own, start),
+            site_arrays(sites, method, places.own),
+            sites,
+            method.weights(np.asarray(sites.sizes, np.int64)),
+            self._communicator,
+            places,
+            target.dimension,
+        )
+
+    def _same_everywhere(self, what: str) -> None:
+        """All ranks have been given the same."""
+        digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8).copy()
+        of_root = self._communicator.from_root(digest)
+        differs = np.zeros(self.ranks, np.int64)
+        differs[self.rank] = bool((digest != of_root).any())
+        differs = self._communicator.total(differs)
+        if differs.any():
+            ranks = ", ".join(str(rank) for rank in np.flatnonzero(differs))
+            raise RankError(
+                f"rank {ranks} runs another study than rank 0 (algorithm, sites or sizes differ): "
+                "start all ranks with the same study file and the same data."
+            )

@@ -1,0 +1,95 @@
+"""Which rank holds which sites, and whom a rank hears in gossip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consortia.engines.mpi.communicator import Links
+from consortia.errors import InputError
+from consortia.graphs import MixingMatrix, MixingSchedule
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which rank holds which sites: consecutive ones, as evenly as their number permits.
+
+    Attributes:
+        nodes: number of sites.
+        ranks: number of ranks, at most one for each site.
+        rank: the one whose view this is.
+    """
+
+    nodes: int
+    ranks: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        if self.ranks > self.nodes:
+            raise InputError(
+                f"there are {self.ranks} ranks for {self.nodes} sites: start at most as many ranks "
+                f"as sites (mpiexec -n {self.nodes})."
+            )
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """Rank r holds the sites bounds[r] to bounds[r + 1] − 1; (ranks + 1,)."""
+        return np.arange(self.ranks + 1) * self.nodes // self.ranks
+
+    @property
+    def own(self) -> np.ndarray:
+        """Numbers of this rank's sites."""
+        return np.arange(self.bounds[self.rank], self.bounds[self.rank + 1])
+
+    def owner(self, node: np.ndarray) -> np.ndarray:
+        """The rank that holds each of these sites."""
+        return np.searchsorted(self.bounds, node, side="right") - 1
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The part of a mixing matrix that concerns this rank's agents.
+
+    Attributes:
+        links: rows to and from neighbouring ranks.
+        receivers: own agent that hears, numbered from 0, (links,).
+        senders: whom it hears: an own agent, or one from elsewhere behind all own ones, (links,).
+        weights: W_ij, float64 (turns, links).
+    """
+
+    links: Links
+    receivers: np.ndarray
+    senders: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, mixing: MixingMatrix | MixingSchedule, places: Places) -> Neighbourhood:
+        """The part of ``mixing`` for one rank."""
+        if isinstance(mixing, MixingSchedule):
+            receivers, senders, weights = mixing.table()
+        else:
+            other = mixing.rows != mixing.columns
+            receivers, senders = mixing.rows[other], mixing.columns[other]
+            weights = mixing.values[other][None]
+        hears, heard = places.owner(receivers), places.owner(senders)
+        here = hears == places.rank
+        outside = here & (heard != places.rank)
+        foreign = np.unique(senders[outside])  # sorted by number, hence by rank
+        origin = places.owner(foreign)
+        sources = np.unique(origin)
+        asked = (heard == places.rank) & (hears != places.rank)
+        destinations = np.unique(hears[asked])
+        leaving = [np.unique(senders[asked & (hears == to)]) for to in destinations]
+        first, count = places.own[0], len(places.own)
+        mine = heard[here] == places.rank
+        index = np.where(mine, senders[here] - first, 0)
+        index[~mine] = count + np.searchsorted(foreign, senders[here][~mine])
+        links = Links(
+            tuple(int(rank) for rank in sources),
+            tuple(int((origin == rank).sum()) for rank in sources),
+            tuple(int(rank) for rank in destinations),
+            np.concatenate([*leaving, np.zeros(0, int)]).astype(int) - first,
+            tuple(len(rows) for rows in leaving),
+        )
+        return cls(links, receivers[here] - first, index, weights[:, here])

@@ -1,0 +1,301 @@
+"""A run over MPI ranks: each holds some sites and computes what concerns them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+from consortia.base import Mean, Mix, Route, Site, Sum
+from consortia.engines import drawing, slots
+from consortia.engines.drawing import Counter
+from consortia.engines.mpi import pieces
+from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
+from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.travelling import Travel
+from consortia.engines.mpi.wire import Packed
+from consortia.engines.program import Program
+from consortia.engines.slots import Yield
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.errors import InputError
+from consortia.sites import Sites
+
+Array = jax.Array
+PyTree = Any
+
+
+class MPIRun:
+    """One algorithm on one set of sites, as one rank sees it.
+
+    Args:
+        whole: the program of all nodes; only its shapes are used.
+        own: the program of this rank's nodes.
+        arrays: this rank's data.
+        sites: names and sizes of all sites.
+        weights: w_c of all sites.
+        communicator: the ranks.
+        places: which of them holds what.
+        dimension: d.
+
+    Attributes:
+        program: the program of all nodes.
+        layout: of all nodes.
+        names: names of all sites.
+        sizes: rows of all sites.
+        arrivals: None; asynchronous runs have their own class.
+        draws_per_iteration: draws that one iteration yields.
+        root: whether this rank keeps draws and speaks to the user.
+    """
+
+    def __init__(
+        self,
+        whole: Program,
+        own: Program,
+        arrays: SiteArrays,
+        sites: Sites,
+        weights: np.ndarray,
+        communicator: Communicator,
+        places: Places,
+        dimension: int,
+    ) -> None:
+        self.program, self.layout = whole, whole.layout
+        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+        self.arrivals = None
+        self.draws_per_iteration = whole.algorithm.draws.per_iteration
+        self.root = communicator.rank == 0
+        self._own, self._arrays, self._places = own, arrays, places
+        self._communicator = communicator
+        self._weights = jnp.asarray(weights, jnp.result_type(float))
+        phases = whole.algorithm.phases
+        self._route = any(isinstance(phase.exchange, Route) for phase in phases)
+        self._blocks = pieces.Blocks(phases, self.layout, places.own, self._weights)
+        self._travel: Travel | None = None
+        self._rounds: Stage | None = None
+        if self._route:
+            self._travel = Travel(own, phases, self._blocks, communicator, places)
+        else:
+            self._rounds = Stage(own, phases, self.layout.chains, own.inbox_per_node, places)
+            self._carrier = self._carrier_of(self._rounds)
+        self._recording = Recording(own, places)
+        self._shapes: Yield | None = None
+        self._dimension = dimension
+
+    # --- before the first round -------------------------------------------------------------------
+
+    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains)."""
+        prior, values, finite = self._own.start_values(self._arrays, positions)
+        return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """The state before the first round; runs ``fit`` and ``setup``."""
+        base = numbers.base_key(seed)
+        algorithm, own = self.program.algorithm, self._own
+        self._blocks.begin(base)
+        if algorithm.fit:
+            node, hub, inbox = algorithm.init(positions[0])
+            stage = Stage(own, algorithm.fit, 1, False, self._places)
+            carry = Carry(own.everywhere(node), hub, inbox)
+            carry = self._once(stage, drawing.FIT, base, carry)
+            inbox = carry.inbox if stage.per_node[-1] else own.everywhere(carry.inbox)
+            self._arrays = self._arrays._replace(fitted=(carry.node, inbox))
+        carry = own.start(positions[0] if self.layout.chains == 1 else positions, 1)
+        if algorithm.setup:
+            stage = Stage(own, algorithm.setup, self.layout.chains, False, self._places)
+            carry = self._once(stage, drawing.SETUP, base, carry)
+            if own.inbox_per_node and not stage.per_node[-1]:
+                carry = carry._replace(inbox=own.everywhere(carry.inbox))
+        return carry
+
+    def _once(self, stage: Stage, number: int, base: np.ndarray, carry: Carry) -> Carry:
+        layout = replace(self.layout, chains=stage.chains)
+        keys = pieces.own_keys(stage.phases, number, base, layout, self._places.own)
+        drawn = drawing.round_numbers(stage.phases, keys, Counter(0, 0), layout, self._weights)
+        drawn = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], drawn)
+        carrier = self._carrier_of(stage)
+        return stage.run(carry, drawn, At(0), self._arrays, carrier).carry
+
+    def _carrier_of(self, stage: Stage) -> Carrier:
+        """What moves the packed arrays of a stage's phases."""
+        networks = {
+            index: self._communicator.network(around.links)
+            for index, around in stage.neighbourhoods.items()
+        }
+
+        def carry(index: int, time: int, packed: Packed) -> Packed:
+            exchange = stage.phases[index].exchange
+            if isinstance(exchange, Mix):
+                return networks[index](packed)
+            if isinstance(exchange, Mean | Sum):
+                return tuple(self._communicator.total(np.asarray(part)) for part in packed)
+            raise InputError(f"the MPI engine cannot carry out a {type(exchange).__name__} here.")
+
+        return carry
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
+        warmup = int(window.warmup)
+        for iteration in range(int(window.first), int(window.stop)):
+            flow, here = self._iterate(carry, iteration, warmup)
+            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            buffers = self._recording.record(buffers, flow, place, here)
+            carry = flow.carry
+            if self._travel is not None:
+                carry = self._travel.depart(carry, iteration, warmup)
+        lost = ~np.asarray(self._recording.finite(carry))
+        if self._travel is not None:
+            lost &= self._travel.here(int(window.stop), warmup)
+        return carry, buffers, self._communicator.total(lost.astype(np.int32)) == 0
+
+    def _iterate(self, carry: Carry, iteration: int, warmup: int) -> tuple[Flow, np.ndarray]:
+        """One iteration, and which chains this rank records."""
+        if self._travel is not None:
+            return self._travel.visit(carry, iteration, warmup, self._arrays)
+        if self._rounds is None:
+            raise RuntimeError("a run has rounds or travels")
+        drawn, at = self._blocks.at(iteration, warmup)
+        flow = self._rounds.run(carry, drawn, at, self._arrays, self._carrier)
+        every = self.root or self.program.algorithm.draws.node is not None
+        return flow, np.full(self.layout.chains, every)
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """The first site whose message of round ``at`` is not finite in this chain."""
+        lost_here: list[np.ndarray] = []
+        if self._travel is not None:
+            lost_here.append(self._travel.not_finite(carry, at, warmup, self._arrays))
+        elif self._rounds is not None:
+            drawn, place = self._blocks.at(at, warmup)
+
+            def note(outbox: PyTree) -> None:
+                lost_here.append(~np.asarray(self._own.outbox_finite(outbox, None)))
+
+            self._rounds.run(carry, drawn, place, self._arrays, self._carrier, note)
+        for own in lost_here:
+            lost = self._of_all(own.astype(np.int32))
+            if lost[:, chain].any():
+                return self.names[int(np.flatnonzero(lost[:, chain])[0])]
+        return None
+
+    # --- what the caller sees ---------------------------------------------------------------------
+
+    def agree(self, value: float) -> float:
+        """Rank 0's value, at every rank: whatever hangs on a clock must be the same everywhere."""
+        return float(self._communicator.from_root(np.array([value], np.float64))[0])
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Empty buffers for this rank's part of the draws of one chunk."""
+        if self._shapes is None:
+            abstract = self._abstract()
+            keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+            self._shapes = jax.eval_shape(self.program.yielded, abstract[0], abstract[1], keys)
+        shapes, count = self._shapes, len(self._places.own)
+
+        def own(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
+
+        cut = shapes._replace(
+            agents=None if shapes.agents is None else own(shapes.agents),
+            node_info=jax.tree.map(own, shapes.node_info),
+        )
+        return slots.empty_buffers(cut, self.layout, self.draws_per_iteration)
+
+    def collected(self, buffers: Buffers) -> Any:
+        """The draws of all ranks, at rank 0; elsewhere this rank's part."""
+        whole = self._communicator.total_at_root
+
+        def nodes(part: Any) -> Any:
+            part = np.asarray(part)
+            padded = np.zeros((part.shape[0], self._places.nodes, *part.shape[2:]), part.dtype)
+            padded[:, self._places.own] = part
+            return whole(padded)
+
+        draws = whole(np.asarray(buffers.draws))
+        agents = None if buffers.agents is None else nodes(buffers.agents)
+        info = {name: nodes(part) for name, part in buffers.node_info.items()}
+        if draws is None:
+            return buffers
+        return Buffers(draws, agents, buffers.hub_info, info)
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return slots.emptied(buffers)
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """What a chain draws in this state, (d,); the last of several draws."""
+        draw = np.asarray(self._own.draw(carry))
+        draw = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+        if self.program.algorithm.draws.node is not None:
+            share = len(self._places.own) / self._places.nodes
+            return self._communicator.total(draw * share)
+        return draw
+
+    @property
+    def fitted(self) -> Any:
+        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        return jax.tree.map(self._of_all, self._arrays.fitted)
+
+    def site(self, name: str) -> Site:
+        """One site of this rank, as a visiting chain sees it."""
+        node = self.names.index(name) - int(self._places.own[0])
+        arrays = self._arrays
+        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
+        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
+        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node))
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        whole_carry, arrays = self._abstract()
+        keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+        return self.program.traffic(whole_carry, arrays, keys)
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Bytes that this rank holds, by what they are for."""
+        buffers = jax.eval_shape(lambda: self.buffers(carry))
+        return {
+            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
+            "draws of a chunk": sum(
+                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+            ),
+            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
+        }
+
+    @property
+    def where(self) -> list[str]:
+        """Which rank holds which sites, one line each."""
+        bounds = self._places.bounds
+        return [
+            f"rank {rank}: {', '.join(self.names[bounds[rank] : bounds[rank + 1]])}"
+            for rank in range(self._places.ranks)
+        ]
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _of_all(self, own: Any) -> np.ndarray:
+        """Of every node, node axis first, from every rank's own."""
+        own = np.asarray(own)
+        padded = np.zeros((self._places.nodes, *own.shape[1:]), own.dtype)
+        padded[self._places.own] = own
+        return self._communicator.total(padded)
+
+    def _abstract(self) -> tuple[Carry, SiteArrays]:
+        """Shapes of the carry and the arrays of all nodes in one process."""
+
+        def everywhere(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((self._places.nodes, *leaf.shape[1:]), leaf.dtype)
+
+        arrays = jax.tree.map(everywhere, self._arrays)
+        chains = () if self.layout.chains == 1 else (self.layout.chains,)
+        position = jax.ShapeDtypeStruct((*chains, self._dimension), jnp.result_type(float))
+        carry = jax.eval_shape(lambda position: self.program.start(position, 1), position)
+        if self.program.algorithm.setup:
+            carry = jax.eval_shape(
+                self.program.setup, arrays, jax.ShapeDtypeStruct((2,), jnp.uint32), carry
+            )
+        return carry, arrays
