@@ -21,6 +21,7 @@ from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
+from consortia.engines.mpi import MPIEngine
 from consortia.model import Model
 from consortia.sampling import sample
 from consortia.sites import Sites
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LocalEngine",
+    "MPIEngine",
     "Model",
     "Sites",
     "__version__",

@@ -54,6 +54,7 @@ def plan_of(
         ),
     ]
     lines += [("graph", text) for text in _graphs(run)]
+    lines += [("process", text) for text in run.where]
     notes = validation.precision_notes(sites)
     if sites.padding_factor > 4:
         notes.append(
@@ -117,6 +118,7 @@ def record_of(
         "graph": "; ".join(_graphs(run)) or "star",
         "participation": "full",
         "staleness": 0,
+        "processes": run.where,
         "servers_alike": getattr(method, "servers_alike", True),
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],

@@ -28,6 +28,7 @@ class Recorder:
         step_weights: ``iterations -> weights or None``, of the algorithm.
         store: writes each chunk there and keeps none, when given.
         remember: keep the positions in memory too (a stopping rule reads them), with a store.
+        root: draws are kept in this process; otherwise they are only counted.
 
     Attributes:
         kept: draws so far, per chain.
@@ -46,18 +47,22 @@ class Recorder:
         step_weights: Callable[[np.ndarray], np.ndarray | None],
         store: RunStore | None,
         remember: bool,
+        root: bool = True,
     ) -> None:
         self.kept = 0
         self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
         self._per_iteration = per_iteration
         self._variables, self._sites, self._step_weights = variables, sites, step_weights
-        self._store, self._remember = store, remember
+        self._store, self._remember, self._root = store, remember, root
         self._blocks: list[results.Records] = []
         self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
 
     def add(self, buffers: Any, filled: int) -> None:
         """The first ``filled`` slots of the engine's buffers."""
+        if not self._root:
+            self.kept += filled
+            return
         records = results.Records.of_buffers(buffers, filled, self._chains)
         if self._store is None:
             self._write(records)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.engines.local import LocalRun
+from consortia.engines import Run
 from consortia.engines.types import Buffers, Carry, Window
 from consortia.errors import NonFiniteError, WarmupError
 from consortia.progress import Progress
@@ -59,7 +59,7 @@ class RunLoop:
 
     def __init__(
         self,
-        run: LocalRun,
+        run: Run,
         carry: Carry,
         length: Length,
         recorder: Recorder,
@@ -99,13 +99,21 @@ class RunLoop:
             while self.done < self._length.total:
                 self._chunk()
                 if self._stop is not None and self.done < self._length.total:
-                    reason = self._stop.reason(self._recorder.draws_so_far(), started)
+                    reason = self._judged(self._stop, started)
                     if reason is not None:
                         return reason
         except KeyboardInterrupt:
             self._flush(self.done)
             raise
         return "all rounds were run"
+
+    def _judged(self, stop: StopWhen, started: float) -> str | None:
+        """Why the run ends here by its stopping rule; who keeps the draws decides for all."""
+        reason = None
+        if self._run.root:
+            reason = stop.reason(self._recorder.draws_so_far(), started)
+        ended = self._run.agree(reason is not None)
+        return (reason or "the stopping rule") if ended else None
 
     def _chunk(self) -> None:
         """Rounds until the buffers are full, time is up, or the stopping rule is to be judged."""
@@ -123,6 +131,7 @@ class RunLoop:
         began = time.monotonic()
         while self.done < stop:
             late = self._stop is None and time.monotonic() - began > SECONDS_PER_CHUNK
+            late = bool(self._run.agree(late))
             if late and thin != NO_DRAWS and self._draws(self.done) % thin == 0:
                 return
             self._call(self._end_of_call(stop, thin), thin)
@@ -151,13 +160,14 @@ class RunLoop:
         self._calls += 1
         if self._calls > 1:  # the first one compiled
             fitting = int(SECONDS_PER_CALL / max(seconds / rounds, 1e-9))
-            self._call_rounds = int(np.clip(fitting, 1, self._call_rounds * LARGEST_GROWTH))
+            fitting = int(np.clip(fitting, 1, self._call_rounds * LARGEST_GROWTH))
+            self._call_rounds = int(self._run.agree(fitting))
 
     def _flush(self, until: int) -> None:
         """Hands the finished blocks before round ``until`` to the recorder; empties the buffers."""
         filled = self._draws(until) // self._length.thin - self._recorder.kept
         if filled > 0:
-            self._recorder.add(self._buffers, filled)
+            self._recorder.add(self._run.collected(self._buffers), filled)
             self._buffers = self._run.emptied(self._buffers)
 
     def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:

@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
-from consortia.engines.local import LocalEngine
+from consortia.engines import Engine, LocalEngine
 from consortia.engines.mailbox import servers_of
 from consortia.errors import InputError, NonFiniteError, WarmupError
 from consortia.model import Model
@@ -45,7 +45,7 @@ def sample(
     thin: int = 1,
     warmup: int = 0,
     init: Any = None,
-    engine: LocalEngine | None = None,
+    engine: Engine | None = None,
     store: Any = None,
     progress: bool = True,
     stop: StopWhen | None = None,
@@ -67,7 +67,8 @@ def sample(
         warmup: iterations before the first recorded one.
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
-        engine: how the sites are run; `LocalEngine()` when None.
+        engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
+            ranks call this function alike, and all but rank 0 get None.
         store: a directory for the run, written chunk by chunk; the result then opens it lazily.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
         stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
@@ -85,6 +86,7 @@ def sample(
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
         WarmupError: what was learned in the warm-up is not worth going on with.
+        RankError: a process of a run over several is gone, late or has failed.
     """
     validation.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
@@ -94,7 +96,9 @@ def sample(
     writer = None if store is None else RunStore(store)
     engine = LocalEngine() if engine is None else engine
     if not hasattr(engine, "prepare"):
-        raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
+        raise InputError(
+            f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
+        )
     validation.check_schedule(algorithm, length.total)
     validation.check_warmup(algorithm, warmup)
     target = Target(model, validation.starting_parameters(model, init, seed, 1)[0])
@@ -115,7 +119,7 @@ def sample(
     carry = run.start(seed, positions, rounds, warmup)
     validation.check_fitted(algorithm, run.fitted, sites.names)
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
-    if on_plan is not None:
+    if on_plan is not None and run.root:
         on_plan(plan)
     record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
     recorder = Recorder(
@@ -129,15 +133,18 @@ def sample(
         step_weights=algorithm.step_weights,
         store=writer,
         remember=stop is not None,
+        root=run.root,
     )
-    if writer is not None:
+    if writer is not None and run.root:
         writer.begin(record)
     started = time.monotonic()
-    with progress_of(algorithm.name, length.total, show=progress) as shown:
+    with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
         judge = getattr(algorithm, "check_learned", None)
         loop = RunLoop(run, carry, length, recorder, shown, stop, judge)
 
         def result(reason: str) -> Any:
+            if not run.root:
+                return None
             record["stopped"] = reason
             record["seconds"] = time.monotonic() - started
             worth = planning.full_iterations(algorithm, loop.hub, loop.done)

@@ -14,6 +14,7 @@ from consortia.errors import (
     InputError,
     MissingExtraError,
     NonFiniteError,
+    RankError,
     StoreError,
 )
 
@@ -26,14 +27,20 @@ EXIT_CODES = {
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
     6: "a data set is absent, or not the published one",
+    7: "a process of a run over several is gone, late or failed",
     INTERRUPTED: "interrupted; the draws so far are kept",
 }
 """What each exit code of ``consortia run`` means."""
 
 
 @contextlib.contextmanager
-def reported(quiet: bool) -> Iterator[None]:
-    """Turns errors into one message and an exit code, and warnings into one line each."""
+def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
+    """Turns errors into one message and an exit code, and warnings into one line each.
+
+    Of an ``engine`` of many processes the root speaks for all, and each tells the others that it
+    leaves.
+    """
+    silent = engine is not None and not engine.root
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         if not quiet:
@@ -44,7 +51,10 @@ def reported(quiet: bool) -> Iterator[None]:
             warnings.showwarning = show
             yield
     except ConsortiaError as error:
-        typer.echo(f"error: {error}", err=True)
+        if not silent:
+            typer.echo(f"error: {error}", err=True)
+        if hasattr(engine, "leave"):
+            engine.leave(error, exit_code(error))
         raise typer.Exit(exit_code(error)) from None
     except KeyboardInterrupt:
         typer.echo("interrupted before the first round", err=True)
@@ -62,5 +72,6 @@ def exit_code(error: ConsortiaError) -> int:
         (MissingExtraError, 5),
         (DatasetMissing, 6),
         (DatasetCorrupted, 6),
+        (RankError, 7),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -48,28 +48,52 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
-    with reported(quiet):
+    over = engine_of(engine)
+    quiet = quiet or not over.root
+    with reported(quiet, over):
         from consortia.store import RunStore
         from consortia.study import load_study
 
         asked = load_study(study)
-        if engine is not Engine.local:
-            raise InputError(
-                f"--engine {engine.value}: this version has the engine 'local' only; leave the "
-                "option out."
-            )
         directory = _free_directory(asked.name) if output is None else RunStore(output).path
         asked = asked.with_run(seed=seed, chains=chains, rounds=rounds)
         built = asked.build()
-        code = _run(asked, built, study, directory, reference=reference, quiet=quiet)
+        code = _run(asked, built, study, directory, over, reference=reference, quiet=quiet)
     raise typer.Exit(code)
+
+
+def engine_of(name: Engine) -> Any:
+    """The engine of that name.
+
+    Raises:
+        typer.Exit: it needs an extra, or is not in this version.
+    """
+    with reported(False):
+        if name is Engine.mpi:
+            from consortia.engines.mpi import MPIEngine
+
+            return MPIEngine()
+        if name is Engine.flower:
+            raise InputError(
+                "--engine flower: this version has the engines 'local' and 'mpi'; leave it out."
+            )
+        from consortia.engines.local import LocalEngine
+
+        return LocalEngine()
 
 
 # --- one run -------------------------------------------------------------------------------------
 
 
 def _run(
-    study: Study, built: Built, source: Path, directory: Path, *, reference: bool, quiet: bool
+    study: Study,
+    built: Built,
+    source: Path,
+    directory: Path,
+    engine: Any,
+    *,
+    reference: bool,
+    quiet: bool,
 ) -> int:
     """Samples, compares, writes, shows; returns the exit code."""
     from consortia.report import gather
@@ -90,10 +114,13 @@ def _run(
         built.algorithm,
         **study.run.model_dump(),
         stop=built.stop,
+        engine=engine,
         store=directory,
         progress=not quiet,
         on_plan=on_plan,
     )
+    if not engine.root:
+        return 0
     interrupted = tree.attrs["stopped"].startswith("interrupted")
     if "posterior" not in tree.children:
         console.print("no draw was kept")

@@ -1,5 +1,11 @@
 """Engines: they move the data of an algorithm, and know no algorithm."""
 
-from consortia.engines.local import LocalEngine
+from consortia.engines.local import LocalEngine, LocalRun
+from consortia.engines.mpi import MPIEngine
+from consortia.engines.mpi.run import MPIRun
 
-__all__ = ["LocalEngine"]
+Engine = LocalEngine | MPIEngine
+Run = LocalRun | MPIRun
+"""One algorithm on one set of sites, ready to start; every engine's has the same methods."""
+
+__all__ = ["Engine", "LocalEngine", "MPIEngine", "Run"]

@@ -52,6 +52,7 @@ class LocalEngine:
     """
 
     name = "local"
+    root = True
 
     def __init__(self, *, node_mode: str = "auto", block: int | None = None) -> None:
         if node_mode not in ("auto", "vmap", "map"):
@@ -112,7 +113,10 @@ class LocalRun:
         names: names of the sites.
         arrivals: whose message arrives when, where messages arrive one at a time.
         draws_per_iteration: draws that one iteration yields.
+        root: this process keeps the draws and speaks to the user: always.
     """
+
+    root = True
 
     def __init__(
         self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
@@ -166,6 +170,19 @@ class LocalRun:
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""
         return self.program.buffers(carry, self._arrays, self.keys)
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """The draws of all processes, where ``root`` is true: these, in one process."""
+        return buffers
+
+    def agree(self, value: float) -> float:
+        """What all processes take for a value that hangs on a clock: this, in one process."""
+        return value
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each, if there are several."""
+        return []
 
     def emptied(self, buffers: Buffers) -> Buffers:
         """The buffers of a chunk whose draws have been taken, for the next one."""

@@ -26,6 +26,9 @@ PATIENT = 2e-3
 """Seconds of waiting after which a rank sleeps between looks."""
 
 BETWEEN_NOTICES = 0.05
+GRACE = 10.0
+"""Seconds that a rank with an error gives the others to hear of it."""
+
 LONGEST_NOTICE = 2000
 
 
@@ -151,6 +154,21 @@ class Communicator:
             self._wait(request, what)
 
     # --- failures ---------------------------------------------------------------------------------
+
+    def leave(self, text: str, code: int) -> None:
+        """Ends this rank's part after an error: quietly if all ranks leave, else the whole job.
+
+        Args:
+            text: what happened, for the ranks that do not know.
+            code: exit code of the job if it must be ended by force.
+        """
+        self.tell(text)
+        everyone = self._notices.Ibarrier()
+        began = time.monotonic()
+        while not everyone.Test():
+            if time.monotonic() - began > GRACE:
+                self._mpi.COMM_WORLD.Abort(code)
+            time.sleep(PAUSE)
 
     def tell(self, text: str) -> None:
         """Says to all other ranks that this one fails, and why, without waiting for them."""

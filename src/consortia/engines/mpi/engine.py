@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from functools import partial
+
 import numpy as np
 
 from consortia import checks
@@ -18,7 +19,6 @@ from consortia.errors import InputError, RankError
 from consortia.sites import Sites
 from consortia.target import Target
 from consortia.validation import start_values
-
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
@@ -53,6 +53,11 @@ class MPIEngine:
         self._communicator = Communicator(self.deadline)
 
     @property
+    def root(self) -> bool:
+        """Whether this process keeps the draws and speaks to the user."""
+        return self.rank == 0
+
+    @property
     def rank(self) -> int:
         """Of this process."""
         return self._communicator.rank
@@ -61,6 +66,14 @@ class MPIEngine:
     def ranks(self) -> int:
         """Processes of the job."""
         return self._communicator.size
+
+    def leave(self, error: BaseException, code: int) -> None:
+        """To be called by a rank that ends with an error, so that no other waits for it.
+
+        The others learn of it at their next wait. If one does not answer within seconds the whole
+        job is ended with this exit code.
+        """
+        self._communicator.leave(str(error) or type(error).__name__, code)
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> MPIRun:
         """Places this rank's data and makes its program; compiles nothing yet.

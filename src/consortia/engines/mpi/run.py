@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,10 @@ from consortia.sites import Sites
 
 Array = jax.Array
 PyTree = Any
+
+
+MOST_NAMES = 6
+"""Sites of a rank that the plan names."""
 
 
 class MPIRun:
@@ -84,6 +89,10 @@ class MPIRun:
         self._recording = Recording(own, places)
         self._shapes: Yield | None = None
         self._dimension = dimension
+
+        numbers_of_processes = np.zeros(places.ranks, np.int64)
+        numbers_of_processes[places.rank] = os.getpid()
+        self._processes = communicator.total(numbers_of_processes).tolist()
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -221,7 +230,7 @@ class MPIRun:
         info = {name: nodes(part) for name, part in buffers.node_info.items()}
         if draws is None:
             return buffers
-        return Buffers(draws, agents, buffers.hub_info, info)
+        return Buffers(jnp.asarray(draws), agents, buffers.hub_info, info)
 
     def emptied(self, buffers: Buffers) -> Buffers:
         """The buffers of a chunk whose draws have been taken, for the next one."""
@@ -270,9 +279,10 @@ class MPIRun:
     def where(self) -> list[str]:
         """Which rank holds which sites, one line each."""
         bounds = self._places.bounds
+        held = [self.names[bounds[r] : bounds[r + 1]] for r in range(self._places.ranks)]
         return [
-            f"rank {rank}: {', '.join(self.names[bounds[rank] : bounds[rank + 1]])}"
-            for rank in range(self._places.ranks)
+            f"rank {rank} (process {number}): {_some(names)}"
+            for rank, (names, number) in enumerate(zip(held, self._processes, strict=True))
         ]
 
     # --- helpers ----------------------------------------------------------------------------------
@@ -299,3 +309,9 @@ class MPIRun:
                 self.program.setup, arrays, jax.ShapeDtypeStruct((2,), jnp.uint32), carry
             )
         return carry, arrays
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
