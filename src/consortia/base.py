@@ -130,7 +130,8 @@ class Site:
         weight: w_c, positive, Σ_c w_c = 1.
         prior_share: λ_c, the share of the log-prior that this site carries, Σ_c λ_c = 1.
         fitted: what the algorithm's ``fit`` phases left here; read-only.
-        node: index of this site, int32 scalar, or None when ``data`` is already its slice.
+        node: index of this site in ``data``, int32 scalar, or None when that is already its slice.
+        number: index of this site among all sites, int32 scalar.
     """
 
     data: PyTree
@@ -139,6 +140,7 @@ class Site:
     prior_share: Array
     fitted: PyTree = ()
     node: Array | None = None
+    number: Array | None = None
 
     def rows(self, index: Array) -> PyTree:
         """The rows with these numbers; ``index`` int32 (batch,)."""

@@ -61,4 +61,10 @@ class StoreError(ConsortiaError, OSError):
 
 
 class RankError(ConsortiaError, RuntimeError):
-    """A process of a run over several is gone, late or has failed; the message names it."""
+    """A process of a run over several is gone, late or has failed; the message names it.
+
+    Attributes:
+        tree: what this process has of the result, with every draw that it kept; None elsewhere.
+    """
+
+    tree: Any = None

@@ -14,7 +14,7 @@ from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
 from consortia.engines import Engine, LocalEngine
 from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError, WarmupError
+from consortia.errors import InputError, NonFiniteError, RankError, WarmupError
 from consortia.model import Model
 from consortia.progress import progress_of
 from consortia.recording import Recorder
@@ -118,6 +118,9 @@ def sample(
     validation.check_start_values(run.start_values(positions), sites.names)
     carry = run.start(seed, positions, rounds, warmup)
     validation.check_fitted(algorithm, run.fitted, sites.names)
+    if run.serves:
+        run.serve(carry)
+        return None
     plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
     if on_plan is not None and run.root:
         on_plan(plan)
@@ -142,14 +145,20 @@ def sample(
         judge = getattr(algorithm, "check_learned", None)
         loop = RunLoop(run, carry, length, recorder, shown, stop, judge)
 
-        def result(reason: str) -> Any:
+        def result(reason: str, all_there: bool = True) -> Any:
+            facts: dict[str, Any] = {}
+            groups: dict[str, Any] = {}
+            if all_there:
+                run.finish()
+                facts, groups = run.outcome(loop.done)
             if not run.root:
                 return None
+            record.update(facts)
             record["stopped"] = reason
             record["seconds"] = time.monotonic() - started
             worth = planning.full_iterations(algorithm, loop.hub, loop.done)
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
-            return _finished(recorder, writer, record)
+            return _finished(recorder, writer, record, groups)
 
         try:
             reason = loop.execute()
@@ -157,6 +166,9 @@ def sample(
             if isinstance(error, NonFiniteError):
                 validation.explain(error, algorithm, target, run)
             error.tree = result(str(error))
+            raise
+        except RankError as error:
+            error.tree = result(str(error), all_there=False)
             raise
         except KeyboardInterrupt:
             reason = f"interrupted after round {loop.done}"
@@ -166,7 +178,12 @@ def sample(
     return tree
 
 
-def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any]) -> Any:
+def _finished(
+    recorder: Recorder,
+    writer: RunStore | None,
+    record: dict[str, Any],
+    groups: dict[str, Any],
+) -> Any:
     """The tree of a run that has ended, with R-hat and ESS."""
     from consortia.diagnostics.convergence import add_diagnostics
 
@@ -174,11 +191,11 @@ def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any
     numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
     coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
     if writer is None:
-        tree = results.tree_of(recorder.groups(), record)
+        tree = results.tree_of(recorder.groups() | groups, record)
         if recorder.kept:
             add_diagnostics(tree, max_coordinates=coordinates)
         return tree
-    writer.finish(record, {})
+    writer.finish(record, groups)
     if recorder.kept:
         tree = open_run(writer.path)
         add_diagnostics(tree, max_coordinates=coordinates)

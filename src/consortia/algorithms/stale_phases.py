@@ -105,9 +105,9 @@ def gradient(
     oracle = _estimate(method, target)
     value = oracle.bind(site)(oracle.prepare(noise["gradient"], site), inbox)
     if method.remembers:
-        if site.node is None:
+        if site.number is None:
             raise TypeError("aggregate='latest' needs the number of the site")
-        return state, (value, site.node), {}
+        return state, (value, site.number), {}
     return state, value / jnp.asarray(site.weight, value.dtype), {}
 
 

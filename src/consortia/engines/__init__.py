@@ -2,10 +2,11 @@
 
 from consortia.engines.local import LocalEngine, LocalRun
 from consortia.engines.mpi import MPIEngine
+from consortia.engines.mpi.asynchronous_run import AsynchronousRun
 from consortia.engines.mpi.run import MPIRun
 
 Engine = LocalEngine | MPIEngine
-Run = LocalRun | MPIRun
+Run = LocalRun | MPIRun | AsynchronousRun
 """One algorithm on one set of sites, ready to start; every engine's has the same methods."""
 
 __all__ = ["Engine", "LocalEngine", "MPIEngine", "Run"]

@@ -166,7 +166,7 @@ class Iteration:
         ) -> Any:
             size, share = sites.sizes[node], sites.prior_shares[node]
             fitted = jax.tree.map(lambda leaf: leaf[node], sites.fitted)
-            site = Site(sites.data, size, weight, share, fitted, node)
+            site = Site(sites.data, size, weight, share, fitted, node, node)
             return local(noise, shared, state, inbox, site)
 
         here = jax.tree.map(lambda leaf: leaf[index], carry.node)

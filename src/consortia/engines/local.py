@@ -114,9 +114,11 @@ class LocalRun:
         arrivals: whose message arrives when, where messages arrive one at a time.
         draws_per_iteration: draws that one iteration yields.
         root: this process keeps the draws and speaks to the user: always.
+        serves: this process only answers others while the run lasts: never.
     """
 
     root = True
+    serves = False
 
     def __init__(
         self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
@@ -166,6 +168,16 @@ class LocalRun:
         if self.program.algorithm.setup:
             carry = self.program.setup(self._arrays, base, carry)
         return carry
+
+    def serve(self, carry: Carry) -> None:
+        """Nothing: no process of this run only answers others."""
+
+    def finish(self) -> None:
+        """Nothing: no process waits for the end of the run."""
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Attributes and groups of the result that only the run itself can tell: none."""
+        return {}, {}
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""
@@ -239,7 +251,7 @@ class LocalRun:
         arrays = self._arrays
         fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
         size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node))
+        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), jnp.int32(node))
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""

@@ -117,7 +117,7 @@ class Arrivals:
         if several:
             self.shares = self.trace.shares
             if mailbox.shares is not None:
-                _compare(np.asarray(mailbox.shares), self.shares, names)
+                compare_shares(np.asarray(mailbox.shares), self.shares, names)
                 self.shares = np.tile(mailbox.shares, (mailbox.servers, 1))
         self._columns = [self.trace.accepted(n) for n in ("worker", "task", "staleness")]
         self._here: Events | None = None
@@ -140,18 +140,22 @@ class Arrivals:
 
     def record(self) -> dict[str, Any]:
         """What the result of a run says of the trace; updates after the warm-up only."""
-        trace = self.trace
-        return {
-            "workers": trace.workers,
-            "servers": trace.servers,
-            "staleness": [float(value) for value in trace.mean_staleness],
-            "staleness_largest": trace.largest_staleness,
-            "staleness_histogram": trace.histogram().tolist(),
-            "dropped_gradients": trace.drops.tolist(),
-            "throughput": [float(value) for value in trace.throughput],
-            "simulated_time": [float(row[-1]) for row in trace.accepted("finish")],
-            "update_shares": trace.shares.tolist(),
-        }
+        return facts_of(self.trace)
+
+
+def facts_of(trace: Trace) -> dict[str, Any]:
+    """Staleness, drops, throughput and shares of a trace, as plain values."""
+    return {
+        "workers": trace.workers,
+        "servers": trace.servers,
+        "staleness": [float(value) for value in trace.mean_staleness],
+        "staleness_largest": trace.largest_staleness,
+        "staleness_histogram": trace.histogram().tolist(),
+        "dropped_gradients": trace.drops.tolist(),
+        "throughput": [float(value) for value in trace.throughput],
+        "simulated_time": [float(row[-1]) for row in trace.accepted("finish")],
+        "update_shares": trace.shares.tolist(),
+    }
 
 
 def no_events(mailbox: Mailbox) -> Events:
@@ -161,7 +165,8 @@ def no_events(mailbox: Mailbox) -> Events:
     return Events(jnp.int32(0), none, none, none, shares)
 
 
-def _compare(declared: np.ndarray, counted: np.ndarray, names: tuple[str, ...]) -> None:
+def compare_shares(declared: np.ndarray, counted: np.ndarray, names: tuple[str, ...]) -> None:
+    """Warn where declared shares (sites,) are far from the counted ones, (servers, sites)."""
     gap = np.abs(declared / counted - 1)
     server, site = np.unravel_index(int(np.argmax(gap)), gap.shape)
     if gap[server, site] > MISDECLARED:

@@ -83,9 +83,23 @@ class Communicator:
         self._mpi = load_mpi()
         self._world = self._mpi.COMM_WORLD.Dup()
         self._notices = self._mpi.COMM_WORLD.Dup()
+        self._start(deadline)
+
+    def _start(self, deadline: float) -> None:
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self.deadline = deadline
         self._looked = 0.0
+
+    def among(self, ranks: int) -> Communicator | None:
+        """The first so many ranks by themselves; None at the others. All ranks must call it."""
+        inside = self.rank < ranks
+        part = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
+        if not inside:
+            return None
+        result = object.__new__(Communicator)
+        result._mpi, result._world, result._notices = self._mpi, part, self._notices
+        result._start(self.deadline)
+        return result
 
     # --- all ranks --------------------------------------------------------------------------------
 
@@ -148,6 +162,29 @@ class Communicator:
             result.append(buffer)
         return tuple(result)
 
+    def source_of(self, tag: int) -> int | None:
+        """The rank whose message of this kind has arrived, the first if several; None if none has.
+
+        Between looks the processor is given to others.
+        """
+        status = self._mpi.Status()
+        for _ in range(SPINS):
+            if self._world.Iprobe(source=self._mpi.ANY_SOURCE, tag=tag, status=status):
+                return int(status.Get_source())
+        self._listen_now_and_then()
+        time.sleep(0)
+        return None
+
+    def next_tag(self, source: int) -> int:
+        """The kind of the next message from a rank, which is left where it is."""
+        status = self._mpi.Status()
+        began = time.monotonic()
+        while True:
+            for _ in range(SPINS):
+                if self._world.Iprobe(source=source, tag=self._mpi.ANY_TAG, status=status):
+                    return int(status.Get_tag())
+            self._pause(began, f"rank {source}")
+
     def finish(self, requests: Sequence[Any], what: str) -> None:
         """Waits for sends to be done."""
         for request, _ in requests:
@@ -185,16 +222,24 @@ class Communicator:
                 return
         began = time.monotonic()
         while not request.Test():
-            now = time.monotonic()
-            if now - self._looked > BETWEEN_NOTICES:
-                self._looked = now
-                self._listen()
-            if now - began > self.deadline:
-                raise RankError(
-                    f"rank {self.rank} has waited {self.deadline:g} s for {what}: a rank is gone "
-                    "or far behind. Raise MPIEngine(deadline=...) if it is only slow."
-                )
-            time.sleep(0 if now - began < PATIENT else PAUSE)
+            self._pause(began, what)
+
+    def _pause(self, began: float, what: str) -> None:
+        """Gives the processor to others; raises when a wait is to end."""
+        waited = time.monotonic() - began
+        self._listen_now_and_then()
+        if waited > self.deadline:
+            raise RankError(
+                f"rank {self.rank} has waited {self.deadline:g} s for {what}: a rank is gone or "
+                "far behind. Raise MPIEngine(deadline=...) if it is only slow."
+            )
+        time.sleep(0 if waited < PATIENT else PAUSE)
+
+    def _listen_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > BETWEEN_NOTICES:
+            self._looked = now
+            self._listen()
 
     def _listen(self) -> None:
         """Raises what another rank has said of its failure."""

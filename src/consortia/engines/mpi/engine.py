@@ -6,16 +6,19 @@ import hashlib
 from dataclasses import replace
 from functools import partial
 
+import jax.numpy as jnp
 import numpy as np
 
 from consortia import checks
-from consortia.base import Mailbox, Method
+from consortia.base import Method
 from consortia.engines.local import LocalEngine, site_arrays
+from consortia.engines.mailbox import mailbox_of
+from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.program import Program
-from consortia.errors import InputError, RankError
+from consortia.errors import RankError
 from consortia.sites import Sites
 from consortia.target import Target
 from consortia.validation import start_values
@@ -75,7 +78,9 @@ class MPIEngine:
         """
         self._communicator.leave(str(error) or type(error).__name__, code)
 
-    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> MPIRun:
+    def prepare(
+        self, target: Target, sites: Sites, method: Method, chains: int
+    ) -> MPIRun | AsynchronousRun:
         """Places this rank's data and makes its program; compiles nothing yet.
 
         Raises:
@@ -83,16 +88,23 @@ class MPIEngine:
             RankError: the ranks have been given different studies.
         """
         algorithm = method.build(target)
-        if any(isinstance(phase.exchange, Mailbox) for phase in algorithm.phases):
-            raise InputError(
-                f"the MPI engine does not run {method.name} yet: its messages arrive one at a "
-                "time. Leave engine out; LocalEngine simulates it."
-            )
-        places = Places(len(sites), self.ranks, self.rank)
         layout = self._local.layout(target, sites, method, chains)
         self._same_everywhere(repr((method, sites.names, sites.sizes.tolist(), layout)))
-        own = replace(layout, nodes=len(places.own))
         start = partial(start_values, target)
+        box = mailbox_of(algorithm)
+        if box is not None:
+            check_ranks(box, self.ranks, sites.names)
+            worker = place_of(box, self.rank)[1]
+            held = max(worker, 0) if len(sites) > 1 else 0
+            arrays = site_arrays(sites, method, np.array([held]))
+            if box.shares is not None:
+                arrays = arrays._replace(
+                    weights=jnp.asarray([box.shares[held]], arrays.weights.dtype)
+                )
+            whole = Program(algorithm, layout, start)
+            return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
+        places = Places(len(sites), self.ranks, self.rank)
+        own = replace(layout, nodes=len(places.own))
         return MPIRun(
             Program(algorithm, layout, start),
             Program(algorithm, own, start),

@@ -55,7 +55,10 @@ class MPIRun:
         arrivals: None; asynchronous runs have their own class.
         draws_per_iteration: draws that one iteration yields.
         root: whether this rank keeps draws and speaks to the user.
+        serves: this process only answers others while the run lasts: never.
     """
+
+    serves = False
 
     def __init__(
         self,
@@ -197,6 +200,16 @@ class MPIRun:
     def agree(self, value: float) -> float:
         """Rank 0's value, at every rank: whatever hangs on a clock must be the same everywhere."""
         return float(self._communicator.from_root(np.array([value], np.float64))[0])
+
+    def serve(self, carry: Carry) -> None:
+        """Nothing: no process of this run only answers others."""
+
+    def finish(self) -> None:
+        """Nothing: no process waits for the end of the run."""
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Attributes and groups of the result that only the run itself can tell: none."""
+        return {}, {}
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for this rank's part of the draws of one chunk."""

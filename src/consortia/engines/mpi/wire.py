@@ -53,6 +53,10 @@ class Wire:
             for kind in self.kinds
         )
 
+    def arrays(self, rows: int) -> list[tuple[tuple[int, int], str]]:
+        """Shape and type of each packed array."""
+        return [((rows, w), k) for w, k in zip(self.widths, self.kinds, strict=True)]
+
     def pack(self, tree: PyTree) -> Packed:
         """One array (rows, width) for each type of number."""
         leaves = jax.tree.leaves(tree)

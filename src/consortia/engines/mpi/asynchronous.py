@@ -1,0 +1,310 @@
+"""Truly asynchronous runs: workers send gradients when they have them, servers answer each alone.
+
+Ranks 0 … S − 1 are the servers, rank S + sW + w is worker w of server s. What crosses the network
+is packed, see `consortia.engines.mpi.wire`; a server knows which version each worker holds, since
+it has sent it, so that messages carry nothing else. The order in which gradients arrived is kept:
+`consortia.latency.recorded` replays it in one process, with the same draws up to rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+from consortia.base import Mailbox, Phase, Site
+from consortia.engines import drawing, slots
+from consortia.engines.drawing import PhaseKeys
+from consortia.engines.events import LEAST_SHARE
+from consortia.engines.iteration import Iteration
+from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.wire import Packed, Wire
+from consortia.engines.slots import Yield
+from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.errors import RankError
+
+Array = jax.Array
+PyTree = Any
+
+GRADIENT, REPLY, END = 100, 200, 300
+"""Tags; of a message of several arrays the number of the array is added."""
+
+ENOUGH = 50
+"""Updates for each worker after which a share that is too small ends the run."""
+
+
+class Formula:
+    """What a worker and a server compute, for the chains of one server.
+
+    Args:
+        own: the functions, laid out for one node and the chains of one server.
+        server: number of the server.
+        mailbox: the exchange.
+
+    Attributes:
+        chains: of each server.
+        gradient: one task of a worker, compiled; see `Worker.serve`.
+        update: one update of the server, compiled; see `Server.advance`.
+    """
+
+    def __init__(self, own: Iteration, server: int, mailbox: Mailbox) -> None:
+        (phase,) = own.algorithm.phases
+        if phase.local is None or phase.hub is None:
+            raise TypeError("a phase with a Mailbox needs a local function and a hub")
+        self._phase: Phase = phase
+        self._own, self._server, self._mailbox = own, server, mailbox
+        self.chains = own.layout.chains
+        self.gradient = jax.jit(self._gradient)
+        self.update = jax.jit(self._update, donate_argnums=1)
+
+    def keys(self, base: np.ndarray, worker: int) -> PhaseKeys:
+        """The keys of this server's chains, of what is private those of one worker."""
+        total = self.chains * self._mailbox.servers
+        layout = Layout(1, total, False, 1, 1)
+        (keys,) = drawing.stage_keys(
+            self._own.algorithm.phases, drawing.ROUND, jnp.asarray(base), layout
+        )
+        shared, private = keys.shared, keys.private[worker]
+        if total == 1:
+            return PhaseKeys(shared, private)
+        first = self._server * self.chains
+        here = slice(first, first + self.chains) if self.chains > 1 else first
+        return PhaseKeys(shared[here], private[here])
+
+    def wires(self, carry: Carry, arrays: SiteArrays) -> tuple[Wire, Wire]:
+        """The forms of a gradient and of a reply."""
+
+        def rows(carry: Carry, keys: PhaseKeys, at: Array, arrays: SiteArrays) -> Any:
+            _, outbox = self._sent(carry.node, carry.inbox, keys, at, arrays)
+            return self._row(outbox), self._row(carry.inbox)
+
+        keys = jax.eval_shape(lambda: self.keys(numbers.base_key(0), 0))
+        at = jax.ShapeDtypeStruct((3,), jnp.int32)
+        gradient, reply = jax.eval_shape(rows, carry, keys, at, arrays)
+        return Wire.of(gradient), Wire.of(reply)
+
+    # --- at a worker ------------------------------------------------------------------------------
+
+    def _gradient(
+        self, state: PyTree, reply: Packed, keys: PhaseKeys, at: Array, arrays: SiteArrays
+    ) -> tuple[PyTree, Packed]:
+        """The next state and the packed message; ``at``: task, warm-up, number of the site."""
+        inbox = self._unrow(self.reply_wire.unpack(reply))
+        state, outbox = self._sent(state, inbox, keys, at, arrays)
+        row = self._row(outbox)
+        return state, Wire.of(row).pack(row)
+
+    def _sent(
+        self, state: PyTree, inbox: PyTree, keys: PhaseKeys, at: Array, arrays: SiteArrays
+    ) -> tuple[PyTree, PyTree]:
+        phase, task, warmup = self._phase, at[0], at[1]
+        site = Site(
+            arrays.data,
+            arrays.sizes[0],
+            arrays.weights[0],
+            arrays.prior_shares[0],
+            (),
+            jnp.int32(0),
+            at[2],
+        )
+
+        def at_chain(key: Array, state: Any, inbox: Any) -> Any:
+            noise = numbers.declared(phase.noise, key, task, warmup, None)
+            assert phase.local is not None
+            state, outbox, _ = phase.local(noise, (), state, inbox, site)
+            return state, outbox
+
+        return self._own.over_chains(at_chain)(keys.private, state, inbox)
+
+    # --- at a server ------------------------------------------------------------------------------
+
+    def _update(
+        self, carry: Carry, buffers: Buffers, message: Packed, keys: PhaseKeys, at: Array
+    ) -> tuple[Carry, Buffers, Packed, Array]:
+        """One update: ``at`` is its number, the warm-up, and origin and thinning of the buffers."""
+        carry, made = self._updated(carry, message, keys, at)
+        window = Window(0, 0, at[2], at[3], at[1])
+        buffers = self._own.record(buffers, made, at[0] - at[1], window)
+        packed = self.reply_wire.pack(self._row(carry.inbox))
+        return carry, buffers, packed, self._own.draws_finite(carry)
+
+    def _updated(
+        self, carry: Carry, message: Packed, keys: PhaseKeys, at: Array
+    ) -> tuple[Carry, Yield]:
+        """The carry after an update, and what it yields."""
+        update, warmup = at[0], at[1]
+
+        def of_chain(key: Array, hub: Any, message: Any) -> Any:
+            def declare(rng: numbers.Numbers) -> PyTree:
+                rng.server = jnp.int32(self._server)
+                return self._phase.shared(rng)
+
+            shared = numbers.declared(declare, key, update, warmup, None)
+            assert self._phase.hub is not None
+            return self._phase.hub(shared, hub, message)
+
+        arrived = self._unrow(self.gradient_wire.unpack(message))
+        hub, reply, info = self._own.over_chains(of_chain)(keys.shared, carry.hub, arrived)
+        carry = Carry(carry.node, hub, reply)
+        return carry, self._own.made(carry, {}, dict(info))
+
+    def empty_buffers(self, carry: Carry, keys: PhaseKeys) -> Buffers:
+        """Buffers for one chunk of this server's chains."""
+        message = [jax.ShapeDtypeStruct(*form) for form in self.gradient_wire.arrays(1)]
+        at = jax.ShapeDtypeStruct((4,), jnp.int32)
+        _, made = jax.eval_shape(self._updated, carry, tuple(message), keys, at)
+        return slots.empty_buffers(made, self._own.layout, 1)
+
+    def fix(self, gradient: Wire, reply: Wire) -> None:
+        """The forms of the two kinds of message."""
+        self.gradient_wire, self.reply_wire = gradient, reply
+
+    def _row(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+
+    def _unrow(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+class Worker:
+    """One worker: fetches, computes, sends, until its server ends the run."""
+
+    def __init__(
+        self, formula: Formula, communicator: Communicator, server: int, site: int
+    ) -> None:
+        self._formula, self._communicator = formula, communicator
+        self._server, self._site = server, site
+
+    def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
+        """Works until told to end.
+
+        Raises:
+            RankError: the server says nothing for the deadline, or another rank has failed.
+        """
+        formula, task, state = self._formula, 0, carry.node
+        shapes = formula.reply_wire.arrays(1)
+        row = formula.reply_wire.pack(jax.tree.map(lambda leaf: leaf[None], carry.inbox))
+        reply: Packed = tuple(np.asarray(part) for part in row)
+        sent: list[Any] = []
+        while True:
+            at = np.array([task, warmup, self._site], np.int32)
+            state, packed = formula.gradient(state, reply, keys, at, arrays)
+            self._communicator.finish(sent, "the server to take a gradient")
+            sent = self._communicator.send(packed, self._server, GRADIENT)
+            tag = self._communicator.next_tag(self._server)
+            if tag == END:
+                self._communicator.receive([((1,), "int32")], self._server, END)
+                return
+            reply = self._communicator.receive(shapes, self._server, REPLY)
+            task += 1
+
+
+class Server:
+    """One server and what it knows of its workers.
+
+    Attributes:
+        log: (worker, version, time) of every gradient that arrived, in order.
+        lost: (update, chain of this server, worker) of the first draw that is not finite.
+    """
+
+    def __init__(
+        self,
+        formula: Formula,
+        communicator: Communicator,
+        mailbox: Mailbox,
+        ranks: list[int],
+        names: list[str],
+    ) -> None:
+        self._formula, self._communicator, self._mailbox = formula, communicator, mailbox
+        self._ranks, self._names = ranks, names
+        self.versions = np.zeros(mailbox.workers, np.int64)
+        self.done = 0
+        self.log: list[tuple[int, int, float]] = []
+        self.lost: tuple[int, int, int] | None = None
+        self._began = time.monotonic()
+        self._heard = np.full(mailbox.workers, self._began)
+        self._accepted = np.zeros(mailbox.workers, np.int64)
+        self._sent: dict[int, list[Any]] = {}
+
+    def advance(self, carry: Carry, buffers: Buffers, keys: PhaseKeys, window: Window) -> Any:
+        """Takes gradients until update ``window.stop``: (carry, buffers, finite (chains,))."""
+        finite = np.ones(self._formula.chains, bool)
+        if self.lost is not None:  # asked again, to find where it was lost
+            finite[self.lost[1]] = int(window.stop) <= self.lost[0]
+            return carry, buffers, finite
+        shapes = self._formula.gradient_wire.arrays(1)
+        cap = self._mailbox.max_staleness
+        warmup = int(window.warmup)
+        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
+        reply = self._formula.reply_wire.pack(row)
+        while self.done < int(window.stop):
+            worker = self._next()
+            message = self._communicator.receive(shapes, self._ranks[worker], GRADIENT)
+            version = int(self.versions[worker])
+            dropped = cap is not None and self.done - version > cap
+            if not dropped:
+                at = np.array([self.done, warmup, window.origin, window.thin], np.int32)
+                carry, buffers, reply, good = self._formula.update(
+                    carry, buffers, message, keys, at
+                )
+                self.done += 1
+                self._accepted[worker] += self.done > warmup
+                finite = np.asarray(good)
+            self.log.append((worker, version, time.monotonic() - self._began))
+            self.versions[worker] = self.done
+            self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
+            self._sent[worker] = self._communicator.send(reply, self._ranks[worker], REPLY)
+            if not finite.all():
+                self.lost = (self.done - 1, int(np.flatnonzero(~finite)[0]), worker)
+                break
+        self._check_shares()
+        return carry, buffers, finite
+
+    def _next(self) -> int:
+        """The worker whose gradient is next in the queue.
+
+        Raises:
+            RankError: a worker has not been heard of for the deadline.
+        """
+        while True:
+            source = self._communicator.source_of(GRADIENT)
+            now = time.monotonic()
+            if source is not None:
+                worker = self._ranks.index(source)
+                self._heard[worker] = now
+                return worker
+            late = np.flatnonzero(now - self._heard > self._communicator.deadline)
+            if late.size:
+                worker = int(late[0])
+                raise RankError(
+                    f"rank {self._ranks[worker]} ({self._names[worker]}) has not been heard of for "
+                    f"{self._communicator.deadline:g} s: it is gone or far behind. The draws so "
+                    "far are kept; raise MPIEngine(deadline=...) if it is only slow."
+                )
+
+    def _check_shares(self) -> None:
+        """Where each worker holds its own site every site must be heard."""
+        total, workers = int(self._accepted.sum()), len(self._ranks)
+        if len(set(self._names)) == 1 or total < ENOUGH * workers:
+            return
+        share = self._accepted / total
+        worst = int(np.argmin(share))
+        if share[worst] < LEAST_SHARE / workers:
+            raise RankError(
+                f"{self._names[worst]} (rank {self._ranks[worst]}) sends only {share[worst]:.2%} "
+                "of the accepted updates: the chain would leave its data out. The draws so far are "
+                "kept."
+            )
+
+    def end(self) -> None:
+        """Takes the gradient that each worker still sends, and lets it go."""
+        shapes = self._formula.gradient_wire.arrays(1)
+        for worker, rank in enumerate(self._ranks):
+            self._communicator.receive(shapes, rank, GRADIENT)
+            self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
+            word = self._communicator.send([np.zeros(1, np.int32)], rank, END)
+            self._communicator.finish(word, f"worker {worker} to end")

@@ -1,0 +1,315 @@
+"""A run of an asynchronous method over MPI, as one server or one worker sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+from consortia.base import Mailbox, Site
+from consortia.engines import mailbox as mailboxes
+from consortia.engines import slots
+from consortia.engines.drawing import PhaseKeys
+from consortia.engines.events import simulate
+from consortia.engines.mpi.asynchronous import Formula, Server, Worker
+from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.program import Program
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.errors import InputError
+from consortia.latency import Recorded, recorded
+from consortia.sites import Sites
+
+Array = jax.Array
+
+
+class AsynchronousRun:
+    """One asynchronous method on one set of sites, as one rank sees it.
+
+    Args:
+        whole: the program of all nodes; only its shapes are used, and its start values.
+        arrays: the data of all sites (one site), or of this worker's; of a server, the first's.
+        sites: names and sizes of all sites.
+        communicator: the ranks.
+        dimension: d.
+
+    Attributes:
+        serves: whether this rank is a worker, which computes gradients until its server ends.
+        root: whether this rank keeps the draws and speaks to the user.
+    """
+
+    arrivals = None
+    draws_per_iteration = 1
+
+    def __init__(
+        self,
+        whole: Program,
+        arrays: SiteArrays,
+        sites: Sites,
+        communicator: Communicator,
+        dimension: int,
+    ) -> None:
+        if whole.mailbox is None:
+            raise TypeError("an asynchronous run needs a Mailbox")
+        self.program, self.layout, self.names = whole, whole.layout, sites.names
+        self.sizes = np.asarray(sites.sizes, np.int64)
+        self.root = communicator.rank == 0
+        self._box, self._communicator = whole.mailbox, communicator
+        self._arrays, self._dimension = arrays, dimension
+        self._place = place_of(self._box, communicator.rank)
+        self._servers = communicator.among(self._box.servers)
+        own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
+        self._own = Program(whole.algorithm, own, whole.start_values)
+        self._formula = Formula(self._own, self._place[0], self._box)
+        self._server: Server | None = None
+        self._keys: PhaseKeys | None = None
+        self._warmup = 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a worker."""
+        return self._servers is None
+
+    # --- before the first round -------------------------------------------------------------------
+
+    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains)."""
+        prior, values, finite = self._own.start_values(self._arrays, positions)
+        if len(self.names) == 1:
+            return prior, values, finite
+        return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """The state of one server's chains before the first round."""
+        server, worker = self._place
+        chains = self._own.layout.chains
+        here = positions[server * chains : (server + 1) * chains]
+        node, hub, inbox = self._own.over_chains(self.program.algorithm.init)(
+            here[0] if chains == 1 else here
+        )
+        carry = Carry(node, hub, inbox)
+        self._formula.fix(*self._formula.wires(carry, self._arrays))
+        base = numbers.base_key(seed)
+        self._keys = self._formula.keys(base, max(worker, 0))
+        self._warmup = warmup
+        if not self.serves:
+            ranks = [rank_of(self._box, server, w) for w in range(self._box.workers)]
+            names = [self._site_of(w) for w in range(self._box.workers)]
+            self._server = Server(self._formula, self._communicator, self._box, ranks, names)
+        return carry
+
+    def _site_of(self, worker: int) -> str:
+        return self.names[worker if len(self.names) > 1 else 0]
+
+    # --- while it runs ----------------------------------------------------------------------------
+
+    def serve(self, carry: Carry) -> None:
+        """A worker's whole part of the run."""
+        server, worker = self._place
+        site = worker if len(self.names) > 1 else 0
+        served = Worker(self._formula, self._communicator, server, site)
+        served.serve(carry, self.keys, self._arrays, self._warmup)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Takes the updates of a window: (carry, buffers, finite (chains,))."""
+        carry, buffers, good = self.server.advance(carry, buffers, self.keys, window)
+        lost = np.zeros((self._box.servers, self._own.layout.chains), np.int32)
+        lost[self._place[0]] = ~good
+        return carry, buffers, self.servers.total(lost).reshape(-1) == 0
+
+    def finish(self) -> None:
+        """Ends the workers."""
+        if self._server is not None:
+            self._server.end()
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """The site of the gradient that came before the first draw that is not finite."""
+        workers = np.zeros(self._box.servers, np.int64)
+        if self.server.lost is not None:
+            workers[self._place[0]] = 1 + self.server.lost[2]
+        worker = int(self.servers.total(workers)[chain // self._own.layout.chains]) - 1
+        return self._site_of(worker) if worker >= 0 else None
+
+    def agree(self, value: float) -> float:
+        """Rank 0's value, at every server."""
+        return float(self.servers.from_root(np.array([value], np.float64))[0])
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the run's log says: attributes, and the group ``events`` for a replay."""
+        import xarray
+
+        log = self.server.log
+        longest = np.zeros(self._box.servers, np.int64)
+        longest[self._place[0]] = len(log)
+        lengths = self.servers.total(longest)
+        rows = np.zeros((self._box.servers, lengths.max(), 3))
+        if log:
+            rows[self._place[0], : len(log)] = log
+        rows = self.servers.total(rows)
+        events = [
+            (server, int(worker), int(version), at)
+            for server, count in enumerate(lengths)
+            for worker, version, at in rows[server, :count]
+        ]
+        if not events or done <= self._warmup:
+            return {}, {}
+        table = np.array([event[:3] for event in events], np.int64)
+        times = np.array([event[3] for event in events])
+        trace = simulate(
+            recorded(table, times=times),
+            workers=self._box.workers,
+            servers=self._box.servers,
+            max_staleness=self._box.max_staleness,
+            updates=done,
+            warmup=self._warmup,
+        )
+        facts = mailboxes.facts_of(trace)
+        facts["elapsed_time"] = facts.pop("simulated_time")
+        group = xarray.Dataset(
+            {"log": (("event", "column"), table), "time": (("event",), times)},
+            coords={"column": np.array(["server", "worker", "version"], dtype=object)},
+        )
+        if self._box.shares is not None and self.root:
+            mailboxes.compare_shares(np.asarray(self._box.shares), trace.shares, self.names)
+        return facts, {"events": group}
+
+    # --- what the caller sees ---------------------------------------------------------------------
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Empty buffers for this server's chains."""
+        return self._formula.empty_buffers(carry, self.keys)
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """The draws of all servers, at rank 0; elsewhere this server's."""
+        total, own = self.layout.chains, self._own.layout.chains
+        if total == own:
+            return buffers
+        first = self._place[0] * own
+
+        def whole(part: Any) -> Any:
+            part = np.asarray(part)
+            part = np.expand_dims(part, 1) if own == 1 else part
+            padded = np.zeros((len(part), total, *part.shape[2:]), part.dtype)
+            padded[:, first : first + own] = part
+            return self.servers.total_at_root(padded)
+
+        info = {name: whole(part) for name, part in buffers.hub_info.items()}
+        draws = whole(buffers.draws)
+        return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return slots.emptied(buffers)
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """What a chain draws in this state, (d,)."""
+        own = self._own.layout.chains
+        every = np.zeros((self.layout.chains, self._dimension))
+        here = np.asarray(self._own.draw(carry)).reshape(own, -1)
+        every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
+        return self.servers.total(every)[chain]
+
+    @property
+    def fitted(self) -> Any:
+        """Nothing: an asynchronous method has no ``fit`` phases."""
+        return ()
+
+    def site(self, name: str) -> Site:
+        """One site, as its worker sees it."""
+        arrays, node = self._arrays, jnp.int32(0)
+        parts = (arrays.sizes[0], arrays.weights[0], arrays.prior_shares[0])
+        return Site(arrays.data, *parts, (), node, jnp.int32(self.names.index(name)))
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """(messages to a server, bytes up, bytes down) of one update of all chains."""
+        servers = self._box.servers
+        up, down = (
+            servers * sum(w * np.dtype(k).itemsize for w, k in zip(f.widths, f.kinds, strict=True))
+            for f in (self._formula.gradient_wire, self._formula.reply_wire)
+        )
+        return 1, up, down
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Bytes that this rank holds, by what they are for."""
+        buffers = jax.eval_shape(lambda: self._formula.empty_buffers(carry, self.keys))
+        return {
+            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
+            "draws of a chunk": sum(
+                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+            ),
+            "state": sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
+        }
+
+    @property
+    def where(self) -> list[str]:
+        """What each rank is, one line each."""
+        lines = []
+        for rank in range(self._communicator.size):
+            server, worker = place_of(self._box, rank)
+            what = f"worker {worker} of server {server}: {self._site_of(worker)}"
+            lines.append(f"rank {rank}: " + (f"server {server}" if worker < 0 else what))
+        return lines
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> PhaseKeys:
+        """Keys of the only phase, of this rank's chains."""
+        if self._keys is None:
+            raise RuntimeError("the run has not been started")
+        return self._keys
+
+    @property
+    def server(self) -> Server:
+        """This rank's server."""
+        if self._server is None:
+            raise RuntimeError("this rank is a worker")
+        return self._server
+
+    @property
+    def servers(self) -> Communicator:
+        """The servers by themselves."""
+        if self._servers is None:
+            raise RuntimeError("this rank is a worker")
+        return self._servers
+
+    def _of_all(self, own: Any) -> np.ndarray:
+        """Of every site, node axis first, from the workers of server 0, each of whom has one."""
+        own = np.asarray(own)
+        padded = np.zeros((len(self.names), *own.shape[1:]), own.dtype)
+        if self._place[0] == 0 and self._place[1] >= 0:
+            padded[self._place[1]] = own[0]
+        return self._communicator.total(padded)
+
+
+def check_ranks(box: Mailbox, ranks: int, names: tuple[str, ...]) -> None:
+    """Refuse what cannot run on so many ranks."""
+    wanted = box.servers * (1 + box.workers)
+    if ranks != wanted:
+        raise InputError(
+            f"{box.servers} servers with {box.workers} workers each are {wanted} processes, the "
+            f"job has {ranks}: start it with mpiexec -n {wanted}."
+        )
+    if isinstance(box.latency, Recorded):
+        raise InputError("a recorded trace is replayed in one process: leave engine out.")
+    if len(names) > 1 and box.shares is None:
+        raise InputError(
+            "where each worker holds its own site, real processes cannot know beforehand how often "
+            "each will be heard: declare shares=(...), one for each site; `update_shares` of an "
+            "earlier run says what they were."
+        )
+
+
+def place_of(box: Mailbox, rank: int) -> tuple[int, int]:
+    """(server, worker) of a rank; worker −1 is the server itself."""
+    if rank < box.servers:
+        return rank, -1
+    return divmod(rank - box.servers, box.workers)
+
+
+def rank_of(box: Mailbox, server: int, worker: int) -> int:
+    """The rank of a worker."""
+    return box.servers + server * box.workers + worker
