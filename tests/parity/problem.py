@@ -1,0 +1,134 @@
+"""What the tests of parity run in every engine: a small problem and the registry's examples.
+
+Executed by the ranks of an MPI job as well, ``python problem.py OUTPUT CASE ...``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+
+SIZES = (5, 8, 11, 6, 7, 9)
+ROUNDS, WARMUP, SEED = 60, 10, 11
+UPDATES, BURN = 2000, 100
+SLOW_WORKER = 0.002
+"""Seconds that the last worker of a server sleeps over each gradient in a test."""
+
+
+def sites(count: int) -> consortia.Sites:
+    """Unlike sites of unlike sizes."""
+    rng = np.random.default_rng(0)
+    return consortia.Sites.from_list(
+        [
+            {
+                "x": rng.normal(number / 2, 1, (size, 2)),
+                "y": (rng.uniform(size=size) < 0.3 + number / 10).astype(np.int32),
+            }
+            for number, size in enumerate(SIZES[:count])
+        ]
+    )
+
+
+MODEL = consortia.models.logistic_regression(2, intercept=True)
+
+
+def is_asynchronous(name: str) -> bool:
+    """Whether its messages arrive one at a time."""
+    return "workers" in ALGORITHMS[name].example
+
+
+def sampled(name: str, count: int, chains: int, engine: Any, **more: Any) -> Any:
+    """The result of an algorithm's example on so many sites (None where nothing is kept)."""
+    arguments = ALGORITHMS[name].example | more
+    lengths = {"rounds": ROUNDS, "warmup": WARMUP}
+    if is_asynchronous(name):
+        lengths = {"rounds": UPDATES, "warmup": BURN}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return consortia.sample(
+            MODEL,
+            sites(count),
+            ALGORITHMS[name].factory(**arguments),
+            **lengths,
+            chains=chains,
+            seed=SEED,
+            engine=engine,
+            progress=False,
+        )
+
+
+CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    f"{name}-{chains}": (name, 5, chains, {})
+    for name in ALGORITHMS
+    for chains in (1, 2)
+    if not is_asynchronous(name)
+} | {
+    "de_sgld-agents": ("de_sgld", 6, 2, {"averaged_noise": True, "mixing": "path"}),
+    "fsgld-updates": ("fsgld", 5, 2, {"record": "updates"}),
+    "fa_hmc-debiased": ("fa_hmc", 5, 1, {"debias": True, "batch_size": 3}),
+    "federated_hmc-surrogate": (
+        "federated_hmc",
+        5,
+        2,
+        {"force": "surrogate", "leapfrog_steps": None, "step_size": None},
+    ),
+}
+"""Label to algorithm, sites, chains and further arguments."""
+
+ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    f"{name}-replay": (name, 1, chains, {})
+    for name, chains in (("stale_sgld", 2), ("stale_sghmc", 1), ("stale_sgnht", 2))
+} | {
+    "stale_sgld-sites": ("stale_sgld", 3, 1, {"shares": (0.4, 0.4, 0.2)}),
+    "stale_sghmc-capped": ("stale_sghmc", 1, 1, {"max_staleness": 4}),
+}
+
+
+def slowed(engine: Any) -> None:
+    """Makes the last worker of this job slower than the others."""
+    from consortia.engines.mpi.asynchronous import Formula
+
+    if engine.rank == engine.ranks - 1:
+        plain = Formula.__init__
+
+        def with_pauses(self: Formula, *arguments: Any) -> None:
+            plain(self, *arguments)
+            compute = self.gradient
+
+            def gradient(*arguments: Any) -> Any:
+                time.sleep(SLOW_WORKER)
+                return compute(*arguments)
+
+            self.gradient = gradient
+
+        Formula.__init__ = with_pauses
+
+
+def main() -> None:
+    """One rank's part: runs the cases and, at rank 0, stores each result."""
+    jax.config.update("jax_enable_x64", True)
+    output, *labels = sys.argv[1:]
+    engine = consortia.MPIEngine(deadline=120)
+    for label in labels:
+        if label in ASYNCHRONOUS:
+            slowed(engine)
+        name, count, chains, more = (CASES | ASYNCHRONOUS)[label]
+        tree = sampled(name, count, chains, engine, **more)
+        if tree is not None:
+            tree.to_zarr(Path(output) / f"{label}.zarr")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The same draws over MPI ranks as in one process; asynchronous runs replay."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+
+HERE = Path(__file__).parent
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"parity_{name}", HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+problem = _load("problem")
+launch = _load("conftest")
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
+
+TOLERANCE = 1e-5
+"""Posterior standard deviations: sums over sites are taken in another order, in 64 bits."""
+
+RANKS = (3, 5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda count: f"{count} ranks")
+def synchronous(request, tmp_path_factory):
+    """A folder with the result of every case, from one job."""
+    folder = tmp_path_factory.mktemp("synchronous")
+    job = launch.ranks(request.param, str(HERE / "problem.py"), str(folder), *problem.CASES)
+    assert job.returncode == 0, job.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def local():
+    """Results in one process, each made once."""
+    made = {}
+
+    def result(label):
+        if label not in made:
+            name, count, chains, more = problem.CASES[label]
+            made[label] = problem.sampled(name, count, chains, consortia.LocalEngine(), **more)
+        return made[label]
+
+    return result
+
+
+def test_every_registered_algorithm_is_compared():
+    compared = {name for name, *_ in (problem.CASES | problem.ASYNCHRONOUS).values()}
+    assert compared == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("label", problem.CASES)
+def test_the_draws_are_those_of_one_process(synchronous, local, label):
+    over_ranks = xarray.open_datatree(synchronous / f"{label}.zarr", engine="zarr")
+    alone = local(label)
+    assert set(over_ranks.children) == set(alone.children)
+    for name, variable in alone["posterior"].data_vars.items():
+        spread = variable.values.std()
+        assert spread > 1e-3
+        gap = np.abs(variable.values - over_ranks["posterior"][name].values).max()
+        assert gap <= TOLERANCE * spread
+    for group in ("agents", "sample_stats"):
+        if group in alone.children:
+            for name, variable in alone[group].data_vars.items():
+                np.testing.assert_allclose(over_ranks[group][name], variable, rtol=1e-6, atol=1e-8)
+    for fact in ("bytes_up", "bytes_down", "communication_rounds", "gradients"):
+        assert over_ranks.attrs[fact] == alone.attrs[fact]
+
+
+@pytest.fixture(scope="module")
+def asynchronous(tmp_path_factory):
+    """A folder with recorded runs of three workers, one of them slower, and a server."""
+    folder = tmp_path_factory.mktemp("asynchronous")
+    job = launch.ranks(4, str(HERE / "problem.py"), str(folder), *problem.ASYNCHRONOUS)
+    assert job.returncode == 0, job.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("label", problem.ASYNCHRONOUS)
+def test_a_recorded_run_is_replayed_with_the_same_draws(asynchronous, label):
+    name, count, chains, more = problem.ASYNCHRONOUS[label]
+    recorded = xarray.open_datatree(asynchronous / f"{label}.zarr", engine="zarr")
+    log = recorded["events"]["log"].values
+    assert (np.bincount(log[:, 1]) > 0.05 * problem.UPDATES / 3).all()
+    latency = consortia.latency.recorded(log)
+    again = problem.sampled(name, count, chains, None, latency=latency, **more)
+    for variable, values in again["posterior"].data_vars.items():
+        gap = np.abs(values.values - recorded["posterior"][variable].values).max()
+        assert gap <= TOLERANCE * values.values.std()
+    assert again.attrs["dropped_gradients"] == recorded.attrs["dropped_gradients"]
+    assert again.attrs["staleness"] == recorded.attrs["staleness"]
+
+
+def test_another_order_of_the_same_gradients_is_another_chain(asynchronous):
+    """The comparison above would notice a replay that does not follow the log."""
+    recorded = xarray.open_datatree(asynchronous / "stale_sgld-replay.zarr", engine="zarr")
+    turns = consortia.latency.constant(1.0)
+    other = problem.sampled("stale_sgld", 1, 2, None, latency=turns)
+    values = other["posterior"]["theta"] if "theta" in other["posterior"] else None
+    for variable in other["posterior"].data_vars:
+        values = other["posterior"][variable].values
+        gap = np.abs(values - recorded["posterior"][variable].values).max()
+        assert gap > 100 * TOLERANCE * values.std()
