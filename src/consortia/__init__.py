@@ -23,7 +23,7 @@ from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
 from consortia.model import Model
-from consortia.sampling import sample
+from consortia.sampling import resume, sample
 from consortia.sites import Sites
 from consortia.stopping import stop_when
 from consortia.store import open_run
@@ -56,6 +56,7 @@ __all__ = [
     "oracles",
     "partition",
     "predict",
+    "resume",
     "sample",
     "schedules",
     "stale_sghmc",

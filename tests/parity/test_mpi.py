@@ -117,7 +117,6 @@ def test_another_order_of_the_same_gradients_is_another_chain(asynchronous):
     recorded = xarray.open_datatree(asynchronous / "stale_sgld-replay.zarr", engine="zarr")
     turns = consortia.latency.constant(1.0)
     other = problem.sampled("stale_sgld", 1, 2, None, latency=turns)
-    values = other["posterior"]["theta"] if "theta" in other["posterior"] else None
     for variable in other["posterior"].data_vars:
         values = other["posterior"][variable].values
         gap = np.abs(values - recorded["posterior"][variable].values).max()

@@ -30,8 +30,8 @@ from consortia.errors import RankError
 Array = jax.Array
 PyTree = Any
 
-GRADIENT, REPLY, END = 100, 200, 300
-"""Tags; of a message of several arrays the number of the array is added."""
+GRADIENT, REPLY, TASK, END = 100, 200, 300, 400
+"""Tags; TASK is the number of a worker's next task, where it is not one more than the last."""
 
 ENOUGH = 50
 """Updates for each worker after which a share that is too small ends the run."""
@@ -180,26 +180,27 @@ class Worker:
         self._server, self._site = server, site
 
     def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
-        """Works until told to end.
+        """Works on what the server sends until it says that the run has ended.
 
         Raises:
             RankError: the server says nothing for the deadline, or another rank has failed.
         """
         formula, task, state = self._formula, 0, carry.node
         shapes = formula.reply_wire.arrays(1)
-        row = formula.reply_wire.pack(jax.tree.map(lambda leaf: leaf[None], carry.inbox))
-        reply: Packed = tuple(np.asarray(part) for part in row)
         sent: list[Any] = []
         while True:
+            tag = self._communicator.next_tag(self._server)
+            if tag != REPLY:
+                ((number,),) = self._communicator.receive([((1,), "int32")], self._server, tag)
+                if tag == END:
+                    return
+                task = int(number)
+                continue
+            reply = self._communicator.receive(shapes, self._server, REPLY)
             at = np.array([task, warmup, self._site], np.int32)
             state, packed = formula.gradient(state, reply, keys, at, arrays)
             self._communicator.finish(sent, "the server to take a gradient")
             sent = self._communicator.send(packed, self._server, GRADIENT)
-            tag = self._communicator.next_tag(self._server)
-            if tag == END:
-                self._communicator.receive([((1,), "int32")], self._server, END)
-                return
-            reply = self._communicator.receive(shapes, self._server, REPLY)
             task += 1
 
 
@@ -207,6 +208,9 @@ class Server:
     """One server and what it knows of its workers.
 
     Attributes:
+        done: updates.
+        versions: that the workers hold, (workers,).
+        held: the packed replies that they hold.
         log: (worker, version, time) of every gradient that arrived, in order.
         lost: (update, chain of this server, worker) of the first draw that is not finite.
     """
@@ -225,10 +229,33 @@ class Server:
         self.done = 0
         self.log: list[tuple[int, int, float]] = []
         self.lost: tuple[int, int, int] | None = None
-        self._began = time.monotonic()
+        self._began, self._begun = time.monotonic(), False
         self._heard = np.full(mailbox.workers, self._began)
         self._accepted = np.zeros(mailbox.workers, np.int64)
         self._sent: dict[int, list[Any]] = {}
+        self.held: list[Packed] = []
+
+    def go_on(self, held: list[Packed], log: list[tuple[int, int, float]], warmup: int) -> None:
+        """Where a run stands that is gone on with; the workers do their tasks in flight again."""
+        cap = self._mailbox.max_staleness
+        self.held, self.log = held, log
+        for worker, version, _ in log:
+            accepted = cap is None or self.done - version <= cap
+            self.done += accepted
+            self._accepted[worker] += accepted and self.done > warmup
+            self.versions[worker] = self.done
+        self._began -= log[-1][2] if log else 0.0
+
+    def _begin(self, reply: Packed) -> None:
+        """The first word to every worker."""
+        self.held = self.held or [reply] * len(self._ranks)
+        tasks = np.bincount([row[0] for row in self.log], minlength=len(self._ranks))
+        for worker, rank in enumerate(self._ranks):
+            word = self._communicator.send([np.array([tasks[worker]], np.int32)], rank, TASK)
+            self._communicator.finish(word, f"worker {worker}")
+            self._sent[worker] = self._communicator.send(self.held[worker], rank, REPLY)
+        self._heard[:] = time.monotonic()
+        self._begun = True
 
     def advance(self, carry: Carry, buffers: Buffers, keys: PhaseKeys, window: Window) -> Any:
         """Takes gradients until update ``window.stop``: (carry, buffers, finite (chains,))."""
@@ -241,6 +268,8 @@ class Server:
         warmup = int(window.warmup)
         row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
         reply = self._formula.reply_wire.pack(row)
+        if not self._begun:
+            self._begin(reply)
         while self.done < int(window.stop):
             worker = self._next()
             message = self._communicator.receive(shapes, self._ranks[worker], GRADIENT)
@@ -257,6 +286,7 @@ class Server:
             self.log.append((worker, version, time.monotonic() - self._began))
             self.versions[worker] = self.done
             self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
+            self.held[worker] = reply
             self._sent[worker] = self._communicator.send(reply, self._ranks[worker], REPLY)
             if not finite.all():
                 self.lost = (self.done - 1, int(np.flatnonzero(~finite)[0]), worker)
@@ -304,7 +334,8 @@ class Server:
         """Takes the gradient that each worker still sends, and lets it go."""
         shapes = self._formula.gradient_wire.arrays(1)
         for worker, rank in enumerate(self._ranks):
-            self._communicator.receive(shapes, rank, GRADIENT)
+            if self._begun:
+                self._communicator.receive(shapes, rank, GRADIENT)
             self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
             word = self._communicator.send([np.zeros(1, np.int32)], rank, END)
             self._communicator.finish(word, f"worker {worker} to end")

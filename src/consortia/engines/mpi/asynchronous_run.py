@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from consortia import numbers
 from consortia.base import Mailbox, Site
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import slots
+from consortia.engines import state as states
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.events import simulate
 from consortia.engines.mpi.asynchronous import Formula, Server, Worker
@@ -104,6 +106,79 @@ class AsynchronousRun:
     def _site_of(self, worker: int) -> str:
         return self.names[worker if len(self.names) > 1 else 0]
 
+    # --- between two updates, see `consortia.engines.state` --------------------------------------
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """All servers' states, what their workers hold, and the log so far; servers call it."""
+        server, box = self.server, self._box
+        if jax.tree.leaves(carry.node):
+            raise TypeError("over MPI the workers of a Mailbox have no state of their own")
+        chains = {
+            name: self._of_servers(value[None])
+            for name, value in states.named((carry.hub, carry.inbox), "server").items()
+        }
+        held = server.held or [self._reply(carry)] * box.workers
+        replies = {
+            f"held[{kind}]": self._of_servers(np.concatenate(parts)[None])
+            for kind, parts in zip(
+                self._formula.reply_wire.kinds, zip(*held, strict=True), strict=True
+            )
+        }
+        log, lengths = self._log()
+        return chains | replies | {"log": log, "lengths": lengths}
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """The state of one server's chains, in place of `start`.
+
+        Raises:
+            StoreError: the state is of another run.
+        """
+        carry = self.start(seed, positions, rounds, warmup)
+        if self._server is None:
+            return carry
+        place, box = self._place[0], self._box
+        mine = {name: values[place] for name, values in state.items()}
+        shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
+        hub, inbox = states.from_names(mine, shapes, "server")
+        kinds = self._formula.reply_wire.kinds
+        held = [tuple(mine[f"held[{k}]"][w : w + 1] for k in kinds) for w in range(box.workers)]
+        rows = mine["log"][: int(mine["lengths"])]
+        self._server.go_on(held, [(int(w), int(v), float(t)) for w, v, t in rows], warmup)
+        return Carry(carry.node, hub, inbox)
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """What is recorded so far of a block of thinned updates."""
+        infos = slots.infos_at(buffers, slot)
+        named = states.named(infos, "block").items()
+        return {name: self._of_servers(value[None]) for name, value in named}
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Empty buffers that go on with such a block, in their first slot."""
+        mine = {name: values[self._place[0]] for name, values in block.items()}
+        return slots.with_infos(
+            buffers, states.from_names(mine, slots.infos_at(buffers, 0), "block")
+        )
+
+    def _of_servers(self, own: np.ndarray) -> np.ndarray:
+        """Of every server, server axis first, from each one's own, (1, ...)."""
+        padded = np.zeros((self._box.servers, *own.shape[1:]), own.dtype)
+        padded[self._place[0]] = own[0]
+        return self.servers.total(padded)
+
+    def _reply(self, carry: Carry) -> Any:
+        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
+        return tuple(np.asarray(part) for part in self._formula.reply_wire.pack(row))
+
+    def _log(self) -> tuple[np.ndarray, np.ndarray]:
+        """(worker, version, time) of all servers, (servers, longest, 3), and how many each has."""
+        log = self.server.log
+        lengths = self._of_servers(np.array([len(log)], np.int64))
+        own = np.zeros((1, int(lengths.max()), 3))
+        own[0, : len(log)] = np.array(log).reshape(-1, 3)
+        return self._of_servers(own), lengths
+
     # --- while it runs ----------------------------------------------------------------------------
 
     def serve(self, carry: Carry) -> None:
@@ -141,14 +216,7 @@ class AsynchronousRun:
         """What the run's log says: attributes, and the group ``events`` for a replay."""
         import xarray
 
-        log = self.server.log
-        longest = np.zeros(self._box.servers, np.int64)
-        longest[self._place[0]] = len(log)
-        lengths = self.servers.total(longest)
-        rows = np.zeros((self._box.servers, lengths.max(), 3))
-        if log:
-            rows[self._place[0], : len(log)] = log
-        rows = self.servers.total(rows)
+        rows, lengths = self._log()
         events = [
             (server, int(worker), int(version), at)
             for server, count in enumerate(lengths)

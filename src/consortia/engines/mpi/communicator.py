@@ -105,17 +105,17 @@ class Communicator:
 
     def total(self, array: np.ndarray) -> np.ndarray:
         """The sum over all ranks of an array; every rank gets it."""
-        own = np.ascontiguousarray(array)
+        own = _summable(array)
         result = np.empty_like(own)
         self._wait(self._world.Iallreduce(own, result), "a sum over all ranks")
-        return result
+        return result.astype(np.asarray(array).dtype, copy=False)
 
     def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
         """The sum over all ranks of an array, at rank 0; None elsewhere."""
-        own = np.ascontiguousarray(array)
+        own = _summable(array)
         result = np.empty_like(own) if self.rank == 0 else None
         self._wait(self._world.Ireduce(own, result), "a sum at rank 0")
-        return result
+        return None if result is None else result.astype(np.asarray(array).dtype, copy=False)
 
     def from_root(self, array: np.ndarray) -> np.ndarray:
         """Rank 0's array, which has one shape and type everywhere."""
@@ -249,3 +249,9 @@ class Communicator:
             self._notices.Recv(buffer, source=status.Get_source(), tag=NOTICE)
             text = buffer.tobytes().decode(errors="replace").rstrip()
             raise RankError(f"rank {status.Get_source()} failed: {text}")
+
+
+def _summable(array: Any) -> np.ndarray:
+    """As MPI can add it: it has no sum of truth values."""
+    own = np.ascontiguousarray(array)
+    return own.astype(np.uint8) if own.dtype == bool else own

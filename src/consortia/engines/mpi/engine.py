@@ -78,6 +78,10 @@ class MPIEngine:
         """
         self._communicator.leave(str(error) or type(error).__name__, code)
 
+    def meet(self) -> None:
+        """Waits until all ranks are here."""
+        self._communicator.total(np.zeros(1, np.int32))
+
     def prepare(
         self, target: Target, sites: Sites, method: Method, chains: int
     ) -> MPIRun | AsynchronousRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from consortia import numbers
 from consortia.base import Mean, Mix, Route, Site, Sum
 from consortia.engines import drawing, slots
+from consortia.engines import state as states
 from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.communicator import Communicator
@@ -91,6 +93,7 @@ class MPIRun:
             self._carrier = self._carrier_of(self._rounds)
         self._recording = Recording(own, places)
         self._shapes: Yield | None = None
+        self._here = np.full(self.layout.chains, self.root)
         self._dimension = dimension
 
         numbers_of_processes = np.zeros(places.ranks, np.int64)
@@ -149,6 +152,54 @@ class MPIRun:
 
         return carry
 
+    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """The carry and what ``fit`` left, of all nodes, as named arrays; all ranks call it."""
+        node = jax.tree.map(self._of_all, carry.node)
+        hub, inbox = carry.hub, carry.inbox
+        if self._travel is not None:
+            hub, inbox = jax.tree.map(self._of_travellers, (hub, inbox))
+        elif self._own.inbox_per_node:
+            inbox = jax.tree.map(self._of_all, inbox)
+        whole = Carry(node, hub, inbox)
+        return states.named(whole, "carry") | states.named(self.fitted, "fitted")
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """This rank's part of a state, in place of `start`; nothing is fitted.
+
+        Raises:
+            StoreError: the state is of another run.
+        """
+        base = numbers.base_key(seed)
+        self._blocks.begin(base)
+        if self.program.algorithm.fit:
+            _, arrays = self._abstract()
+            key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+            shapes = jax.eval_shape(self.program.fit, arrays, key, positions[0])
+            fitted = states.from_names(state, shapes, "fitted")
+            self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
+        carry, _ = self._abstract()
+        whole = states.from_names(state, carry, "carry")
+        inbox = whole.inbox
+        if self._own.inbox_per_node:
+            inbox = jax.tree.map(self._mine, inbox)
+        return Carry(jax.tree.map(self._mine, whole.node), whole.hub, inbox)
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """What is recorded so far of a block of thinned rounds, of all nodes."""
+        hub, node = slots.infos_at(buffers, slot)
+        return states.named((hub, jax.tree.map(self._of_all, node)), "block")
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Empty buffers that go on with such a block, in their first slot."""
+        hub, node = slots.infos_at(buffers, 0)
+        shapes = (hub, jax.tree.map(self._everywhere, node))
+        hub, node = states.from_names(block, shapes, "block")
+        return slots.with_infos(buffers, (hub, jax.tree.map(self._mine, node)))
+
     # --- rounds -----------------------------------------------------------------------------------
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
@@ -163,7 +214,8 @@ class MPIRun:
                 carry = self._travel.depart(carry, iteration, warmup)
         lost = ~np.asarray(self._recording.finite(carry))
         if self._travel is not None:
-            lost &= self._travel.here(int(window.stop), warmup)
+            self._here = self._travel.here(int(window.stop), warmup)
+            lost &= self._here
         return carry, buffers, self._communicator.total(lost.astype(np.int32)) == 0
 
     def _iterate(self, carry: Carry, iteration: int, warmup: int) -> tuple[Flow, np.ndarray]:
@@ -307,13 +359,24 @@ class MPIRun:
         padded[self._places.own] = own
         return self._communicator.total(padded)
 
+    def _mine(self, whole: Any) -> Any:
+        """This rank's part of what has a node axis first."""
+        return whole[self._places.own]
+
+    def _everywhere(self, leaf: Any) -> Any:
+        """The shape for all nodes of what has a node axis first."""
+        return jax.ShapeDtypeStruct((self._places.nodes, *leaf.shape[1:]), leaf.dtype)
+
+    def _of_travellers(self, part: Any) -> np.ndarray:
+        """Of every chain, from the rank where it is."""
+        part = np.asarray(part)
+        here = self._here if self.layout.chains > 1 else bool(self._here[0])
+        shaped = np.reshape(here, np.shape(here) + (1,) * (part.ndim - np.ndim(here)))
+        return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
+
     def _abstract(self) -> tuple[Carry, SiteArrays]:
         """Shapes of the carry and the arrays of all nodes in one process."""
-
-        def everywhere(leaf: Any) -> Any:
-            return jax.ShapeDtypeStruct((self._places.nodes, *leaf.shape[1:]), leaf.dtype)
-
-        arrays = jax.tree.map(everywhere, self._arrays)
+        arrays = jax.tree.map(self._everywhere, self._arrays)
         chains = () if self.layout.chains == 1 else (self.layout.chains,)
         position = jax.ShapeDtypeStruct((*chains, self._dimension), jnp.result_type(float))
         carry = jax.eval_shape(lambda position: self.program.start(position, 1), position)
