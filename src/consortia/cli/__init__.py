@@ -1,4 +1,4 @@
-"""The command line: ``consortia run STUDY.toml``, ``algorithms``, ``schema``.
+"""The command line: ``consortia run STUDY.toml``, ``resume RUN``, ``algorithms``, ``schema``.
 
 Everything heavy is imported by the command that needs it, so that a study file with a mistake is
 answered before anything else happens. One module a command; errors and exit codes in `exits`.
@@ -18,6 +18,7 @@ import typer
 from consortia import __version__
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.listing import algorithms, schema
+from consortia.cli.resume import resume
 from consortia.cli.run import run
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
@@ -78,5 +79,6 @@ def options(
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
 app.command(epilog=CODES)(run)
+app.command(epilog=CODES)(resume)
 app.command()(algorithms)
 app.command()(schema)
