@@ -18,6 +18,7 @@ import typer
 from consortia import __version__
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.listing import algorithms, schema
+from consortia.cli.report import report
 from consortia.cli.run import run
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
@@ -78,5 +79,6 @@ def options(
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
 app.command(epilog=CODES)(run)
+app.command(epilog=CODES)(report)
 app.command()(algorithms)
 app.command()(schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,8 @@ class Prediction:
     sd_ratio: Array | None = None
     gaussian: bool = False
 
-    def lines(self) -> list[str]:
-        """The prediction in words."""
+    def lines(self, names: Sequence[str] | None = None) -> list[str]:
+        """The prediction in words, with other names of the coordinates where they are given."""
         if self.reason is not None:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:
@@ -53,7 +54,7 @@ class Prediction:
         worst = int(np.abs(self.shift).argmax())
         lines = [
             f"Predicted means within {abs(self.shift[worst]):.2g} posterior sd "
-            f"(farthest: {self.names[worst]})."
+            f"(farthest: {(names or self.names)[worst]})."
         ]
         if self.sd_ratio is not None:
             lines.append(
