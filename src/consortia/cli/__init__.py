@@ -16,7 +16,9 @@ from typing import Annotated
 import typer
 
 from consortia import __version__
+from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
+from consortia.cli.experiments import experiments
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.report import report
 from consortia.cli.run import run
@@ -79,6 +81,8 @@ def options(
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
 app.command(epilog=CODES)(run)
+app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(report)
 app.command()(algorithms)
+app.command(epilog=CODES)(experiments)
 app.command()(schema)
