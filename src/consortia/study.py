@@ -194,6 +194,11 @@ class Study(Table):
         """The name of the study's runs."""
         return self.output.name or (self._path.stem if self._path else "study")
 
+    @property
+    def path(self) -> Path | None:
+        """The file that it was read from, or None."""
+        return self._path
+
     def with_run(self, **changes: int | None) -> Study:
         """The same study with other values in ``[run]``, where they are not None."""
         given = {key: value for key, value in changes.items() if value is not None}

@@ -16,9 +16,12 @@ from typing import Annotated
 import typer
 
 from consortia import __version__
+from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
+from consortia.cli.experiments import experiments
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.resume import resume
+from consortia.cli.report import report
 from consortia.cli.run import run
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
@@ -80,5 +83,8 @@ CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODE
 
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
+app.command(epilog=CODES)(check)
+app.command(epilog=CODES)(report)
 app.command()(algorithms)
+app.command(epilog=CODES)(experiments)
 app.command()(schema)

@@ -184,7 +184,7 @@ class Report:
 def gather(
     title: str,
     tree: Any,
-    model: Model,
+    model: Model | None,
     held_out: Any = None,
     *,
     reference: Any = None,
@@ -196,7 +196,7 @@ def gather(
     Args:
         title: one line.
         tree: the result of the run.
-        model: the model that was sampled.
+        model: the model that was sampled, or None where it is not at hand.
         held_out: rows for the predictive scores, a dict with the responses under ``y``, or None.
         reference: the result of `consortia.reference.nuts`, or None.
         labels: by variable, the names along its axes, counted from the last one.
@@ -209,7 +209,9 @@ def gather(
     own = None if reference is None else _in_order(summary(reference), table.coordinates)
     notes = list(skipped)
     predictions = beside = None
-    if held_out is None:
+    if model is None:
+        pass  # the caller says why
+    elif held_out is None:
         notes.append("predictive scores: the study holds no rows out")
     elif model.predict is None:
         notes.append("predictive scores: the model has no predict function")

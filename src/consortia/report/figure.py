@@ -74,9 +74,9 @@ def draw(
     _traces(rest[0], report, tree, traces)
     if lower:
         if predictions is not None and predictions.curve is not None:
-            _calibration(rest[1].subplots(), report)
+            calibration(rest[1].subplots(), report)
         else:
-            _predicted(rest[1].subplots(), report, np.asarray(observed))
+            predicted_means(rest[1].subplots(), report, np.asarray(observed))
     figure.savefig(path)
     return Path(path)
 
@@ -187,7 +187,8 @@ def _traces(part: Any, report: Report, tree: Any, traces: list[tuple[int, str]])
     part.suptitle(f"Traces{line}", x=0.02, ha="left", fontsize=11, fontweight="bold")
 
 
-def _calibration(axes: Any, report: Report) -> None:
+def calibration(axes: Any, report: Report) -> None:
+    """Share of right predictions against their probability, beside the reference's."""
     axes.plot([0, 1], [0, 1], color="#b0b0b0", linewidth=0.8, linestyle="--")
     least, lowest = 1.0, 1.0
     sides = (
@@ -242,7 +243,8 @@ def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return middle - half, middle + half
 
 
-def _predicted(axes: Any, report: Report, observed: np.ndarray) -> None:
+def predicted_means(axes: Any, report: Report, observed: np.ndarray) -> None:
+    """Observed responses against predicted means, beside the reference's."""
     predictions = report.predictions
     assert predictions is not None
     assert predictions.means is not None

@@ -25,6 +25,18 @@ def draw_network(mixing: Any, tree: Any, path: Path, reference: Any = None) -> N
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    matrix, errors, label = errors_of(mixing, tree, reference)
+    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    graphs.picture(matrix, errors, label=label, axes=axes)
+    axes.set_title(f"{matrix.agents} agents, {matrix.links // 2} edges")
+    FigureCanvasAgg(figure).print_png(path)
+
+
+def errors_of(
+    mixing: Any, tree: Any, reference: Any = None
+) -> tuple[graphs.MixingMatrix, np.ndarray, str]:
+    """The matrix, each agent's error (agents,) and what it is, as `draw_network` shows them."""
     matrix = graphs.resolve_any(mixing, tree["agents"].sizes["agent"])
     if isinstance(matrix, graphs.MixingSchedule):
         matrix = matrix.average
@@ -32,11 +44,7 @@ def draw_network(mixing: Any, tree: Any, path: Path, reference: Any = None) -> N
     draws = _flat(tree if reference is None else reference, names)
     errors = graphs.agent_errors(tree, draws.mean(axis=0), np.atleast_2d(np.cov(draws.T)))
     other = "the average of the agents" if reference is None else "the reference"
-    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
-    axes = figure.subplots()
-    graphs.picture(matrix, errors, label=f"W₂ of an agent to {other}", axes=axes)
-    axes.set_title(f"{matrix.agents} agents, {matrix.links // 2} edges")
-    FigureCanvasAgg(figure).print_png(path)
+    return matrix, errors, f"W₂ of an agent to {other}"
 
 
 def _flat(tree: Any, names: list[Any]) -> np.ndarray:
