@@ -26,7 +26,9 @@ from consortia.errors import (
     InputError,
     MissingExtraError,
     NonFiniteError,
+    SiteMissingError,
     StoreError,
+    WarmupError,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ EXIT_CODES = {
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
     6: "a data set is absent, or not the published one",
+    7: "a site did not answer until the deadline; the draws before are kept",
+    8: "what the warm-up learned is not worth going on with",
     INTERRUPTED: "interrupted; the draws so far are kept",
 }
 """What each exit code of ``consortia run`` means."""
@@ -322,5 +326,7 @@ def exit_code(error: ConsortiaError) -> int:
         (MissingExtraError, 5),
         (DatasetMissing, 6),
         (DatasetCorrupted, 6),
+        (SiteMissingError, 7),
+        (WarmupError, 8),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.engines.local import LocalRun
 from consortia.engines.types import Buffers, Carry, Window
-from consortia.errors import NonFiniteError, WarmupError
+from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.progress import Progress
 from consortia.recording import Recorder
 from consortia.stopping import StopWhen
@@ -85,6 +85,7 @@ class RunLoop:
 
         Raises:
             NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
+            SiteMissingError: a site did not answer; the same holds for the finished calls.
             WarmupError: what the warm-up learned is not worth going on with.
             KeyboardInterrupt: the same holds for the draws of the finished calls.
         """
@@ -142,7 +143,15 @@ class RunLoop:
         before, rounds = self._carry, end - self.done
         window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
         began = time.monotonic()
-        self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+        try:
+            self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+        except SiteMissingError as error:
+            if error.reached is not None:
+                self.done, (self._carry, self._buffers) = error.round, error.reached
+            error.round, error.reached = self.done, None
+            if thin != NO_DRAWS:
+                self._flush(self.done)
+            raise
         finite = np.asarray(finite)
         seconds = time.monotonic() - began
         if not finite.all():

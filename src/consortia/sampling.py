@@ -14,7 +14,7 @@ from consortia import naming, planning, results, validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
 from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError, WarmupError
+from consortia.errors import InputError, NonFiniteError, SiteMissingError, WarmupError
 from consortia.model import Model
 from consortia.progress import progress_of
 from consortia.recording import Recorder
@@ -84,6 +84,7 @@ def sample(
         InputError: an argument, the model or the data cannot be used.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
+        SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
         WarmupError: what was learned in the warm-up is not worth going on with.
     """
     validation.check_arguments(
@@ -146,7 +147,7 @@ def sample(
 
         try:
             reason = loop.execute()
-        except (NonFiniteError, WarmupError) as error:
+        except (NonFiniteError, SiteMissingError, WarmupError) as error:
             if isinstance(error, NonFiniteError):
                 validation.explain(error, algorithm, target, run)
             error.tree = result(str(error))
