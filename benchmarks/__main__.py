@@ -22,6 +22,7 @@ BENCHMARKS = {
     "softmax": "softmax",
     "gossip": "gossip",
     "stale": "stale",
+    "decentralized": "decentralized",
     "run-loop": "recording",
     "cold-start": "cold_start",
 }

@@ -259,8 +259,11 @@ def test_every_error_has_an_exit_code_that_the_help_lists():
 
     missing = consortia.datasets.DatasetMissing("x")
     non_finite = NonFiniteError("x", round=1, chain=0, site=None)
-    errors = (InputError("x"), StoreError("x"), non_finite, MissingExtraError("x"), missing)
-    assert [exit_code(error) for error in errors] == [2, 3, 4, 5, 6]
+    errors = (
+        InputError("x"), StoreError("x"), non_finite, MissingExtraError("x"), missing,
+        consortia.errors.SiteMissingError(("x",), waited=1.0), consortia.errors.WarmupError("x"),
+    )  # fmt: skip
+    assert [exit_code(error) for error in errors] == [2, 3, 4, 5, 6, 7, 8]
     assert exit_code(Other("x")) == 1
     text = " ".join(invoke("run", "--help").output.split())
     assert all(f"{code}: " in text for code in EXIT_CODES)

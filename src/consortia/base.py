@@ -49,7 +49,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Sum:
-    """The plain sum over all nodes, Σ_c outbox_c; one star round. Every node must answer."""
+    """The plain sum over all nodes, Σ_c outbox_c; one star round.
+
+    Every node must answer: a sum without one belongs to another target. An engine that waits waits
+    until its deadline, and then raises `consortia.errors.SiteMissingError` with the sites' names.
+    """
 
 
 @dataclass(frozen=True)

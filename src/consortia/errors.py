@@ -56,6 +56,48 @@ class WarmupError(ConsortiaError, RuntimeError):
     tree: Any = None
 
 
+class SiteMissingError(ConsortiaError, ConnectionError):
+    """A site that must answer did not, until the engine's deadline; it is never left out silently.
+
+    An engine raises it out of ``advance``, with the carry and the buffers after the last finished
+    round; `consortia.sample` then keeps the draws up to there, and raises it again.
+
+    Attributes:
+        sites: names of the sites that did not answer.
+        round: first iteration (warm-up included, from 0) that is not finished.
+        waited: seconds until the deadline.
+        reached: (carry, buffers) after the iterations before ``round``; None where the engine has
+            none but those that ``advance`` was given, still whole.
+        tree: the result so far, an `xarray.DataTree` with every draw kept before.
+    """
+
+    def __init__(
+        self,
+        sites: tuple[str, ...],
+        *,
+        waited: float,
+        round: int = 0,
+        reached: Any = None,
+        tree: Any = None,
+    ) -> None:
+        super().__init__(sites)
+        self.sites = sites
+        self.waited = waited
+        self.round = round
+        self.reached = reached
+        self.tree = tree
+
+    def __str__(self) -> str:
+        one = len(self.sites) == 1
+        names = ", ".join(map(repr, self.sites))
+        return (
+            f"site{'' if one else 's'} {names} did not answer within {self.waited:g} s in round "
+            f"{self.round} (counted from 0). Without {'it' if one else 'them'} another posterior "
+            "would be sampled, so the run has stopped; the draws before are kept. Start the "
+            f"site{'' if one else 's'} again and resume, or give a longer deadline."
+        )
+
+
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""
 

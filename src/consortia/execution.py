@@ -15,7 +15,13 @@ from consortia.base import Method, Plan
 from consortia.checkpoint import Checkpoint
 from consortia.engines import Engine
 from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError, RankError, WarmupError
+from consortia.errors import (
+    InputError,
+    NonFiniteError,
+    RankError,
+    SiteMissingError,
+    WarmupError,
+)
 from consortia.interrupts import Abrupt
 from consortia.model import Model
 from consortia.progress import progress_of
@@ -210,6 +216,9 @@ def execute(
             if isinstance(error, NonFiniteError):
                 validation.explain(error, algorithm, target, run)
             error.tree = result(str(error), "failed")
+            raise
+        except SiteMissingError as error:
+            error.tree = result(str(error), "interrupted")
             raise
         except RankError as error:
             error.tree = result(str(error), "interrupted", all_there=False)

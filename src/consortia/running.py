@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.engines import Run
 from consortia.engines.types import Buffers, Carry, Window
-from consortia.errors import NonFiniteError, WarmupError
+from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.interrupts import Abrupt, Interrupts
 from consortia.progress import Progress
 from consortia.recording import Recorder
@@ -132,6 +132,7 @@ class RunLoop:
 
         Raises:
             NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
+            SiteMissingError: a site did not answer; the same holds for the finished rounds.
             WarmupError: what the warm-up learned is not worth going on with.
             KeyboardInterrupt: the same holds for the draws of the finished calls; with a store they
                 are saved, with a checkpoint.
@@ -226,7 +227,16 @@ class RunLoop:
         before, rounds = self._carry, end - self.done
         window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
         began = time.monotonic()
-        self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+        try:
+            self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+        except SiteMissingError as error:
+            if error.reached is not None:
+                self.done, (self._carry, self._buffers) = error.round, error.reached
+            error.round, error.reached = self.done, None
+            if thin != NO_DRAWS:
+                self._flush(self.done)
+            self._store_if(True)
+            raise
         finite = np.asarray(finite)
         seconds = time.monotonic() - began
         if not finite.all():

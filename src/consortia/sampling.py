@@ -71,6 +71,7 @@ def sample(
         InputError: an argument, the model or the data cannot be used.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
+        SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
     """

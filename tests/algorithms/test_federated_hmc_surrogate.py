@@ -11,7 +11,8 @@ import pytest
 
 import consortia
 from consortia import numbers, surrogates
-from consortia.algorithms import federated_hmc_surrogate_phases as phases
+from consortia.algorithms import federated_hmc_surrogate_learning as learning
+from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.errors import InputError, WarmupError
@@ -71,7 +72,7 @@ def numbers_of(position, stream, rounds, seed=0):
     key = numbers.shared_key(numbers.phase_key(numbers.base_key(seed), 0, phase))
     every = jnp.arange(rounds, dtype=jnp.int32)
     drawn = jax.vmap(lambda at: numbers.declared(stream, key, at, 0, None))(every)
-    return np.asarray(drawn)
+    return jax.tree.map(np.asarray, drawn)
 
 
 def pooled_potential(sites, model):
@@ -99,37 +100,55 @@ def near_the_posterior(sites, model):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("proposals", "turn"), [(5, None), (1, None), (1, 0.7)])
+@pytest.mark.parametrize(
+    ("proposals", "turn", "guard"),
+    [(5, None, 0.0), (5, None, 0.3), (1, None, 0.3), (1, 0.7, 0.3), (1, math.pi / 2, 0.3)],
+)
 def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
-    sites, logistic, proposals, turn
+    sites, logistic, proposals, turn, guard
 ):
     rounds = 60
     mean, covariance = near_the_posterior(sites, logistic)
     method = consortia.federated_hmc(
         force="surrogate", surrogate=surrogates.Gaussian(mean, covariance), turn=turn,
-        proposals_per_round=proposals, widening=1.1,
+        proposals_per_round=proposals, widening=1.1, guard=guard,
     )  # fmt: skip
     tree = consortia.sample(logistic, sites, method, rounds=rounds, progress=False)
     assert draws(tree).shape == (1, rounds * proposals, FEATURES)
 
     potential = jax.jit(pooled_potential(sites, logistic))
-    wide = 1.21 * covariance
-    precision = np.linalg.inv(wide)
+    precision = np.linalg.inv(1.21 * covariance)
     # The root that the server uses: L⁻ᵀ of the precision's Cholesky factor L.
     root = 1.1 * np.linalg.inv(np.linalg.cholesky(np.linalg.inv(covariance))).T
     shape = (proposals, FEATURES)
-    normals = numbers_of(0, lambda rng: rng.normal("proposals", shape), rounds)
+    # Where the turn is chosen or is shorter there is no wider Gaussian.
+    independent = turn == math.pi / 2 or proposals > 1
+
+    def drawn(rng):
+        normals = rng.normal("proposals", shape)
+        guarded = independent and guard > 0
+        return normals, rng.uniform("guard", shape[:1]) if guarded else jnp.ones(shape[:1])
+
+    normals, sides = numbers_of(0, drawn, rounds)
+    wide = sides < guard
     levels = numbers_of(1, lambda rng: rng.uniform("accept", (proposals,)), rounds)
+    scale = 1 + 2 / math.sqrt(FEATURES) if independent else 1.0
+
+    def log_proposal(theta):
+        square = (theta - mean) @ precision @ (theta - mean)
+        tails = guard * np.exp(-square / (2 * scale**2)) / scale**FEATURES
+        return np.log((1 - guard) * np.exp(-square / 2) + tails)
+
     theta, expected, accepted = mean.copy(), [], 0
-    flat = zip(normals.reshape(-1, FEATURES), levels.reshape(-1), strict=True)
-    for step, (normal, level) in enumerate(flat):
+    flat = zip(normals.reshape(-1, FEATURES), levels.reshape(-1), wide.reshape(-1), strict=True)
+    for step, (normal, level, far) in enumerate(flat):
         angle = math.pi / 2 if turn is None else turn
         if turn is None and proposals == 1 and step % 4 == 0:
             angle = 0.9
-        new = mean + math.cos(angle) * (theta - mean) + math.sin(angle) * root @ normal
+        sine = math.sin(angle) * (scale if far else 1.0)
+        new = mean + math.cos(angle) * (theta - mean) + sine * root @ normal
         change = float(potential(new) - potential(theta))
-        change -= 0.5 * ((new - mean) @ precision @ (new - mean))
-        change += 0.5 * ((theta - mean) @ precision @ (theta - mean))
+        change += log_proposal(new) - log_proposal(theta)
         if np.log(level) < -change:
             theta, accepted = new, accepted + 1
         expected.append(theta)
@@ -141,7 +160,9 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
 def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
     linear_sites, linear, linear_posterior
 ):
-    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64, widening=1.0)
+    method = consortia.federated_hmc(
+        force="surrogate", proposals_per_round=64, widening=1.0, guard=0
+    )
     tree = consortia.sample(linear, linear_sites, method, rounds=100, chains=2, progress=False)
     # In single precision a log-ratio of order one is right to about 1e-5.
     assert float(tree["sample_stats"]["acceptance_rate"].min()) > 0.999
@@ -218,6 +239,7 @@ def test_after_the_warm_up_the_surrogate_stands_still(sites, logistic):
         ({"force": "surrogate", "turn": 4.0}, "turn is 4"),
         ({"force": "surrogate", "turn": 0.7, "proposals_per_round": 2}, "turn=0.7 with"),
         ({"force": "surrogate", "widening": 0.9}, "widening is 0.9"),
+        ({"force": "surrogate", "guard": 0.95}, "guard is 0.95"),
         ({"force": "surrogate", "surrogate": "laplace"}, "surrogate is 'laplace'"),
     ],
 )
@@ -266,7 +288,7 @@ def test_a_surrogate_far_away_stops_the_run_after_the_warm_up(linear_sites, line
     away = surrogates.Gaussian(np.full(FEATURES, 9.0), 0.01)
     method = consortia.federated_hmc(force="surrogate", surrogate=away)
     with pytest.raises(WarmupError, match=r"surrogate is too far.*force='exact'"):
-        consortia.sample(linear, linear_sites, method, rounds=5, warmup=20, progress=False)
+        consortia.sample(linear, linear_sites, method, rounds=5, warmup=100, progress=False)
 
 
 def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
@@ -310,32 +332,73 @@ def test_the_search_finds_the_gaussian_with_the_average_gradient_and_curvature(s
 
 
 @pytest.mark.slow
-def test_the_turn_that_moves_farthest_is_chosen_in_the_warm_up(linear_sites, linear):
-    # Where the surrogate is the posterior a quarter turn moves farthest.
+def test_where_the_surrogate_is_the_posterior_a_quarter_turn_is_chosen(linear_sites, linear):
     method = consortia.federated_hmc(force="surrogate")
     tree = consortia.sample(
-        linear, linear_sites, method, rounds=20, warmup=60, chains=2, progress=False
+        linear, linear_sites, method, rounds=20, warmup=600, chains=2, progress=False
     )
     turns = np.asarray(tree["sample_stats"]["turn"]).reshape(2, 5, 4)
-    # Round 60 is the first after the warm-up; each fourth turn is a shorter one.
+    # Round 600 is the first after the warm-up; each fourth turn is a shorter one.
     np.testing.assert_allclose(turns[..., 0], 0.9, rtol=1e-6)
     np.testing.assert_allclose(turns[..., 1:], np.pi / 2, rtol=1e-6)
 
 
-def test_a_refit_chooses_the_turn_with_the_largest_average_jump(linear_sites, linear):
+def run_for(sites, model, method, rounds, warmup):
+    """The server's state after so many rounds of one chain."""
+    target = Target(model, jax.tree.map(jnp.asarray, model.init))
+    run = consortia.LocalEngine().prepare(target, sites, method, 1)
+    carry = run.start(0, jnp.zeros((1, FEATURES)))
+    carry, _, _ = run.advance(carry, run.buffers(carry), Window(0, rounds, 0, 2**31 - 1, warmup))
+    return carry.hub
+
+
+def test_the_turn_with_the_largest_measured_ess_a_round_is_chosen(sites, logistic):
     method = consortia.federated_hmc(force="surrogate")
-    target = Target(linear, jax.tree.map(jnp.asarray, linear.init))
-    run = consortia.LocalEngine().prepare(target, linear_sites, method, 1)
-    hub = dict(run.start(0, jnp.zeros((1, FEATURES))).hub)
-    hub["moments"] = hub["moments"] | {
-        "total": jnp.float32(9), "squares": jnp.float32(9), "second": 9 * jnp.eye(FEATURES),
-    }  # fmt: skip
-    for jumps, chosen in (([3.0, 2.0, 2.0], 1), ([3.0, 0.5, 0.1], 0), ([0.0, 0.5, 2.0], 2)):
-        tally = {"rounds": [10.0, 2.0, 5.0], "rates": [6.0, 1.0, 4.0], "jumps": jumps}
-        hub["tally"] = {name: jnp.asarray(values) for name, values in tally.items()}
-        after = phases._refitted(method, hub)
-        assert int(after["chosen"]) == chosen
-        assert float(after["last_rate"]) == pytest.approx([0.6, 0.5, 0.8][chosen])
+    hub = run_for(sites, logistic, method, 0, 200)
+    rng, slots = np.random.default_rng(0), hub["tried"]["draws"].shape[1]
+    for best in range(3):
+        draws, ess = np.zeros((3, slots, FEATURES), np.float32), []
+        for turn, count in enumerate((60, 40, 80)):
+            # The others stand still most of the time in their last coordinate.
+            moves = rng.uniform(size=(count, FEATURES)) < 0.9
+            if turn != best:
+                moves[:, -1] = rng.uniform(size=count) < 0.15
+            last = np.maximum.accumulate(np.where(moves, np.arange(count)[:, None], 0), axis=0)
+            draws[turn, :count] = np.take_along_axis(rng.normal(size=moves.shape), last, axis=0)
+            ess.append(
+                rhat_and_ess_of(draws[turn, :count].T[:, None].astype(float))[1].min() / count
+            )
+        tried = {
+            "draws": jnp.asarray(draws), "made": jnp.int32([60, 40, 80]), "ess": jnp.zeros(3),
+        }  # fmt: skip
+        tally = {"rounds": jnp.asarray([10.0, 2.0, 5.0]), "rates": jnp.asarray([6.0, 1.0, 4.0])}
+        after = learning.chosen_turn(method, hub | {"tried": tried, "tally": tally})
+        np.testing.assert_allclose(after["tried"]["ess"], ess, rtol=2e-3)
+        assert int(after["chosen"]) == best
+        assert float(after["last_rate"]) == pytest.approx([0.6, 0.5, 0.8][best])
+        few = learning.chosen_turn(
+            method, hub | {"tried": tried | {"made": jnp.int32([60, 39, 80])}, "tally": tally}
+        )
+        assert int(few["chosen"]) == 0
+
+
+def test_each_turn_is_tried_in_a_window_of_its_own_with_the_surrogate_that_stays(sites, logistic):
+    method, warmup = consortia.federated_hmc(force="surrogate"), 200
+    hubs = [run_for(sites, logistic, method, rounds, warmup) for rounds in (120, 130, 200)]
+    for hub in hubs:
+        np.testing.assert_array_equal(hub["root"], hubs[0]["root"])
+    np.testing.assert_array_equal(hubs[0]["tried"]["made"], [0, 0, 0])
+    np.testing.assert_array_equal(hubs[1]["tried"]["made"], [10, 0, 0])
+    np.testing.assert_array_equal(hubs[2]["tried"]["made"], [26, 27, 27])
+    iterations = jnp.arange(warmup + 5)
+    trials = jax.vmap(lambda at: learning.on_trial(method, at, jnp.int32(warmup)))(iterations)
+    np.testing.assert_array_equal(np.bincount(np.asarray(trials) + 1), [125, 26, 27, 27])
+    # What was kept of a trial are that trial's draws: the last one is where the chain is now.
+    made = int(hubs[1]["tried"]["made"][0])
+    np.testing.assert_array_equal(
+        hubs[1]["tried"]["draws"][0, made - 1], hubs[1]["here"]["position"]
+    )
+    assert np.all(np.asarray(hubs[2]["tried"]["ess"]) > 0)
 
 
 def test_a_hopeless_surrogate_is_advised_against_after_the_warm_up():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -153,3 +155,71 @@ def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     # At 10,000 effective draws an sd is known within .7 %.
     assert min(ess.min(), tail.min()) > 10_000
     assert np.all(np.abs(draws.std((0, 1)) / sd - 1) < 0.02)
+
+
+# --- BlackJAX ------------------------------------------------------------------------------------
+
+
+def blackjax_draws(model, sites, step_size, steps, draws, chains):
+    """BlackJAX's HMC on the pooled data, (chains, draws, d)."""
+    blackjax = pytest.importorskip("blackjax")
+    rows = jax.tree.map(jnp.asarray, sites.pooled())
+
+    def log_density(theta):
+        parameters = {"coefficients": theta}
+        return jnp.sum(model.log_likelihood(parameters, rows)) + model.log_prior(parameters)
+
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        kernel = blackjax.hmc(log_density, step_size, jnp.ones(FEATURES), steps)
+
+        def chain(key):
+            def step(state, key):
+                state, _ = kernel.step(key, state)
+                return state, state.position
+
+            start = kernel.init(jnp.zeros(FEATURES))
+            return jax.lax.scan(step, start, jax.random.split(key, draws + 200))[1][200:]
+
+        return np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(1), chains)))
+
+
+def disagreement(one, two):
+    """The largest z-score of the means, and the largest departure of a ratio of sds from 1."""
+    ess = [np.asarray(rhat_and_ess_of(np.moveaxis(v, -1, 0))[1]) for v in (one, two)]
+    assert min(part.min() for part in ess) > 40_000
+    error = np.sqrt(one.var((0, 1)) / ess[0] + two.var((0, 1)) / ess[1])
+    z = np.abs((one.mean((0, 1)) - two.mean((0, 1))) / error).max()
+    ratios = one.std((0, 1)) / two.std((0, 1))
+    print("largest z", z, "sd ratios", ratios, "smallest ESS", [part.min() for part in ess])
+    return z, np.abs(ratios - 1).max()
+
+
+@pytest.mark.slow
+def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
+    # Not Gaussian: a logistic regression on few rows, unlike from agent to agent.
+    rng = np.random.default_rng(5)
+    shards = []
+    for agent in range(AGENTS):
+        x = rng.normal(rng.normal(size=FEATURES), 1, size=(8 + 3 * agent, FEATURES))
+        y = rng.uniform(size=len(x)) < 1 / (1 + np.exp(-x @ rng.normal(size=FEATURES)))
+        shards.append({"x": x.astype(np.float32), "y": y.astype(np.int32)})
+    sites = consortia.Sites.from_list(shards)
+    model = consortia.models.logistic_regression(FEATURES, intercept=False)
+    method = consortia.decentralized_hmc(0.45, "ring", variant="exact", leapfrog_steps=3)
+    size = {"chains": 16, "rounds": 12_000}
+    tree = consortia.sample(model, sites, method, warmup=200, progress=False, **size)
+    ours = np.asarray(tree["posterior"]["coefficients"], np.float64)
+    theirs = blackjax_draws(model, sites, 0.45, 3, 12_000, 16).astype(np.float64)
+    z, apart = disagreement(ours, theirs)
+    assert z < 4
+    # At 40,000 effective draws each a ratio of sds is known within .5 %.
+    assert apart < 0.02
+    # The negative control: the prior counted once more, a tenth of the curvature.
+    without = consortia.sample(
+        consortia.models.logistic_regression(FEATURES, intercept=False, prior_scale=0.7), sites,
+        method, warmup=200, progress=False, **size,
+    )  # fmt: skip
+    wrong = np.asarray(without["posterior"]["coefficients"], np.float64)
+    z, apart = disagreement(wrong, theirs)
+    assert z > 8
+    assert apart > 0.04

@@ -40,7 +40,8 @@ def federated_hmc(
     proposals_per_round: int = 1,
     turn: float | None = None,
     surrogate: Gaussian | None = None,
-    widening: float = 1.05,
+    widening: float = 1.04,
+    guard: float = 0.1,
     bits: int = 8,
     dither: bool = False,
     jitter: float = 0.3,
@@ -80,7 +81,7 @@ def federated_hmc(
     by π/q (after a shorter turn from the draws); then it stands still. A surrogate with lighter
     tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
     longest_rejection and largest_weight_share to see it, a warning says so where it matters, and
-    ``widening`` or a shorter turn helps against it.
+    a larger ``guard`` or ``widening``, or a shorter turn, helps against it.
 
     Args:
         step_size: ε > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -93,12 +94,16 @@ def federated_hmc(
         proposals_per_round: K ≥ 1 of ``"surrogate"``; more than one need a quarter turn.
         turn: length of a trajectory in radians of the slowest oscillation, π/2 when None: there
             the widest direction is refreshed completely. Only with ``leapfrog_steps=None``. Of a
-            surrogate's single proposals it is chosen in the warm-up when None: π/2, 0.9 or 0.5,
-            whichever moves farthest a round in the mean square, rejections counted; each fourth
-            turn is then at most 0.9, which leads a chain out of a tail.
+            surrogate's single proposals it is chosen when None: π/2, 0.9 or 0.5, whichever has
+            the largest bulk effective sample size a round, the smallest over the parameters, in
+            trials in the last two fifths of the warm-up (of at least 40 draws each, 300 warm-up
+            rounds in all; else π/2). Each fourth turn is then at most 0.9, which leads a chain out
+            of a tail.
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
             sought as above when None.
         widening: factor of the surrogate's standard deviations, at least 1.
+        guard: share of a quarter turn's proposals that are drawn with standard deviations wider by
+            the factor 1 + 2/√d, in [0, 0.9]; not where the turn is chosen.
         bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
             more bytes down; 16 where sites are so unlike that their gradients nearly cancel.
         dither: of ``"quantized"``: uniform noise before rounding, which takes the pattern out of
@@ -127,7 +132,7 @@ def federated_hmc(
         given["mass_matrix"] = (
             None if isinstance(mass_matrix, str) and mass_matrix == "diagonal" else mass_matrix
         )
-        return _with_surrogate(given, proposals_per_round, turn, surrogate, widening)
+        return _with_surrogate(given, proposals_per_round, turn, surrogate, widening, guard)
     if proposals_per_round != 1 or surrogate is not None:
         raise InputError("proposals_per_round and surrogate are for force='surrogate'.")
     if turn is not None and leapfrog_steps is not None:
@@ -157,7 +162,12 @@ def _wire(force: str, bits: Any, dither: Any) -> FullWidth:
 
 
 def _with_surrogate(
-    given: dict[str, Any], proposals: Any, turn: Any, surrogate: Any, widening: Any
+    given: dict[str, Any],
+    proposals: Any,
+    turn: Any,
+    surrogate: Any,
+    widening: Any,
+    guard: Any,
 ) -> SurrogateHMC:
     for name, value in given.items():
         if value is not None:
@@ -173,6 +183,7 @@ def _with_surrogate(
         proposals=checks.whole("proposals_per_round", proposals, 1),
         turns=_turns(turn, proposals),
         widening=checks.number("widening", widening, 1.0, 10.0),
+        guard=checks.number("guard", guard, 0.0, 0.9),
     )
     if method.proposals > 1 and not method.independent:
         raise InputError(

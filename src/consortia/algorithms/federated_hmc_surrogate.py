@@ -9,6 +9,7 @@ import numpy as np
 
 from consortia import checks
 from consortia.algorithms import federated_hmc_surrogate_fit as fit
+from consortia.algorithms import federated_hmc_surrogate_learning as learning
 from consortia.algorithms import federated_hmc_surrogate_phases as phases
 from consortia.algorithms import federated_hmc_surrogate_search as search
 from consortia.base import Algorithm, Cost, Draws, Mean, Phase, Sum
@@ -129,7 +130,7 @@ class SurrogateHMC(fit.SurrogateSettings):
         return checks.plain_parameters(self)
 
     def build(self, target: Target) -> Algorithm:
-        """Fit the Laplace approximation unless one is given; then propose, evaluate, decide."""
+        """Search for a surrogate unless one is given; then propose, evaluate, decide, learn."""
         evaluate = partial(phases.evaluate, target)
         propose = Phase(
             None,
@@ -142,12 +143,13 @@ class SurrogateHMC(fit.SurrogateSettings):
             hub=partial(phases.decide, self),
             shared=partial(phases.decision_numbers, self),
         )
+        learn = Phase(None, hub=partial(learning.learn, self), repeats=learning.due)
         adopt = Phase(fit.recall, Mean(), hub=partial(fit.adopt, self))
         if self.surrogate is not None:
             adopt = Phase(None, hub=partial(fit.given, self))
         return Algorithm(
             partial(fit.init, self),
-            (propose, answer),
+            (propose, answer, learn),
             Draws(hub=phases.drawn, per_iteration=self.proposals),
             fit=() if self.surrogate is not None else self._fit(target),
             setup=(adopt, Phase(evaluate, Sum(), hub=fit.start)),

@@ -20,6 +20,12 @@ Array = jax.Array
 QUARTER = math.pi / 2
 """The turn after which a proposal does not depend on the state."""
 
+GUARD_REACH = 2.0
+"""The guard's scale is 1 + this/√d; |ζ| has mean about √d and standard deviation 1/√2."""
+
+TRIAL_SLOTS = 256
+"""Draws of each turn on trial whose effective sample size is measured; a longer trial's first."""
+
 
 @dataclass(frozen=True)
 class SurrogateSettings:
@@ -29,6 +35,7 @@ class SurrogateSettings:
         surrogate: of the posterior; None to find it: the Laplace approximation at the mode.
         turns: in radians; of several the best is chosen in the warm-up.
         widening: factor of the surrogate's standard deviations.
+        guard: share of independent proposals that come from a wider Gaussian.
     """
 
     name: str
@@ -36,6 +43,16 @@ class SurrogateSettings:
     proposals: int
     turns: tuple[float, ...]
     widening: float
+    guard: float
+
+    @property
+    def guarded(self) -> bool:
+        """Whether some proposals come from a wider Gaussian; shorter turns need none."""
+        return self.guard > 0 and self.turns == (QUARTER,)
+
+    def guard_scale(self, dimension: int) -> float:
+        """Its standard deviations in white coordinates: |ζ| is about 2 larger, some three sds."""
+        return 1 + GUARD_REACH / math.sqrt(dimension)
 
     @property
     def independent(self) -> bool:
@@ -52,6 +69,11 @@ def init(method: SurrogateSettings, position: Array) -> Any:
     zero, vector = jnp.zeros((), dtype), jnp.zeros_like(position)
     several = jnp.zeros((method.proposals, d), dtype)
     count, none = jnp.zeros((), jnp.int32), jnp.zeros(len(method.turns), dtype)
+    tried = {
+        "draws": jnp.zeros((len(method.turns), TRIAL_SLOTS, d), dtype),
+        "made": jnp.zeros(len(method.turns), jnp.int32),
+        "ess": none,
+    }
     search_state = search.start(position) | {"next": position}
     hub = {
         "fit": search_state,
@@ -60,7 +82,7 @@ def init(method: SurrogateSettings, position: Array) -> Any:
             "white": vector,
             "potential": metropolis.Potential(zero, zero),
         },
-        "proposals": {"positions": several, "white": several, "kind": count},
+        "proposals": {"positions": several, "white": several, "kind": count, "trial": count},
         "draws": several,
         "mean": vector,
         "root": jnp.eye(d, dtype=dtype),
@@ -68,7 +90,9 @@ def init(method: SurrogateSettings, position: Array) -> Any:
         "rejections": count,
         "chosen": count,
         "last_rate": zero + 1,
-        "tally": {"rounds": none, "rates": none, "jumps": none},
+        "tally": {"rounds": none, "rates": none},
+        "tried": tried if len(method.turns) > 1 else (),
+        "due": count,
         "seen": {"longest": count, "rounds": count, "rates": zero},
     }
     found = {

@@ -7,7 +7,12 @@ by the angle t leads to :math:`\zeta' = \cos(t)\,\zeta + \sin(t)\,\xi`, and the 
 
 1. ``propose`` (server): K proposals; with a quarter turn none of them depends on the state;
 2. ``evaluate``: U_c at all of them, and their sum;
-3. ``decide`` (server): K Metropolis steps, and in the warm-up what the answers teach of m and S.
+3. ``decide`` (server): K Metropolis steps;
+4. in the warm-up, now and then, what the answers teach (`federated_hmc_surrogate_learning`).
+
+Independent proposals have a tail guard: a share of them comes from a wider Gaussian, so that their
+density is :math:`q \propto e^{-|\zeta|^2/2} \bigl(1 - p + p s^{-d} e^{|\zeta|^2 (1 - s^{-2})/2}
+\bigr)`, and stands in the Metropolis test in place of the first factor.
 
 The functions take the method's parameters first.
 """
@@ -20,11 +25,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.algorithms.federated_hmc_surrogate_fit import (
-    QUARTER,
-    SurrogateSettings,
-    no_moments,
-)
+from consortia.algorithms import federated_hmc_surrogate_learning as learning
+from consortia.algorithms.federated_hmc_surrogate_fit import QUARTER, SurrogateSettings
 from consortia.algorithms.federated_hmc_surrogate_search import at_all
 from consortia.base import Site
 from consortia.dynamics import metropolis
@@ -32,10 +34,6 @@ from consortia.numbers import Numbers
 from consortia.target import Target
 
 Array = jax.Array
-
-ENDS = (0.1, 0.25, 0.5, 1.0)
-"""Shares of the warm-up after which the surrogate is fitted anew."""
-
 
 GUARD = 4
 """Where the turn is chosen, each fourth turn is a shorter one at least."""
@@ -48,9 +46,11 @@ def drawn(hub: Any, inbox: Any) -> Array:
 
 
 def proposal_numbers(method: SurrogateSettings, target: Target, rng: Numbers) -> dict[str, Array]:
-    """ξ of K proposals."""
-    normals = rng.normal("proposals", (method.proposals, target.dimension))
-    return {"normals": normals, "iteration": rng.iteration, "warmup": rng.warmup}
+    """ξ of K proposals, and which of them come from the wider Gaussian."""
+    numbers = {"normals": rng.normal("proposals", (method.proposals, target.dimension))}
+    if method.guarded:
+        numbers["wide"] = rng.uniform("guard", (method.proposals,)) < method.guard
+    return numbers | {"iteration": rng.iteration, "warmup": rng.warmup}
 
 
 def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array]:
@@ -59,19 +59,23 @@ def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array
     return {"levels": levels, "iteration": rng.iteration, "warmup": rng.warmup}
 
 
-def propose(method: SurrogateSettings, shared: Array, hub: Any, message: Any) -> Any:
+def propose(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
     """K turns; the reply is where they lead, (K, d).
 
-    In the warm-up the turns to choose from take turns; after it the one that was chosen is made. In
-    between a shorter one leads a chain back from a tail where the surrogate would leave it alone.
+    Of several turns the one that is on trial, or that was chosen, is made; but each fourth turn is
+    a shorter one at least, which leads a chain back from a tail where the surrogate would leave it
+    alone.
     """
-    white = shared["normals"]
-    kind = jnp.zeros((), jnp.int32)
+    white, kind = shared["normals"], jnp.zeros((), jnp.int32)
+    trial = learning.on_trial(method, shared["iteration"], shared["warmup"])
     if len(method.turns) > 1:
         warming = shared["iteration"] < shared["warmup"]
+        kind = jnp.where(warming, jnp.maximum(trial, 0), hub["chosen"])
         guarding = shared["iteration"] % GUARD == 0
-        after = jnp.where(guarding, jnp.maximum(hub["chosen"], 1), hub["chosen"])
-        kind = jnp.where(warming, shared["iteration"] % len(method.turns), after)
+        kind = jnp.where(guarding, jnp.maximum(kind, 1), kind)
+    if method.guarded:
+        scale = method.guard_scale(white.shape[1])
+        white = white * jnp.where(shared["wide"], scale, 1).astype(white.dtype)[:, None]
     if method.turns != (QUARTER,):
         # Exactly zero for a quarter turn, whose proposals depend on nothing.
         cosines = [0.0 if turn == QUARTER else math.cos(turn) for turn in method.turns]
@@ -79,7 +83,7 @@ def propose(method: SurrogateSettings, shared: Array, hub: Any, message: Any) ->
         cosine, sine = (jnp.asarray(values, white.dtype)[kind] for values in (cosines, sines))
         white = cosine * hub["here"]["white"][None] + sine * white
     positions = hub["mean"][None] + white @ hub["root"].T
-    proposals = {"positions": positions, "white": white, "kind": kind}
+    proposals = {"positions": positions, "white": white, "kind": kind, "trial": trial}
     return hub | {"proposals": proposals}, positions, {}
 
 
@@ -93,28 +97,31 @@ def evaluate(target: Target, noise: Any, shared: Any, state: Any, inbox: Array, 
 
 
 def decide(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> Any:
-    """K Metropolis steps; in the warm-up also the moments, and at the end of a window the fit."""
+    """K Metropolis steps; in the warm-up their answers are kept for `learning.learn`."""
     trials = {
         "position": hub["proposals"]["positions"],
         "white": hub["proposals"]["white"],
         "potential": message,
     }
+    trials["lift"] = lift(method, trials["white"])
 
     def test(carry: Any, arriving: Any) -> Any:
         here, rejections, longest = carry
         trial, level = arriving
         white, before = trial["white"], here["white"]
         gained = jnp.sum((white - before) * (white + before)) / 2
+        gained = gained - (trial["lift"] - here["lift"])
         rate = metropolis.acceptance(trial["potential"].above(here["potential"]) - gained)
         accepted = level < rate
-        jump = rate * jnp.mean((white - before) ** 2)
         here = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), trial, here)
         rejections = jnp.where(accepted, 0, rejections + 1)
-        return (here, rejections, jnp.maximum(longest, rejections)), (here, rate, jump)
+        return (here, rejections, jnp.maximum(longest, rejections)), (here, rate)
 
-    (here, rejections, longest), (draws, rates, jumps) = jax.lax.scan(
-        test, (hub["here"], hub["rejections"], hub["rejections"]), (trials, shared["levels"])
+    here = hub["here"] | {"lift": lift(method, hub["here"]["white"])}
+    (here, rejections, longest), (draws, rates) = jax.lax.scan(
+        test, (here, hub["rejections"], hub["rejections"]), (trials, shared["levels"])
     )
+    here.pop("lift")
     kind = hub["proposals"]["kind"]
     log_weights = jnp.zeros_like(rates)
     if method.independent:
@@ -128,98 +135,36 @@ def decide(method: SurrogateSettings, shared: Any, hub: Any, message: Any) -> An
     }
     white = trials["white"] if method.independent else draws["white"]
     hub = hub | {"here": here, "draws": draws["position"], "rejections": rejections}
-    tried = jax.nn.one_hot(kind, len(method.turns), dtype=rates.dtype)
-    tally = {"rounds": tried, "rates": tried * jnp.mean(rates), "jumps": tried * jnp.mean(jumps)}
-    hub = _taught(method, shared, hub, log_weights, white, tally)
-    hub = _watched(shared, hub, longest, tally)
+    hub = learning.seen_in_warmup(method, shared, hub, log_weights, white, jnp.mean(rates))
+    hub = _watched(shared, hub, longest, jnp.mean(rates))
     return hub, trials["position"], info
 
 
-# --- what the warm-up teaches --------------------------------------------------------------------
+def lift(method: SurrogateSettings, white: Array) -> Array:
+    """log q + |ζ|²/2 of white coordinates (..., d), up to a constant; 0 without a guard."""
+    squares = jnp.sum(white**2, axis=-1)
+    if not method.guarded:
+        return jnp.zeros_like(squares)
+    d, scale = white.shape[-1], method.guard_scale(white.shape[-1])
+    wide = math.log(method.guard) - d * math.log(scale) + squares * (1 - scale**-2) / 2
+    return jnp.logaddexp(jnp.full_like(squares, math.log1p(-method.guard)), wide)
 
 
 def _log_weights(trials: Any, reference: metropolis.Potential) -> Array:
     """log π/q at the proposals, up to a constant; very low where U is not finite."""
-    gaps = trials["potential"].above(reference) - jnp.sum(trials["white"] ** 2, axis=1) / 2
+    logarithm = jnp.sum(trials["white"] ** 2, axis=1) / 2 - trials["lift"]
+    gaps = trials["potential"].above(reference) - logarithm
     lowest = jnp.finfo(gaps.dtype).min / 4
     return jnp.where(jnp.isfinite(gaps), jnp.maximum(-gaps, lowest), lowest)
 
 
-def _taught(
-    method: SurrogateSettings, shared: Any, hub: Any, log_weights: Array, white: Array, tally: Any
-) -> Any:
-    """The server's state with this iteration's moments; unchanged once the warm-up is over."""
-    ends = jnp.asarray(ENDS, white.dtype) * shared["warmup"].astype(white.dtype)
-    ends = jnp.floor(ends).astype(jnp.int32)
-    moments = hub["moments"]
-    top = jnp.maximum(moments["top"], jnp.max(log_weights))
-    kept, weights = jnp.exp(moments["top"] - top), jnp.exp(log_weights - top)
-    weighted = weights[:, None] * white
-    added = {
-        "reference": moments["reference"],
-        "top": top,
-        "total": kept * moments["total"] + jnp.sum(weights),
-        "squares": kept**2 * moments["squares"] + jnp.sum(weights**2),
-        "first": kept * moments["first"] + jnp.sum(weighted, axis=0),
-        "second": kept * moments["second"] + weighted.T @ white,
-    }
-    # Shorter turns do not propose from the surrogate: their proposals say nothing here.
-    counts = (hub["proposals"]["kind"] == 0) | (not method.independent)
-    new = hub | {
-        "moments": _chosen(counts, added, moments),
-        "tally": jax.tree.map(jnp.add, hub["tally"], tally),
-    }
-    closing = jnp.any(shared["iteration"] + 1 == ends)
-    new = _chosen(closing, _refitted(method, new), new)
-    return _chosen(shared["iteration"] < shared["warmup"], new, hub)
-
-
-def _watched(shared: Any, hub: Any, longest: Array, tally: Any) -> Any:
+def _watched(shared: Any, hub: Any, longest: Array, rate: Array) -> Any:
     """The server's state with what the draws after the warm-up look like."""
     seen = hub["seen"]
     new = {
         "longest": jnp.maximum(seen["longest"], longest),
         "rounds": seen["rounds"] + 1,
-        "rates": seen["rates"] + jnp.sum(tally["rates"]),
+        "rates": seen["rates"] + rate,
     }
-    return hub | {"seen": _chosen(shared["iteration"] >= shared["warmup"], new, seen)}
-
-
-def _refitted(method: SurrogateSettings, hub: Any) -> Any:
-    """The surrogate with the moments of this window, shrunk towards the one before."""
-    moments, here, tally = hub["moments"], hub["here"], hub["tally"]
-    d = here["white"].size
-    rates, jumps = (tally[name] / tally["rounds"] for name in ("rates", "jumps"))
-    count = moments["total"] ** 2 / moments["squares"]
-    if not method.independent:
-        # Of the positions of an autoregression of this rate so many are independent.
-        renewed = rates[0] * (1 - math.cos(method.turns[0]))
-        count = count * renewed / (2 - renewed)
-    # d numbers of the centre and d²/2 of the spread have to be told from noise.
-    centre = moments["first"] / moments["total"]
-    spread = moments["second"] / moments["total"] - jnp.outer(centre, centre)
-    before = jnp.eye(d, dtype=centre.dtype) / method.widening**2
-    share = count / (count + d * d)
-    centre, spread = count / (count + d) * centre, share * spread + (1 - share) * before
-    lower = method.widening * jnp.linalg.cholesky((spread + spread.T) / 2)
-    white = jax.scipy.linalg.solve_triangular(lower, here["white"] - centre, lower=True)
-    fitted = hub | {
-        "mean": hub["mean"] + hub["root"] @ centre,
-        "root": hub["root"] @ lower,
-        "here": here | {"white": white},
-    }
-    usable = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.isfinite(white))
-    # Draws a squared jump of E apart have an autocorrelation of 1 − E/2, and the fewer the more of
-    # them are effective. A turn that was not tried has no average.
-    chosen = jnp.argmax(jnp.nan_to_num(jumps, nan=-1.0)).astype(jnp.int32)
-    empty = {
-        "moments": no_moments(here["white"], here["potential"]),
-        "chosen": chosen,
-        "last_rate": rates[chosen],
-        "tally": jax.tree.map(jnp.zeros_like, tally),
-    }
-    return _chosen(usable, fitted, hub) | empty
-
-
-def _chosen(condition: Array, yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+    after = shared["iteration"] >= shared["warmup"]
+    return hub | {"seen": jax.tree.map(lambda a, b: jnp.where(after, a, b), new, seen)}

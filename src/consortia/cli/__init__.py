@@ -20,8 +20,8 @@ from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
 from consortia.cli.listing import algorithms, schema
-from consortia.cli.resume import resume
 from consortia.cli.report import report
+from consortia.cli.resume import resume
 from consortia.cli.run import run
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]

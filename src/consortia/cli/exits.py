@@ -15,7 +15,9 @@ from consortia.errors import (
     MissingExtraError,
     NonFiniteError,
     RankError,
+    SiteMissingError,
     StoreError,
+    WarmupError,
 )
 
 INTERRUPTED = 130
@@ -28,7 +30,8 @@ EXIT_CODES = {
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
     6: "a data set is absent, or not the published one",
-    7: "a process of a run over several is gone, late or failed",
+    7: "a site or a process did not answer until the deadline; the draws before are kept",
+    8: "what the warm-up learned is not worth going on with",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
 """What each exit code of ``consortia run`` and ``resume`` means."""
@@ -74,5 +77,7 @@ def exit_code(error: ConsortiaError) -> int:
         (DatasetMissing, 6),
         (DatasetCorrupted, 6),
         (RankError, 7),
+        (SiteMissingError, 7),
+        (WarmupError, 8),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)
