@@ -4,10 +4,10 @@ BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all bench lint format lock wheel clean
+.PHONY: help setup setup-dev demo test test-all test-engines bench lint format lock wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make or update .venv: locked dependencies, consortia, every extra that installs here
 	@$(SETUP)
@@ -19,7 +19,7 @@ demo: setup ## sample a posterior from data at four sites; results under runs/
 	$(BIN)/consortia run examples/breast_cancer.toml
 
 # Every check runs, also after one failed; the tests come last, so that their verdict ends the output.
-test: selection := -m "not slow"
+test: selection := -m "not slow and not engines"
 test: ## lint, types, and all tests that are not slow
 test-all: ## the same with the slow tests
 test test-all: setup-dev
@@ -29,6 +29,9 @@ test test-all: setup-dev
 	$(BIN)/mypy || status=1; \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup $(selection) || status=1; \
 	exit $$status
+
+test-engines: setup-dev ## the tests that start processes: MPI ranks
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
 	$(BIN)/python -m benchmarks

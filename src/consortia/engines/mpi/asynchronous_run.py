@@ -315,10 +315,12 @@ class AsynchronousRun:
     def where(self) -> list[str]:
         """What each rank is, one line each."""
         lines = []
-        for rank in range(self._communicator.size):
+        for rank, process in enumerate(self._communicator.processes):
             server, worker = place_of(self._box, rank)
             what = f"worker {worker} of server {server}: {self._site_of(worker)}"
-            lines.append(f"rank {rank}: " + (f"server {server}" if worker < 0 else what))
+            lines.append(
+                f"rank {rank} (process {process}): " + (f"server {server}" if worker < 0 else what)
+            )
         return lines
 
     # --- helpers ----------------------------------------------------------------------------------

@@ -6,9 +6,13 @@ with `RankError` when the deadline has passed. No object is pickled.
 
 from __future__ import annotations
 
+import os
+import platform
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +81,7 @@ class Communicator:
         rank: of this process, from 0.
         size: number of ranks.
         deadline: as given.
+        processes: process number of each rank, on its own machine.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -89,6 +94,19 @@ class Communicator:
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self.deadline = deadline
         self._looked = 0.0
+        self._neighbours: dict[int, int] = {}
+        self._neighbours = self._on_this_machine()
+
+    def _on_this_machine(self) -> dict[int, int]:
+        """Process numbers of the other ranks that run here."""
+        here = uuid.uuid5(uuid.NAMESPACE_DNS, f"{platform.node()} {uuid.getnode()}").int
+        own = np.zeros((self.size, 3), np.uint64)
+        own[self.rank] = here >> 64, here & (2**64 - 1), os.getpid()
+        every = np.empty_like(own)
+        self._wait(self._world.Iallreduce(own, every), "all ranks to start")
+        same = (every[:, :2] == own[self.rank, :2]).all(axis=1)
+        self.processes = [int(number) for number in every[:, 2]]
+        return {r: self.processes[r] for r in range(self.size) if same[r] and r != self.rank}
 
     def among(self, ranks: int) -> Communicator | None:
         """The first so many ranks by themselves; None at the others. All ranks must call it."""
@@ -242,13 +260,28 @@ class Communicator:
             self._listen()
 
     def _listen(self) -> None:
-        """Raises what another rank has said of its failure."""
+        """Raises what another rank has said of its failure, or that one here has died."""
         status = self._mpi.Status()
         if self._notices.Iprobe(tag=NOTICE, status=status):
             buffer = np.empty(LONGEST_NOTICE, np.uint8)
             self._notices.Recv(buffer, source=status.Get_source(), tag=NOTICE)
             text = buffer.tobytes().decode(errors="replace").rstrip()
             raise RankError(f"rank {status.Get_source()} failed: {text}")
+        for rank, process in self._neighbours.items():
+            if not _alive(process):
+                raise RankError(f"rank {rank} (process {process}) is gone: it was ended.")
+
+
+def _alive(process: int) -> bool:
+    """Whether a process of this machine runs; one that has ended but was not fetched does not."""
+    try:
+        os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is not ours to ask, or the system has no such folder
+        return True
+    return state not in "ZX"
 
 
 def _summable(array: Any) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -95,10 +94,6 @@ class MPIRun:
         self._shapes: Yield | None = None
         self._here = np.full(self.layout.chains, self.root)
         self._dimension = dimension
-
-        numbers_of_processes = np.zeros(places.ranks, np.int64)
-        numbers_of_processes[places.rank] = os.getpid()
-        self._processes = communicator.total(numbers_of_processes).tolist()
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -347,7 +342,9 @@ class MPIRun:
         held = [self.names[bounds[r] : bounds[r + 1]] for r in range(self._places.ranks)]
         return [
             f"rank {rank} (process {number}): {_some(names)}"
-            for rank, (names, number) in enumerate(zip(held, self._processes, strict=True))
+            for rank, (names, number) in enumerate(
+                zip(held, self._communicator.processes, strict=True)
+            )
         ]
 
     # --- helpers ----------------------------------------------------------------------------------
