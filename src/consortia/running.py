@@ -76,6 +76,11 @@ class RunLoop:
         self._call_rounds = 1
 
     @property
+    def carry(self) -> Carry:
+        """The state after the rounds that are done."""
+        return self._carry
+
+    @property
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
         return self._carry.hub
