@@ -205,12 +205,18 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[1].set(ylabel="bias / posterior variance", title="h and L fixed")
 
 
-if __name__ == "__main__":
-    command.main(
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
         "stale_gradients",
         "impact",
         "Chen et al. (2016), section 5.1, figure 1: staleness and the error of an average",
         study,
         draw,
         panels=2,
+        arguments=arguments,
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -175,12 +175,18 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[0].legend()
 
 
-if __name__ == "__main__":
-    command.main(
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
         "stale_gradients",
         "speedup",
         "Chen et al. (2016), section 5.1, figure 2: variance with more workers on a9a",
         study,
         draw,
         panels=3,
+        arguments=arguments,
     )
+
+
+if __name__ == "__main__":
+    main()

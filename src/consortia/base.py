@@ -262,8 +262,11 @@ class Method(Protocol):
 
     It may also have ``check_stability(model, sites, parameters) -> str | None``, which says before
     a run why it will diverge, ``check_fitted(fitted, names) -> warnings``, which looks at what its
-    ``fit`` phases left at the sites and refuses to go on, and ``explain_end(target, site, name,
-    position) -> text``, which says why a chain turned non-finite at a site.
+    ``fit`` phases left at the sites and refuses to go on, ``explain_end(target, site, name,
+    position) -> text``, which says why a chain turned non-finite at a site, and
+    ``measure(gradients, shares, positions, iteration) -> dict``, which adds to the record of a run
+    what it finds where the chains ended (shares: of each site where their messages arrive one at a
+    time, (servers, sites), else None).
     """
 
     @property

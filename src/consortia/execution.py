@@ -207,6 +207,7 @@ def execute(
             record["seconds"] = loop.seconds
             worth = planning.full_iterations(algorithm, loop.hub, loop.done)
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
+            record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
             return _finished(recorder, writer, record, state, groups)
 
         state = "finished"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -124,6 +125,22 @@ def record_of(
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
     } | (run.arrivals.record() if run.arrivals is not None else {})
+
+
+def measured(run: Any, method: Method, target: Target, carry: Any, done: int) -> dict[str, Any]:
+    """What a method wants to measure at the end of a run, at the last position of every chain.
+
+    Only where the engine has all sites at hand; elsewhere it would cost rounds.
+    """
+    measure = getattr(method, "measure", None)
+    if measure is None or done == 0 or not hasattr(run, "gradients"):
+        return {}
+    positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
+    if not np.all(np.isfinite(positions)):
+        return {}
+    one_by_one = run.arrivals is not None and run.layout.nodes > 1
+    shares = run.arrivals.shares if one_by_one else None
+    return measure(partial(run.gradients, target), shares, positions, done - 1)
 
 
 def full_iterations(method: Method, hub: Any, done: int) -> float:

@@ -111,6 +111,11 @@ class RunLoop:
         self._interrupts = Interrupts()
 
     @property
+    def carry(self) -> Carry:
+        """The state after the rounds that are done."""
+        return self._carry
+
+    @property
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
         return self._carry.hub

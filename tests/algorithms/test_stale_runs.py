@@ -14,6 +14,8 @@ import consortia
 from consortia import latency
 from consortia.engines.events import simulate
 from consortia.errors import InputError
+from consortia.oracles import site_noise
+from consortia.report import gather
 
 MODEL = consortia.Model(
     lambda theta: -0.5 * jnp.sum(theta**2) / 4,
@@ -151,3 +153,57 @@ def test_more_than_one_stretch_of_events_and_any_chunk_give_the_same_bits(monkey
     monkeypatch.setattr(running, "SECONDS_PER_CALL", 0.0)
     np.testing.assert_array_equal(run(method, chains=2).posterior.theta, whole)
     assert math.isfinite(whole.sum())
+
+
+def pulls(sites: consortia.Sites, theta: float) -> np.ndarray:
+    """∇U_c, (sites, 1)."""
+    sizes = np.asarray(sites.sizes)
+    sums = np.array([shard["y"].astype(np.float64).sum() for shard in sites.shards])
+    return (sizes * theta - sums + sizes / sizes.sum() * theta / 4)[:, None]
+
+
+@pytest.mark.parametrize("friction", [None, 3.0])
+def test_the_noise_of_unlike_sites_is_reported_as_predicted_inflation(friction: Any) -> None:
+    sites, steps = make_sites(4, 7, 5), [0.01, 0.02]
+    speeds = latency.exponential((1.0, 2.0, 1.5))
+    options: dict[str, Any] = {"workers": 3, "servers": 2, "latency": speeds}
+    if friction is None:
+        method = consortia.stale_sgld(steps, 3, temperature=0.5, **options)
+    else:
+        method = consortia.stale_sghmc(steps, friction, 3, temperature=0.5, **options)
+    tree = run(method, sites, rounds=200, chains=2)
+    found = json.loads(tree.attrs["site_noise_inflation"])
+    shares = np.array(json.loads(tree.attrs["update_shares"]))
+    ends = np.asarray(tree.posterior.theta, np.float64)[:, -1, 0].reshape(2, 2).mean(axis=1)
+    for server, step in enumerate(steps):
+        added = site_noise(pulls(sites, ends[server]), shares[server])[0, 0]
+        expected = step * added / (2 * 0.5 * (friction or 1.0))
+        assert found[server] == pytest.approx(expected, rel=1e-3)  # single precision
+    assert json.loads(tree.attrs["site_noise_inflation_mean"]) == found  # one coordinate
+    (said,) = [text for name, text in gather("a run", tree, MODEL).cost_rows() if "unlike" in name]
+    assert f"{max(found):.2%}" in said
+
+
+def test_the_predicted_inflation_is_the_variance_that_the_sites_alone_cause() -> None:
+    """Without other noise, and with sites that are heard at random, θ varies by that much."""
+    sites = consortia.Sites.from_list(
+        [{"y": np.full(6, centre, np.float32)} for centre in (2.0, 0.0, -1.0)]
+    )
+    options: dict[str, Any] = {"workers": 3, "latency": latency.exponential()}
+    long = {"rounds": 40_000, "warmup": 1000}
+    noisy = run(consortia.stale_sgld(0.001, **options), sites, **long)
+    (inflation,) = json.loads(noisy.attrs["site_noise_inflation"])
+    still = run(consortia.stale_sgld(0.001, temperature=0.0, **options), sites, **long)
+    assert "site_noise_inflation" not in still.attrs  # there is nothing to compare with
+    precision = 18.25
+    found = precision * float(np.var(np.asarray(still.posterior.theta, np.float64)))
+    # 40,000 updates hold 40,000 h λ = 730 times of memory: the variance is good to √(2/730) = 5 %.
+    # The end of one chain, where the prediction is made, moves it by some percent.
+    assert inflation > 0.02
+    assert found == pytest.approx(inflation, rel=0.2)
+
+
+def test_one_site_or_the_sum_of_the_latest_gradients_has_no_such_noise() -> None:
+    assert "site_noise_inflation" not in run(consortia.stale_sgld(0.01, workers=2)).attrs
+    latest = consortia.stale_sgld(0.01, workers=2, aggregate="latest")
+    assert "site_noise_inflation" not in run(latest, make_sites(4, 7)).attrs

@@ -1,10 +1,11 @@
 """What the settings of a sampler with stale gradients depend on, measured at one point.
 
-Both functions read the rows of all sites in one place, as a simulation can.
+The first two functions read the rows of all sites in one place, as a simulation can.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,9 @@ Array = jax.Array
 
 MOST_ROWS = 2000
 """Rows of a site that are read, evenly spaced where it has more."""
+
+LEAST_ROWS, MOST_WORK = 200, 2e11
+"""Fewer are read for the curvature where that is more than so many floating-point operations."""
 
 
 def gradient_noise_variance(
@@ -82,7 +86,13 @@ def gradient_noise_variance(
 
 
 def largest_curvature(
-    model: Model, sites: Sites, position: Any, *, iterations: int = 30, rows: int = MOST_ROWS
+    model: Model,
+    sites: Sites,
+    position: Any,
+    *,
+    iterations: int = 30,
+    rows: int | None = None,
+    tolerance: float = 0.0,
 ) -> float:
     """The largest eigenvalue of ∇²U at a position, in size, by the power method.
 
@@ -90,20 +100,39 @@ def largest_curvature(
         model: log-prior and per-row log-likelihood.
         sites: the data.
         position: θ, parameters like the model's.
-        iterations: products with the Hessian.
+        iterations: products with the Hessian, at most.
         rows: how many rows of a site are read, at most; their part is scaled up to the site's.
+            When None 2,000, of models with costly gradients fewer, down to 200.
+        tolerance: relative change at which the iteration ends.
 
     Returns:
-        |λ|; from below, so that a step size that it refuses is too large.
+        |λ|; the power method comes from below, so that a step size that it refuses is too large.
     """
     parameters = jax.tree.map(jnp.asarray, position)
+    if rows is None:
+        rows = _affordable_rows(model, parameters, sites, iterations)
     parts = [_rows(shard, rows) for shard in sites.shards]
     sizes = jnp.asarray(np.asarray(sites.sizes), jnp.result_type(float))
-    return float(_power(model, iterations, parameters, parts, sizes))
+    return float(_power(model, iterations, parameters, parts, sizes, jnp.asarray(tolerance)))
+
+
+def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: int) -> int:
+    """Rows whose products with the Hessian are some seconds of work at most, if 200 are."""
+    row = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[:1])), sites.shards[0])
+
+    def value(params: Any, row: Any) -> Array:
+        return jnp.sum(jnp.asarray(model.log_likelihood(params, row)))
+
+    cost = jax.jit(jax.grad(value)).lower(parameters, row).cost_analysis() or {}
+    # A product with the Hessian takes about three gradients.
+    work = 3 * iterations * max(float(cost.get("flops", 0.0)), 1.0)
+    return int(np.clip(MOST_WORK / work, LEAST_ROWS, MOST_ROWS))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _power(model: Model, iterations: int, parameters: Any, parts: Any, sizes: Array) -> Array:
+def _power(
+    model: Model, iterations: int, parameters: Any, parts: Any, sizes: Array, tolerance: Array
+) -> Array:
     """The power method; compiled once for a model and shapes."""
     target = Target(model, parameters)
     theta = target.ravel(parameters)
@@ -114,15 +143,58 @@ def _power(model: Model, iterations: int, parameters: Any, parts: Any, sizes: Ar
             value = value - size * jnp.mean(target.log_likelihood(at, part))
         return value
 
-    def once(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        vector, _ = state
+    def once(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        count, vector, before, _ = state
         vector = vector / jnp.linalg.norm(vector)
         image = jax.jvp(jax.grad(potential), (theta,), (vector,))[1]
         flat = jnp.linalg.norm(image) == 0
-        return jnp.where(flat, vector, image), jnp.abs(jnp.vdot(vector, image))
+        now = jnp.abs(jnp.vdot(vector, image))
+        return count + 1, jnp.where(flat, vector, image), now, jnp.abs(now - before)
+
+    def unsettled(state: tuple[Array, Array, Array, Array]) -> Array:
+        count, _, now, change = state
+        return (count < iterations) & ((count < 3) | (change > tolerance * now))
 
     start = jax.random.normal(jax.random.key(0), (target.dimension,), target.dtype)
-    return jax.lax.fori_loop(0, iterations, once, (start, jnp.zeros((), target.dtype)))[1]
+    zero = jnp.zeros((), target.dtype)
+    return jax.lax.while_loop(unsettled, once, (jnp.zeros((), int), start, zero, zero))[2]
+
+
+def site_noise_inflation(
+    gradients: Callable[[Array], Any],
+    shares: np.ndarray,
+    positions: np.ndarray,
+    strengths: np.ndarray,
+) -> dict[str, list[float]]:
+    r"""By how much unlike sites are predicted to widen each server's law.
+
+    .. math:: \frac{h^2 V}{2 h B T}, \qquad
+              V = \operatorname{diag} \operatorname{Cov}_f(\nabla U_c / f_c)
+
+    the variance that they add to a step over the injected one (B = 1 without a momentum). To
+    leading order the variance of θ grows by this part of itself, if the order of the sites is
+    random; workers that take turns add less. A thermostat takes it up.
+
+    Args:
+        gradients: ``position -> ∇U_c``, (d,) -> (sites, d).
+        shares: f, (servers, sites).
+        positions: where the chains are, server by server, (chains, d); each server's average is
+            the point.
+        strengths: h/(2BT) of each server, (servers,).
+
+    Returns:
+        The largest value over the coordinates and their mean, (servers,) each.
+    """
+    values = []
+    chains = np.asarray(positions, np.float64).reshape(len(shares), -1, positions.shape[-1])
+    for f, own, strength in zip(shares, chains, strengths, strict=True):
+        g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
+        between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
+        values.append(strength * np.maximum(between, 0))
+    return {
+        "site_noise_inflation": [float(value.max()) for value in values],
+        "site_noise_inflation_mean": [float(value.mean()) for value in values],
+    }
 
 
 def _at(model: Model, position: Any) -> tuple[Target, Array]:

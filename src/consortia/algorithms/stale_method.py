@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from consortia import checks, schedules
 from consortia.algorithms import stale_phases as phases
 from consortia.algorithms import stale_stability as stability
+from consortia.algorithms.stale_measures import site_noise_inflation
 from consortia.base import Algorithm, Cost, Draws, Mailbox, Phase
 from consortia.errors import InputError
 from consortia.latency import Recorded
@@ -96,6 +98,22 @@ class StaleGradients(phases.Settings):
         span = range(warmup, warmup + rounds)
         times = np.array([schedules.evaluate(s, span).sum() for s in self.step_sizes], np.float64)
         return times / times.sum()
+
+    def measure(
+        self,
+        gradients: Callable[[Any], Any],
+        shares: np.ndarray | None,
+        positions: np.ndarray,
+        iteration: int,
+    ) -> dict[str, Any]:
+        """The predicted inflation by unlike sites at the end of a run, where there is any."""
+        dynamics: Any = self.dynamics
+        strength = 2 * getattr(dynamics, "friction", 1.0) * dynamics.temperature
+        if shares is None or self.remembers or strength == 0:
+            return {}
+        steps = [schedules.evaluate(schedule, [iteration])[0] for schedule in self.step_sizes]
+        each = np.broadcast_to(np.asarray(steps, np.float64), self.servers)
+        return site_noise_inflation(gradients, shares, positions, each / strength)
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values; of a recorded trace its length."""

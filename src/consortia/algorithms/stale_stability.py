@@ -15,6 +15,9 @@ CERTAIN = 2.0
 """A step so many times the limit is refused; below, the user is warned: elsewhere than at the start
 the curvature may be smaller."""
 
+TOLERANCE = 1e-3
+"""Relative change of the curvature at which its search ends."""
+
 
 def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) -> str | None:
     """Why the chain diverges by the curvature at the start; None when it settles.
@@ -28,7 +31,8 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
     steps = [s.value for s in method.step_sizes if isinstance(s, schedules.Constant)]
     if not steps:
         return None
-    step, curvature = max(steps), largest_curvature(model, sites, parameters)
+    step = max(steps)
+    curvature = largest_curvature(model, sites, parameters, tolerance=TOLERANCE)
     late = method.workers - 1
     if method.max_staleness is not None:
         late = min(late, method.max_staleness)
@@ -48,7 +52,7 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
 def _settles(method: Settings, step: float, curvature: float, late: int) -> bool:
     """Whether the linear recursion on a Gaussian target of this precision is stable."""
     from consortia.oracles.staleness import stale_stability_limit
-    from consortia.oracles.staleness_momentum import sghmc_server, stale_server_law
+    from consortia.oracles.staleness_momentum import sghmc_server, stale_server_radius
 
     dynamics: Any = method.dynamics
     if isinstance(dynamics, Langevin):
@@ -57,11 +61,7 @@ def _settles(method: Settings, step: float, curvature: float, late: int) -> bool
     server = sghmc_server(
         step, dynamics.friction, integrator=integrator, extrapolate=method.extrapolate
     )
-    try:
-        stale_server_law(server, curvature, late)
-    except InputError:
-        return False
-    return True
+    return stale_server_radius(server, curvature, late) < 1
 
 
 def _limit(method: Settings, step: float, curvature: float, late: int) -> float:

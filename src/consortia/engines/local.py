@@ -20,6 +20,7 @@ from consortia.engines.drawing import Counter, PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 from consortia.errors import InputError
+from consortia.model import Model
 from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 from consortia.validation import start_values
@@ -301,6 +302,10 @@ class LocalRun:
         size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
         return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), jnp.int32(node))
 
+    def gradients(self, target: Target, position: Array) -> Array:
+        """∇U_c at one position, of all rows of each site, (nodes, d)."""
+        return _gradients(target.model, target.unravel(position), self._arrays._replace(events=()))
+
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
         return self.program.traffic(carry, self._arrays, self.keys)
@@ -322,6 +327,21 @@ class LocalRun:
         if self._keys is None:
             raise RuntimeError("the run has not been started")
         return self._keys
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
+    """Compiled once for a model and shapes."""
+    target = Target(model, parameters)
+
+    def at_node(own: Any) -> Array:
+        node, size, weight, share = own
+        site = Site(arrays.data, size, weight, share, (), node)
+        rows, mask = site.all()
+        return jax.grad(target.potential)(target.ravel(parameters), rows, mask, site)
+
+    nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
+    return jax.lax.map(at_node, (nodes, arrays.sizes, arrays.weights, arrays.prior_shares))
 
 
 def site_arrays(sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:

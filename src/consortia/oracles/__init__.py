@@ -41,6 +41,7 @@ from consortia.oracles.staleness_momentum import (
     sghmc_error_slopes,
     sghmc_server,
     stale_server_law,
+    stale_server_radius,
     stale_sghmc_law,
 )
 from consortia.oracles.staleness_trace import (
@@ -88,6 +89,7 @@ __all__ = [
     "sghmc_server",
     "site_noise",
     "stale_server_law",
+    "stale_server_radius",
     "stale_sghmc_law",
     "stale_sgld_law",
     "stale_sgld_variance",

@@ -107,6 +107,33 @@ class StaleServerLaw(NamedTuple):
     spectral_radius: float
 
 
+def stale_server_radius(server: LinearServer, curvature: float, staleness: int) -> float:
+    """The spectral radius of any linear server with a constant staleness; below one, it is stable.
+
+    Args:
+        server: one step of it.
+        curvature: λ.
+        staleness: τ ≥ 0.
+    """
+    return float(np.abs(np.linalg.eigvals(_recursion(server, curvature, staleness))).max())
+
+
+def _recursion(server: LinearServer, curvature: float, staleness: int) -> Array:
+    """The matrix of one step of the state, with the broadcasts of the last τ steps before it."""
+    lam = number(curvature, "curvature", strict=True)
+    tau = count(staleness, "staleness", least=0)
+    n = server.force.size
+    move = np.zeros((n + tau, n + tau))
+    move[:n, :n] = server.transition
+    if tau == 0:
+        move += lam * np.outer(server.force, server.broadcast)
+    else:
+        move[:n, -1] = lam * server.force
+        move[n, :n] = server.broadcast
+        move[n + 1 :, n:-1] = np.eye(tau - 1)
+    return move
+
+
 def stale_server_law(server: LinearServer, curvature: float, staleness: int) -> StaleServerLaw:
     """The stationary law of any linear server with a constant staleness, by a Lyapunov equation.
 
@@ -120,29 +147,18 @@ def stale_server_law(server: LinearServer, curvature: float, staleness: int) -> 
     """
     import scipy.linalg
 
-    lam = number(curvature, "curvature", strict=True)
-    tau = count(staleness, "staleness", least=0)
-    n = server.force.size
-    # The state, then the broadcasts of the last τ steps before it.
-    move = np.zeros((n + tau, n + tau))
-    move[:n, :n] = server.transition
-    if tau == 0:
-        move += lam * np.outer(server.force, server.broadcast)
-    else:
-        move[:n, -1] = lam * server.force
-        move[n, :n] = server.broadcast
-        move[n + 1 :, n:-1] = np.eye(tau - 1)
+    move, n = _recursion(server, curvature, staleness), server.force.size
     radius = float(np.abs(np.linalg.eigvals(move)).max())
     if radius >= 1:
         raise InputError(
-            f"the chain diverges: a step multiplies distances by {radius:.6g} at curvature {lam:g} "
-            f"and staleness {tau}; lower the step size"
+            f"the chain diverges: a step multiplies distances by {radius:.6g} at curvature "
+            f"{curvature:g} and staleness {staleness}; lower the step size"
         )
     noise = np.zeros_like(move)
     noise[:n, :n] = server.noise_variance * np.outer(server.spread, server.spread)
     covariance = scipy.linalg.solve_discrete_lyapunov(move, noise, method="direct")[:n, :n]
     variance = float(covariance[0, 0])
-    return StaleServerLaw(variance, variance * lam - 1, covariance, radius)
+    return StaleServerLaw(variance, variance * float(curvature) - 1, covariance, radius)
 
 
 def stale_sghmc_law(

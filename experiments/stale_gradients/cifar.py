@@ -1,0 +1,45 @@
+"""Section 5.2 on two classes of CIFAR-10: Caffe's Cifar10-quick (batch 100, rate .001).
+
+The paper has all ten classes; here are airplanes and automobiles, decoded from JPEG.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments import command
+from experiments.stale_gradients import caffe, images, workers
+
+SCALES = {
+    "quick": (images.Size(100, 50), workers.Scale(2, 1, 1, workers=(1, 2), servers=(1, 2))),
+    "laptop": (images.Size(1000, 500), workers.Scale(20, 5, 2, factors=(1.0, 0.25))),
+    "paper": (images.Size(None, None), workers.Scale(4000, 50, 3, factors=(1.0, 0.25))),
+}
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Two classes."""
+    size, lengths = SCALES[scale]
+
+    def problem(data: images.Images) -> workers.Problem:
+        model = caffe.cifar10_quick(data.mean, 2, data.copies)
+        return workers.Problem(model, data.sites, data.test, data.rows, 0.001, 100, together=False)
+
+    return images.study("cifar2", (32, 32, 3), problem, size, lengths, seed)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """The program."""
+    return command.main(
+        "stale_gradients",
+        "cifar",
+        "Chen et al. (2016), section 5.2, figures 3 and 4: Cifar10-quick",
+        study,
+        workers.draw,
+        panels=3,
+        arguments=arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()

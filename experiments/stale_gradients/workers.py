@@ -1,0 +1,329 @@
+"""Section 5.2, figures 3 and 4: test loss by iterations a worker, by time, and by servers.
+
+Stale SGHMC (Euler) with the prior N(0, I). Caffe's solver with rate α and momentum m does
+v' = m v − α ∇L, θ' = θ + v', L the mean loss of a row. With v = h q and ∇U ≈ N ∇L, algorithm 1 is
+that step plus noise when
+
+    1 − B h = m,  h² N = α,  so  h = √(α/N),  B = (1 − m)/h.
+
+Its noise moves θ by √(2 (1 − m) α/N) a step. The solver's weight decay gives way to the prior, and
+its doubled rate of biases and decaying rate are left out.
+
+The step size is handed over as an array, which no check of stability looks at: networks leave the
+curvature of their start, by which that check would refuse runs that go well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+import consortia
+from consortia.engines.events import simulate
+from consortia.errors import NonFiniteError
+from experiments import command
+
+LATENCY = consortia.latency.lognormal(server_cost=0.1)
+"""A task takes 1 on average, an update of the server .1."""
+
+WORKERS = (1, 2, 4, 6, 9)
+SERVERS = (1, 3, 5, 7)
+WORKERS_PER_SERVER = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, its data and the solver's settings.
+
+    Attributes:
+        model: rows stand for ``copies`` rows each.
+        sites: one site.
+        test: held-out rows.
+        rows: N, copies counted.
+        rate: α of Caffe's solver.
+        batch: rows of a gradient.
+        together: run several servers in one program; convolutions are faster one after the other.
+        momentum: m.
+    """
+
+    model: consortia.Model
+    sites: consortia.Sites
+    test: dict[str, np.ndarray]
+    rows: int
+    rate: float
+    batch: int
+    together: bool
+    momentum: float = 0.9
+
+    @property
+    def copies(self) -> float:
+        """How many rows each row stands for."""
+        return self.rows / self.sites.rows
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        iterations: of a worker.
+        points: places of a curve.
+        seeds: independent runs of every setting.
+        factors: rates, in parts of the solver's own; servers are compared at the last one.
+        workers: numbers of workers of one server.
+        servers: numbers of servers.
+    """
+
+    iterations: int
+    points: int
+    seeds: int
+    factors: tuple[float, ...] = (1.0,)
+    workers: tuple[int, ...] = WORKERS
+    servers: tuple[int, ...] = SERVERS
+
+
+def settings(problem: Problem, factor: float) -> tuple[float, float]:
+    """h and B of the solver's rate, times a factor, and of its momentum."""
+    step = math.sqrt(factor * problem.rate / problem.rows)
+    return step, (1 - problem.momentum) / step
+
+
+def run(
+    problem: Problem, scale: Scale, factor: float, workers: int, seed: int, servers: int = 1
+) -> dict[str, Any]:
+    """One run: log-probabilities of the test labels at the points of the curve.
+
+    Returns:
+        ``values`` (servers, points, test rows), NaN from where a chain turned non-finite;
+        ``time`` (points,) of the first server; ``diverged``: iterations a worker until then, or
+        None.
+    """
+    step, friction = settings(problem, factor)
+    updates, each = scale.iterations * workers, scale.iterations // scale.points
+    method = consortia.stale_sghmc(
+        np.full(updates, step),
+        friction,
+        problem.batch,
+        workers=workers,
+        servers=servers,
+        latency=LATENCY,
+    )
+    diverged = None
+    try:
+        tree = consortia.sample(
+            problem.model,
+            problem.sites,
+            method,
+            rounds=updates,
+            thin=each * workers,
+            seed=seed,
+            progress=False,
+        )
+    except NonFiniteError as error:
+        tree, diverged = error.tree, error.round / workers
+    values = np.full((servers, scale.points, len(problem.test["y"])), np.nan)
+    if "posterior" in tree.children:
+        drawn = {name: np.asarray(v) for name, v in tree["posterior"].data_vars.items()}
+        kept = len(next(iter(drawn.values()))[0])
+        for server in range(servers):
+            for point in range(kept):
+                position = {name: v[server, point] for name, v in drawn.items()}
+                values[server, point] = _log_probabilities(problem, position)
+    trace = simulate(LATENCY, workers=workers, updates=updates, seed=seed)
+    finish = trace.accepted("finish")[0][each * workers - 1 :: each * workers]
+    return {"values": values, "time": finish, "diverged": diverged}
+
+
+def _log_probabilities(problem: Problem, position: Any) -> np.ndarray:
+    values = _compiled(problem.model)(position, problem.test)
+    return np.asarray(values, np.float64) / problem.copies
+
+
+_functions: dict[consortia.Model, Any] = {}
+
+
+def _compiled(model: consortia.Model) -> Any:
+    """The model's log-likelihood, compiled once."""
+    return _functions.setdefault(model, jax.jit(model.log_likelihood))
+
+
+# --- workers ---------------------------------------------------------------------------------
+
+
+def reached(curve: np.ndarray, places: np.ndarray, level: float) -> float:
+    """Where a curve falls to a level for good, between its points linearly; NaN if it does not."""
+    above = np.flatnonzero(~(curve <= level))
+    if not above.size:
+        return float(places[0])
+    last = int(above[-1])
+    if last + 1 == len(curve):
+        return math.nan
+    share = (curve[last] - level) / (curve[last] - curve[last + 1])
+    return float(places[last] + share * (places[last + 1] - places[last]))
+
+
+def jackknife(statistic: Callable[[np.ndarray], float], runs: int) -> tuple[float, float]:
+    """A statistic of all runs and its standard error, from leaving out one run at a time.
+
+    Args:
+        statistic: of the numbers of the runs that take part.
+        runs: how many there are.
+    """
+    everyone = np.arange(runs)
+    value = statistic(everyone)
+    if runs < 2:
+        return value, math.nan
+    without = np.array([statistic(np.delete(everyone, i)) for i in everyone])
+    return value, float(np.sqrt((runs - 1) / runs * np.sum((without - without.mean()) ** 2)))
+
+
+def compare_workers(
+    runs: dict[int, list[dict[str, Any]]], places: np.ndarray
+) -> list[dict[str, Any]]:
+    """Curves, and how much sooner the average curve has the final loss of the fewest workers'.
+
+    Args:
+        runs: of each number of workers, one for each seed; seeds share a start.
+        places: iterations a worker of the points.
+    """
+    losses = {w: np.stack([-r["values"][0].mean(axis=1) for r in one]) for w, one in runs.items()}
+    times = {w: np.stack([r["time"] for r in one]) for w, one in runs.items()}
+    fewest = min(runs)
+
+    def speedup(workers: int, along: dict[int, np.ndarray], chosen: np.ndarray) -> float:
+        alone, curve = (losses[w][chosen].mean(axis=0) for w in (fewest, workers))
+        here = [along[w][chosen].mean(axis=0) for w in (fewest, workers)]
+        return float(here[0][-1] / reached(curve, here[1], alone[-1]))
+
+    entries = []
+    iterations = {w: np.tile(places, (len(one), 1)) for w, one in runs.items()}
+    for workers, found in runs.items():
+        curves = losses[workers]
+        entries.append(
+            {
+                "workers": workers,
+                "iterations": places,
+                "time": times[workers].mean(axis=0),
+                "loss": curves,
+                "final": jackknife(lambda i, c=curves: float(c[i, -1].mean()), len(found)),
+                "iteration_speedup": jackknife(partial(speedup, workers, iterations), len(found)),
+                "time_speedup": jackknife(partial(speedup, workers, times), len(found)),
+                "diverged": [r["diverged"] for r in found],
+            }
+        )
+    return entries
+
+
+# --- servers ---------------------------------------------------------------------------------
+
+
+def compare_servers(values: np.ndarray, numbers: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The loss averaged over S servers, and the loss of their averaged predictions.
+
+    Both are averages over all runs of S servers that stand in a row, round the circle.
+
+    Args:
+        values: log-probabilities of the test labels, (servers, points, rows).
+        numbers: S.
+    """
+    count = len(values)
+    spread = (-values.mean(axis=2)).std(axis=0, ddof=1)
+    entries = []
+    for number in numbers:
+        of_mean, of_predictions = [], []
+        for first in range(count):
+            chosen = values[(first + np.arange(number)) % count]
+            of_mean.append(-chosen.mean(axis=(0, 2)))
+            mixed = np.logaddexp.reduce(chosen, axis=0) - math.log(number)
+            of_predictions.append(-mixed.mean(axis=1))
+        entries.append(
+            {
+                "servers": number,
+                "loss": np.mean(of_mean, axis=0),
+                "standard_deviation": spread / math.sqrt(number),
+                "loss_of_the_average": np.mean(of_predictions, axis=0),
+            }
+        )
+    return entries
+
+
+# --- the study -------------------------------------------------------------------------------
+
+
+def study(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
+    """Both comparisons on one problem."""
+    places = scale.iterations // scale.points * np.arange(1, scale.points + 1)
+    seeds = [100 * (seed + i) for i in range(scale.seeds)]
+    results: dict[str, Any] = {"rates": [], "servers": []}
+    for factor in scale.factors:
+        step, friction = settings(problem, factor)
+        command.say(f"rate {factor * problem.rate:g}: h = {step:.4g}, B = {friction:.4g}")
+        runs: dict[int, list[dict[str, Any]]] = {}
+        for workers in scale.workers:
+            runs[workers] = [run(problem, scale, factor, workers, s) for s in seeds]
+            command.say(f"  W = {workers}: {_said(runs[workers])}")
+        entries = compare_workers(runs, places)
+        rate = {"rate": factor * problem.rate, "step_size": step, "friction": friction}
+        results["rates"].append(rate | {"workers": entries})
+        for entry in entries:
+            (speed, error), (clock, _) = entry["iteration_speedup"], entry["time_speedup"]
+            command.say(
+                f"  W = {entry['workers']}: final loss {entry['final'][0]:.4f} ± "
+                f"{entry['final'][1]:.4f}, iteration speed-up {speed:.2f} ± {error:.2f}, time "
+                f"speed-up {clock:.2f}"
+            )
+    most, factor = max(scale.servers), scale.factors[-1]
+    if problem.together:
+        values = run(problem, scale, factor, WORKERS_PER_SERVER, seeds[0], most)["values"]
+    else:
+        found = [run(problem, scale, factor, WORKERS_PER_SERVER, seeds[0] + s) for s in range(most)]
+        values = np.concatenate([r["values"] for r in found])
+    results["servers"] = compare_servers(values, scale.servers)
+    for entry in results["servers"]:
+        command.say(
+            f"  S = {entry['servers']}: final loss {entry['loss'][-1]:.4f} (sd over runs "
+            f"{entry['standard_deviation'][-1]:.4f}), of the averaged predictions "
+            f"{entry['loss_of_the_average'][-1]:.4f}"
+        )
+    return results
+
+
+def _said(found: list[dict[str, Any]]) -> str:
+    texts = []
+    for one in found:
+        loss = -one["values"][0, -1].mean()
+        end = one["diverged"]
+        texts.append(f"{loss:.3f}" if end is None else f"non-finite after {end:.1f}")
+    return "final loss " + ", ".join(texts)
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """Loss by iterations a worker and by time at the last rate, and by servers."""
+    part = results["rates"][-1]
+    for entry in part["workers"]:
+        loss = np.asarray(entry["loss"])
+        label = f"W = {entry['workers']}"
+        for axis, name in zip(axes[:2], ("iterations", "time"), strict=True):
+            (line,) = axis.plot(entry[name], loss.mean(axis=0), label=label)
+            axis.fill_between(
+                entry[name], loss.min(axis=0), loss.max(axis=0), color=line.get_color(), alpha=0.2
+            )
+    axes[0].set(xlabel="iterations a worker", ylabel="test loss", title=f"rate {part['rate']:g}")
+    axes[1].set(xlabel="simulated time", title="bands: all runs")
+    axes[0].legend(fontsize=7)
+    places = part["workers"][0]["iterations"]
+    for entry in results["servers"]:
+        (line,) = axes[2].plot(
+            places, entry["loss_of_the_average"], label=f"S = {entry['servers']}"
+        )
+        axes[2].plot(places, entry["loss"], ":", color=line.get_color())
+    axes[2].set(xlabel="iterations a worker", title="servers: averaged predictions; dots: loss")
+    axes[2].legend(fontsize=7)
+    for axis in axes:
+        axis.set_yscale("log")
