@@ -75,13 +75,16 @@ def pooled_hmc(log_density, start, seed, chain, rounds, step_size, leapfrog_step
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chains", [1, 2])
-def test_the_first_thousand_draws_are_those_of_pooled_hmc(ten_unlike_sites, model, chains):
+@pytest.mark.parametrize(("sites", "chains"), [(10, 1), (10, 2), (1, 1)])
+def test_the_first_thousand_draws_are_those_of_pooled_hmc(ten_unlike_sites, model, sites, chains):
+    # On one site with all rows it is the centralized baseline.
+    whole = consortia.Sites.from_list([ten_unlike_sites.pooled()])
     mass = np.array([0.5, 1.0, 2.0])
     method = consortia.federated_hmc(step_size=0.08, leapfrog_steps=4, mass_matrix=mass, jitter=0.0)
     tree = consortia.sample(
-        model, ten_unlike_sites, method, rounds=1000, chains=chains, seed=7, progress=False
-    )
+        model, whole if sites == 1 else ten_unlike_sites, method, rounds=1000, chains=chains,
+        seed=7, progress=False,
+    )  # fmt: skip
     rows = jax.tree.map(jnp.asarray, ten_unlike_sites.pooled())
 
     def log_density(theta):

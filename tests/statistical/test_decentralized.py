@@ -185,8 +185,13 @@ def blackjax_draws(model, sites, step_size, steps, draws, chains):
 
 def disagreement(one, two):
     """The largest z-score of the means, and the largest departure of a ratio of sds from 1."""
-    ess = [np.asarray(rhat_and_ess_of(np.moveaxis(v, -1, 0))[1]) for v in (one, two)]
-    assert min(part.min() for part in ess) > 40_000
+
+    def ess_of(values):
+        return np.asarray(rhat_and_ess_of(np.moveaxis(values, -1, 0))[1])
+
+    ess = [ess_of(values) for values in (one, two)]
+    squares = [ess_of((values - values.mean((0, 1))) ** 2) for values in (one, two)]
+    assert min(part.min() for part in ess + squares) > 40_000
     error = np.sqrt(one.var((0, 1)) / ess[0] + two.var((0, 1)) / ess[1])
     z = np.abs((one.mean((0, 1)) - two.mean((0, 1))) / error).max()
     ratios = one.std((0, 1)) / two.std((0, 1))
@@ -196,7 +201,8 @@ def disagreement(one, two):
 
 @pytest.mark.slow
 def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
-    # Not Gaussian: a logistic regression on few rows, unlike from agent to agent.
+    # Not Gaussian: a logistic regression on few rows, unlike from agent to agent. Trajectories are
+    # a quarter turn of its sds of .2 to .3: after half a turn squares would hardly change.
     rng = np.random.default_rng(5)
     shards = []
     for agent in range(AGENTS):
@@ -205,11 +211,11 @@ def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
         shards.append({"x": x.astype(np.float32), "y": y.astype(np.int32)})
     sites = consortia.Sites.from_list(shards)
     model = consortia.models.logistic_regression(FEATURES, intercept=False)
-    method = consortia.decentralized_hmc(0.45, "ring", variant="exact", leapfrog_steps=3)
-    size = {"chains": 16, "rounds": 12_000}
+    method = consortia.decentralized_hmc(0.2, "ring", variant="exact", leapfrog_steps=2)
+    size = {"chains": 16, "rounds": 6000}
     tree = consortia.sample(model, sites, method, warmup=200, progress=False, **size)
     ours = np.asarray(tree["posterior"]["coefficients"], np.float64)
-    theirs = blackjax_draws(model, sites, 0.45, 3, 12_000, 16).astype(np.float64)
+    theirs = blackjax_draws(model, sites, 0.2, 2, 6000, 16).astype(np.float64)
     z, apart = disagreement(ours, theirs)
     assert z < 4
     # At 40,000 effective draws each a ratio of sds is known within .5 %.
@@ -222,4 +228,4 @@ def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
     wrong = np.asarray(without["posterior"]["coefficients"], np.float64)
     z, apart = disagreement(wrong, theirs)
     assert z > 8
-    assert apart > 0.04
+    assert apart > 0.03
