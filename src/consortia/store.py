@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.appending import DrawFiles
+from consortia.appending import DRAW, DrawFiles
 from consortia.checkpoint import Checkpoint, Checkpoints, checksum, sync_directory
 from consortia.errors import StoreError
 from consortia.results import FORMAT_VERSION, plain_attributes, tree_of
@@ -285,7 +285,6 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     Raises:
         StoreError: there is no run, it was written in another format version, or it is damaged.
     """
-    import xarray
     import zarr
 
     directory = Path(path)
@@ -306,15 +305,37 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     if (directory / DRAWS).exists() and kept != 0:
         try:
             for name in zarr.open_group(directory / DRAWS, mode="r").group_keys():
-                groups[name] = xarray.open_zarr(
-                    directory / DRAWS, group=name, consolidated=False, chunks=None
-                )
-                if kept is not None and "draw" in groups[name].dims:
-                    groups[name] = groups[name].isel(draw=slice(0, kept))
-        except StoreError:
-            raise
+                groups[name] = _group(directory / DRAWS, name, kept)
         except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged ({error})."
             ) from error
     return tree_of(groups, record)
+
+
+def _group(path: Path, name: str, kept: int | None) -> Any:
+    """One group, lazily; of a run that has not ended its first ``kept`` draws.
+
+    Its arrays may be of unlike lengths then: a write was cut short between them.
+    """
+    import xarray
+    import zarr
+
+    def opened(without: list[str]) -> Any:
+        return xarray.open_zarr(
+            path, group=name, consolidated=False, chunks=None, drop_variables=without
+        )
+
+    if kept is None:
+        return opened([])
+    arrays: Any = zarr.open_group(path, path=name, mode="r")
+    growing = [
+        variable
+        for variable, array in arrays.arrays()
+        if DRAW in (array.metadata.dimension_names or ())
+    ]
+    found = opened(growing)
+    for variable in growing:
+        part = opened([other for other in growing if other != variable])
+        found = found.merge(part.isel(draw=slice(0, kept)))
+    return found

@@ -106,10 +106,11 @@ def test_cuts_and_length_change_no_bit_whatever_the_exchange(
 
 
 def test_a_checkpoint_holds_no_keys_and_nothing_pickled(
-    example: Any, model: Any, sites: Any, tmp_path: Path
+    model: Any, three_sites: Any, tmp_path: Path
 ) -> None:
-    path = tmp_path / "run"
-    consortia.sample(model, sites, example.method(), store=path, progress=False, **LENGTH)
+    path, entry = tmp_path / "run", ALGORITHMS["fsgld"]
+    method = entry.factory(**entry.example)
+    consortia.sample(model, three_sites, method, store=path, progress=False, **LENGTH)
     for name in checkpoint.NAMES:
         saved = checkpoint.read(path / name)  # allow_pickle=False
         assert all(array.dtype != object for array in saved.arrays.values())
