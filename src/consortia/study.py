@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import pydantic
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from consortia import latency, models, schedules
+from consortia import models
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.base import Method
 from consortia.errors import InputError
@@ -27,16 +27,10 @@ from consortia.model import Model
 from consortia.sites import Sites
 from consortia.stopping import StopWhen, stop_when
 from consortia.study_data import PARTITIONS, Arrays, Data, Partition, Prepared, Table, deal, unknown
+from consortia.study_options import called, check_options, given
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
 """The ready models, by the name that ``model.kind`` takes."""
-
-SCHEDULES = (
-    *("constant", "polynomial", "fa_hmc_stages", "fa_hmc_step_size", "stale_error_step_size"),
-    *("stale_variance_step_size", "de_sgld_step_size", "de_sghmc_step_size"),
-)
-"""Functions of `consortia.schedules` that a table ``{ schedule = ..., ... }`` may name."""
-
 
 FROM_DATA = ("features", "classes")
 """Arguments of a model's factory that are filled in from the data when they are not given."""
@@ -68,13 +62,13 @@ class ModelTable(Table):
         if self.kind is not None:
             if self.kind not in MODELS:
                 raise ValueError(f"model.kind = {self.kind!r}: {unknown(self.kind, MODELS)}")
-            _check_options("model", MODELS[self.kind], self.options, FROM_DATA)
+            check_options("model", MODELS[self.kind], self.options, FROM_DATA)
         return self
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that were given."""
-        return _given(self.model_extra)
+        return given(self.model_extra)
 
     def make(self, data: Prepared, directory: Path) -> Model:
         """The model for these data."""
@@ -86,8 +80,8 @@ class ModelTable(Table):
             known["classes"] = len(data.class_names)
         wanted = inspect.signature(factory).parameters
         options = {name: value for name, value in known.items() if name in wanted} | self.options
-        _check_options("model", factory, options)
-        made = factory(**options)
+        check_options("model", factory, options)
+        made = called("model", factory, options)
         if not isinstance(made, Model):
             raise InputError(f"model.factory returned a {type(made).__name__}, not a Model.")
         return made
@@ -110,9 +104,9 @@ class AlgorithmTable(Table):
         if self.name not in ALGORITHMS:
             raise ValueError(f"algorithm.name = {self.name!r}: {unknown(self.name, ALGORITHMS)}")
         factory = ALGORITHMS[self.name].factory
-        options = _given(self.model_extra)
-        _check_options("algorithm", factory, options)
-        self._method = factory(**options)
+        options = given(self.model_extra)
+        check_options("algorithm", factory, options)
+        self._method = called("algorithm", factory, options)
         return self
 
 
@@ -284,26 +278,6 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
     return study
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of a study file, with the arguments of every algorithm and ready model."""
-    schema = Study.model_json_schema()
-    tables = schema["$defs"]
-    factories = {name: entry.factory for name, entry in ALGORITHMS.items()}
-    for table, key, choices in (
-        ("AlgorithmTable", "name", factories),
-        ("ModelTable", "kind", MODELS),
-    ):
-        tables[table]["properties"][key]["description"] += "; it decides the other keys"
-        tables[table]["allOf"] = [
-            {
-                "if": {"properties": {key: {"const": name}}, "required": [key]},
-                "then": {"properties": {argument: {} for argument in _arguments(factory)}},
-            }
-            for name, factory in choices.items()
-        ]
-    return schema
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -340,51 +314,7 @@ def _table(name: str) -> Any:
     return next((choice for choice in get_args(annotation) if choice is not type(None)), annotation)
 
 
-def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of a factory; what it hands on as ``**options`` may be any algorithm's."""
-    own = inspect.signature(factory).parameters
-    found = {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
-    if len(found) < len(own):
-        for entry in ALGORITHMS.values():
-            for name, value in inspect.signature(entry.factory).parameters.items():
-                if value.kind is value.KEYWORD_ONLY and value.default is not value.empty:
-                    found.setdefault(name, value)
-    return found
-
-
-def _check_options(
-    table: str, factory: Callable[..., Any], options: Mapping[str, Any], later: tuple[str, ...] = ()
-) -> None:
-    """Refuses arguments that a factory does not have, and names those it lacks."""
-    arguments = _arguments(factory)
-    for key in options:
-        if key not in arguments:
-            raise InputError(f"{table}.{key}: {unknown(key, arguments)}.")
-    for key, argument in arguments.items():
-        if argument.default is argument.empty and key not in options and key not in later:
-            raise InputError(f"{table}.{key} is missing: {table} needs it.")
-
-
 # --- building ------------------------------------------------------------------------------------
-
-
-def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments as written: "none" means None, a table what the function that it names makes."""
-    given = {key: None if value == "none" else value for key, value in (options or {}).items()}
-    tables = {key: value for key, value in given.items() if isinstance(value, dict)}
-    return given | {key: _made(key, value) for key, value in tables.items()}
-
-
-def _made(key: str, table: dict[str, Any]) -> Any:
-    options = dict(table)
-    of_latency = key == "latency"
-    how, names = ("model", latency.MODELS) if of_latency else ("schedule", SCHEDULES)
-    name = options.pop(how, None)
-    if name not in names:
-        raise InputError(f"algorithm.{key}.{how} = {name!r}: {unknown(str(name), names)}.")
-    factory = getattr(latency if of_latency else schedules, name)
-    _check_options(f"algorithm.{key}", factory, options)
-    return factory(**options)
 
 
 def _imported(factory: str, directory: Path) -> Callable[..., Any]:
