@@ -76,7 +76,13 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+LONG = ("K=5, T=10, rho=1", "K=1, T=5, rho=0")
+"""Settings whose 4,000 chains take a minute."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in SETTINGS]
+)
 def test_mean_and_variance_are_those_of_the_predicted_law(sites, name):
     z_mean, z_variance, _ = deviations(sites, SETTINGS[name])
     assert abs(z_mean) < GATE
