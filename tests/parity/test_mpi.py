@@ -26,7 +26,7 @@ def _load(name):
 
 
 problem = _load("problem")
-launch = _load("conftest")
+launch = _load("launch")
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 

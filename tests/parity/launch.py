@@ -24,22 +24,25 @@ def mpiexec() -> str:
     return found
 
 
-def ranks(count: int, *command: str, timeout: float = TIMEOUT, **environment: str) -> Any:
-    """A finished job of so many ranks of ``python COMMAND``; it never outlives the test."""
-    one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+def environment(**more: str) -> dict[str, str]:
+    """Of a rank: one thread each, or the ranks slow one another down."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_ENABLE")}
-    settings = inherited | {
+    return inherited | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": one_thread,
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "CONSORTIA_COMPILATION_CACHE": "0",
-        **environment,
+        **more,
     }
+
+
+def ranks(count: int, *command: str, timeout: float = TIMEOUT) -> Any:
+    """A finished job of so many ranks of ``python COMMAND``; it never outlives the test."""
     return subprocess.run(
         [mpiexec(), "-n", str(count), sys.executable, *command],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env=settings,
+        env=environment(),
     )

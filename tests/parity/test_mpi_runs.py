@@ -1,0 +1,201 @@
+"""Runs over MPI ranks from the command line, killed, gone on with, and asked for wrongly."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.checkpoint import Checkpoints
+
+HERE = Path(__file__).parent
+specification = importlib.util.spec_from_file_location("parity_launch", HERE / "launch.py")
+launch = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(launch)
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
+
+COMMAND = ("-c", "from consortia.cli import main; main()")
+STUDY = """
+[data]
+dataset = "iris"
+test_share = 0.2
+standardise = true
+dtype = "float32"
+
+[partition]
+kind = "iid"
+sites = 3
+
+[model]
+kind = "softmax_regression"
+
+[algorithm]
+name = "{algorithm}"
+{arguments}
+
+[run]
+rounds = 60
+chains = 2
+seed = 4
+
+[output]
+figure = false
+"""
+STALE = "step_size = 0.001\nbatch_size = 4\nworkers = 2"
+AVERAGED = "step_size = 0.1\nleapfrog_steps = 2\nlocal_steps = 2"
+
+
+def study(folder, algorithm="fa_hmc", arguments=AVERAGED):
+    path = folder / "study.toml"
+    path.write_text(STUDY.format(algorithm=algorithm, arguments=arguments))
+    return str(path)
+
+
+def draws(path):
+    return {n: v.values for n, v in consortia.open_run(path)["posterior"].data_vars.items()}
+
+
+def test_the_command_line_runs_over_ranks_and_goes_on_in_one_process(tmp_path):
+    run = tmp_path / "run"
+    job = launch.ranks(2, *COMMAND, "run", study(tmp_path), "--engine", "mpi", "--output", str(run))
+    assert job.returncode == 0, job.stderr
+    assert "rank 1 (process" in job.stdout
+    assert job.stdout.count("written to") == 1
+    alone = subprocess.run(
+        [sys.executable, *COMMAND, "resume", str(run), "--rounds", "90", "--inexact"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert alone.returncode == 0, alone.stderr
+    (values,) = draws(run).values()
+    assert values.shape[:2] == (2, 90)
+    assert np.isfinite(values).all()
+
+
+def test_more_ranks_than_sites_are_refused_once(tmp_path):
+    job = launch.ranks(4, *COMMAND, "run", study(tmp_path), "--engine", "mpi")
+    assert job.returncode == 2
+    assert job.stderr.count("4 ranks for 3 sites") == 1
+    assert "Traceback" not in job.stderr
+
+
+def test_an_asynchronous_method_says_how_many_ranks_it_needs(tmp_path):
+    asked = study(tmp_path, "stale_sgld", STALE)
+    text = Path(asked).read_text().replace("sites = 3", "sites = 1")
+    Path(asked).write_text(text)
+    job = launch.ranks(2, *COMMAND, "run", asked, "--engine", "mpi")
+    assert job.returncode == 2
+    assert "mpiexec -n 3" in job.stderr
+
+
+DISAGREE = """
+import sys, consortia
+from consortia.errors import RankError
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.MPIEngine(deadline=60)
+step = 0.05 if engine.rank else 0.04
+algorithm = consortia.fa_hmc(step_size=step, leapfrog_steps=1, local_steps=1)
+try:
+    consortia.sample(problem.MODEL, problem.sites(3), algorithm, rounds=5, engine=engine)
+except RankError as error:
+    print(error)
+"""
+
+
+def test_ranks_that_were_given_different_studies_are_named(tmp_path):
+    job = launch.ranks(3, "-c", DISAGREE.format(here=str(HERE)))
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("rank 1, 2 runs another study than rank 0") == 3
+
+
+def start(store, algorithm, count):
+    command = [launch.mpiexec(), "-n", str(count), sys.executable]
+    return subprocess.Popen(
+        [*command, str(HERE / "stored.py"), str(store), algorithm],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=launch.environment(),
+        start_new_session=True,
+    )
+
+
+def ranks_of(job):
+    """Process numbers of the ranks, found by their command."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+        except OSError:
+            continue
+        if session == job.pid and command[0] == sys.executable.encode():
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def kill_in_mid_run(store, algorithm, count, rng):
+    """Kills one rank some time after the first checkpoint; the seconds until the job was gone."""
+    job = start(store, algorithm, count)
+    until = time.monotonic() + 120
+    while not Checkpoints(store).present and job.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(rng.uniform(0.0, 2.0))
+    alive = ranks_of(job)
+    if job.poll() is not None or not alive:
+        job.wait(60)
+        return None
+    victim = rng.choice(alive)
+    began = time.monotonic()
+    subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(victim)], check=False)
+    job.communicate(timeout=100)
+    assert job.returncode != 0
+    return time.monotonic() - began
+
+
+def survives(folder, algorithm, count, kills, seed):
+    """Draws after so many kills are those of a run that was left alone, bit by bit."""
+    rng = random.Random(seed)
+    alone, killed = folder / "alone", folder / "killed"
+    whole = start(alone, algorithm, count)
+    assert whole.wait(300) == 0, whole.stderr.read()
+    done = 0
+    for _ in range(3 * kills):
+        if done == kills:
+            break
+        seconds = kill_in_mid_run(killed, algorithm, count, rng)
+        if seconds is None:
+            break  # it has finished
+        assert seconds < 60
+        done += 1
+    last = start(killed, algorithm, count)
+    assert last.wait(300) == 0, last.stderr.read()
+    expected, found = draws(alone), draws(killed)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    return done
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(tmp_path):
+    assert survives(tmp_path, "fa_hmc", 3, kills=1, seed=0) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    "algorithm", ["fa_hmc", "de_sghmc", "fsgld", "federated_hmc", "decentralized_hmc"]
+)
+def test_twenty_kills_lose_nothing(tmp_path, algorithm):
+    survives(tmp_path, algorithm, 4, kills=4, seed=1)
