@@ -22,7 +22,7 @@ from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
 from consortia.model import Model
-from consortia.sampling import sample
+from consortia.sampling import resume, sample
 from consortia.sites import Sites
 from consortia.stopping import stop_when
 from consortia.store import open_run
@@ -54,6 +54,7 @@ __all__ = [
     "oracles",
     "partition",
     "predict",
+    "resume",
     "sample",
     "schedules",
     "stale_sghmc",

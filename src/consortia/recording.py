@@ -13,6 +13,9 @@ from consortia.store import RunStore
 BLOCK_BYTES = 2**30
 """Draws in memory are written in place into blocks of at most this size."""
 
+NEVER = 2**62
+"""A stride that no run reaches."""
+
 
 class Recorder:
     """Takes chunks of draws and gives the groups of the result.
@@ -26,8 +29,10 @@ class Recorder:
         variables: the parameters' names and places in the flat position.
         sites: names of the sites.
         step_weights: ``iterations -> weights or None``, of the algorithm.
-        store: writes each chunk there and keeps none, when given.
+        store: draws are written there by `write`, and not kept in memory, when given.
         remember: keep the positions in memory too (a stopping rule reads them), with a store.
+        stride: draws after which a store is to be written.
+        kept: draws that the store holds already, of a run that is gone on with.
 
     Attributes:
         kept: draws so far, per chain.
@@ -46,8 +51,11 @@ class Recorder:
         step_weights: Callable[[np.ndarray], np.ndarray | None],
         store: RunStore | None,
         remember: bool,
+        stride: int = NEVER,
+        kept: int = 0,
     ) -> None:
-        self.kept = 0
+        self.kept = kept
+        self._stride = stride
         self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
         self._per_iteration = per_iteration
         self._variables, self._sites, self._step_weights = variables, sites, step_weights
@@ -55,6 +63,19 @@ class Recorder:
         self._blocks: list[results.Records] = []
         self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
+        self._pending: list[results.Records] = []
+        if remember and store is not None and kept:
+            self._positions.append(naming.join(store.posterior(kept), variables))
+
+    @property
+    def room(self) -> int:
+        """Draws until a store is to be written."""
+        return self._stride - self.kept % self._stride
+
+    @property
+    def full(self) -> bool:
+        """Whether a store is to be written now."""
+        return bool(self._pending) and self.kept % self._stride == 0
 
     def add(self, buffers: Any, filled: int) -> None:
         """The first ``filled`` slots of the engine's buffers."""
@@ -62,10 +83,18 @@ class Recorder:
         if self._store is None:
             self._write(records)
         else:
-            self._store.append(self._datasets(records, self.kept))
+            self._pending.append(records.copy())
             if self._remember:
-                self._positions.append(records.draws.copy())
+                self._positions.append(self._pending[-1].draws)
         self.kept += filled
+
+    def write(self) -> None:
+        """Hands the draws that came since the last time to the store."""
+        if self._store is None or not self._pending:
+            return
+        records = results.Records.joined(self._pending)
+        self._store.append(self._datasets(records, self.kept - records.draws.shape[1]))
+        self._pending.clear()
 
     def _write(self, records: results.Records) -> None:
         """Copies a chunk to the end of the last block, and the rest of it to a new one."""

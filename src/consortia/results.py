@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia import naming
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Records:
@@ -95,6 +95,10 @@ class Records:
             return array
 
         self._map(copy, part)
+
+    def copy(self) -> Records:
+        """The same arrays in memory of their own."""
+        return self._map(np.array)
 
     def between(self, first: int, stop: int) -> Records:
         """A view of some draws."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from consortia.engines.local import LocalRun
 from consortia.engines.types import Buffers, Carry, Window
 from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
+from consortia.interrupts import Abrupt, Interrupts
 from consortia.progress import Progress
 from consortia.recording import Recorder
 from consortia.stopping import StopWhen
@@ -20,7 +21,7 @@ SECONDS_PER_CALL = 0.4
 """Rounds run in calls of about this length; where they are cut changes no bit of a draw."""
 
 SECONDS_PER_CHUNK = 30.0
-"""Draws leave the device at least about this often."""
+"""Draws leave the device, and the run is saved, at least about this often."""
 
 LARGEST_GROWTH = 200
 NO_DRAWS = 2**31 - 1
@@ -41,20 +42,43 @@ class Length:
         return self.warmup + self.rounds
 
 
+@dataclass(frozen=True)
+class Reached:
+    """How far a run is that is gone on with.
+
+    Attributes:
+        done: iterations that are finished, warm-up included.
+        seconds: that they took.
+        ended: why the run ended there, if it did.
+        block: what was recorded of the block of thinned rounds in progress; empty at its end.
+    """
+
+    done: int = 0
+    seconds: float = 0.0
+    ended: str | None = None
+    block: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
 class RunLoop:
-    """Runs an engine's program from the first round to the last, or until something ends it.
+    """Runs an engine's program from one round to the last, or until something ends it.
+
+    Draws leave the device chunk by chunk. With a store the run is saved at the ends of chunks:
+    draws first, then a checkpoint. Where it is saved changes no bit of a draw.
 
     Args:
         run: the engine's side.
-        carry: the state before the first round.
+        carry: the state to start from.
         length: warm-up, rounds, thinning.
         recorder: takes the draws of each chunk.
         progress: is told after each call.
         stop: the stopping rule, or None.
         judge: from the hub's state after the warm-up, why the run should not go on, or None.
+        reached: how far the run is.
+        save: writes what the recorder holds, and a checkpoint; None without a store.
 
     Attributes:
         done: iterations that are finished, warm-up included.
+        ended: why the run ended, if it has.
     """
 
     def __init__(
@@ -66,68 +90,119 @@ class RunLoop:
         progress: Progress,
         stop: StopWhen | None,
         judge: Callable[[Any], str | None] | None = None,
+        *,
+        reached: Reached | None = None,
+        save: Callable[[RunLoop], None] | None = None,
     ) -> None:
-        self.done = 0
+        reached = Reached() if reached is None else reached
+        self.done = reached.done
+        self.ended = reached.ended
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
-        self._judge = judge
+        self._judge, self._save = judge, save
         self._buffers: Buffers = run.buffers(carry)
+        if reached.block:
+            self._buffers = run.with_block(self._buffers, reached.block)
         self._calls = 0
         self._call_rounds = 1
+        self._started = time.monotonic() - reached.seconds
+        self._saved = time.monotonic()
+        self._saved_at = -1
+        self._interrupts = Interrupts()
 
     @property
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
         return self._carry.hub
 
+    @property
+    def seconds(self) -> float:
+        """That the run has taken so far, before it was gone on with too."""
+        return time.monotonic() - self._started
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The engine's state, and the block of thinned rounds in progress, for a checkpoint."""
+        block = {}
+        if self._in_progress():
+            block = self._run.block_in_progress(self._buffers, 0)
+        return self._run.state(self._carry) | block
+
     def execute(self) -> str:
         """Runs; returns in words what ended the run.
 
         Raises:
             NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
-            SiteMissingError: a site did not answer; the same holds for the finished calls.
             WarmupError: what the warm-up learned is not worth going on with.
-            KeyboardInterrupt: the same holds for the draws of the finished calls.
+            SiteMissingError: a site did not answer; the same holds for the draws of the finished
+                rounds; with a store they are saved, with a checkpoint.
+            KeyboardInterrupt: likewise.
         """
-        started = time.monotonic()
-        self._until(self._length.warmup, NO_DRAWS)
-        if self._judge is not None and self._length.warmup > 0:
-            reason = self._judge(self._carry.hub)
-            if reason is not None:
-                raise WarmupError(reason)
-        self._buffers = self._run.buffers(self._carry)
-        try:
-            while self.done < self._length.total:
-                self._chunk()
-                if self._stop is not None and self.done < self._length.total:
-                    reason = self._stop.reason(self._recorder.draws_so_far(), started)
-                    if reason is not None:
-                        return reason
-        except KeyboardInterrupt:
+        with self._interrupts:
+            try:
+                self._store_if(self.done == 0)
+                self.ended = self.ended or self._execute()
+                self._store_if(True)
+            except Abrupt:
+                raise
+            except (KeyboardInterrupt, SiteMissingError):
+                self._flush(self.done)
+                self._store_if(True)
+                raise
+        return self.ended
+
+    def _execute(self) -> str:
+        warmup = self._length.warmup
+        if self.done <= warmup:
+            while self.done < warmup:
+                self._until(warmup, NO_DRAWS)
+                self._store_if(self._late())
+            if self._judge is not None and warmup > 0:
+                reason = self._judge(self._carry.hub)
+                if reason is not None:
+                    raise WarmupError(reason)
+            self._buffers = self._run.buffers(self._carry)
+        while self.done < self._length.total:
+            end, judged = self._end_of_chunk()
+            self._until(end, self._length.thin)
             self._flush(self.done)
-            raise
+            if judged and self._stop is not None and self.done == end < self._length.total:
+                reason = self._stop.reason(self._recorder.draws_so_far(), self._started)
+                if reason is not None:
+                    return reason
+            self._store_if(self._late() or self._recorder.full)
         return "all rounds were run"
 
-    def _chunk(self) -> None:
-        """Rounds until the buffers are full, time is up, or the stopping rule is to be judged."""
-        thin = self._length.thin
-        slots, each = self._run.layout.slots, self._run.draws_per_iteration
+    def _end_of_chunk(self) -> tuple[int, bool]:
+        """Where the buffers are full, or the stopping rule is to be judged: then also True."""
+        thin, each = self._length.thin, self._run.draws_per_iteration
         kept = self._recorder.kept
-        last = (kept + slots) * thin // each
+        room = min(self._run.layout.slots, self._recorder.room)
+        last, judged = max((kept + room) * thin // each, 1), False
         if self._stop is not None:  # whole rounds, until the draws to judge are there
             wanted = (kept // self._stop.every + 1) * self._stop.every
-            last = min(last, -(-wanted * thin // each))
-        self._until(min(self._length.total, self._length.warmup + last), thin)
-        self._flush(self.done)
+            at = -(-wanted * thin // each)
+            last, judged = min(last, at), at <= last
+        last = max(last, self.done - self._length.warmup + 1)
+        return min(self._length.total, self._length.warmup + last), judged
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._saved > SECONDS_PER_CHUNK
+
+    def _store_if(self, wanted: bool) -> None:
+        """Saves the run, unless it was saved in this very round."""
+        if not wanted or (self.done == self._saved_at and self.ended is None):
+            return
+        if self._save is not None:
+            self._save(self)
+        self._saved, self._saved_at = time.monotonic(), self.done
 
     def _until(self, stop: int, thin: int) -> None:
-        began = time.monotonic()
-        while self.done < stop:
-            late = self._stop is None and time.monotonic() - began > SECONDS_PER_CHUNK
-            if late and thin != NO_DRAWS and self._draws(self.done) % thin == 0:
-                return
+        calls = 0
+        while self.done < stop and not (calls and self._late()):
             self._call(self._end_of_call(stop, thin), thin)
+            calls += 1
             self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
+            self._interrupts.raise_if_asked()
 
     def _end_of_call(self, stop: int, thin: int) -> int:
         """Where this call ends: by time, at the end of a block of thinned rounds where it can."""
@@ -149,8 +224,6 @@ class RunLoop:
             if error.reached is not None:
                 self.done, (self._carry, self._buffers) = error.round, error.reached
             error.round, error.reached = self.done, None
-            if thin != NO_DRAWS:
-                self._flush(self.done)
             raise
         finite = np.asarray(finite)
         seconds = time.monotonic() - began
@@ -162,12 +235,23 @@ class RunLoop:
             fitting = int(SECONDS_PER_CALL / max(seconds / rounds, 1e-9))
             self._call_rounds = int(np.clip(fitting, 1, self._call_rounds * LARGEST_GROWTH))
 
+    def _in_progress(self) -> bool:
+        """Whether a block of thinned rounds is begun whose infos are averages so far."""
+        begun = max(self._draws(self.done), 0) > self._recorder.kept * self._length.thin
+        return begun and self._run.draws_per_iteration == 1
+
     def _flush(self, until: int) -> None:
         """Hands the finished blocks before round ``until`` to the recorder; empties the buffers."""
         filled = self._draws(until) // self._length.thin - self._recorder.kept
-        if filled > 0:
-            self._recorder.add(self._buffers, filled)
-            self._buffers = self._run.emptied(self._buffers)
+        if filled <= 0:
+            return
+        block = {}
+        if self._draws(until) % self._length.thin and self._run.draws_per_iteration == 1:
+            block = self._run.block_in_progress(self._buffers, filled)
+        self._recorder.add(self._buffers, filled)
+        self._buffers = self._run.emptied(self._buffers)
+        if block:
+            self._buffers = self._run.with_block(self._buffers, block)
 
     def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:
         """Finds the round, the chain and the site, by bisection from the last good state."""

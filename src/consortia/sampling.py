@@ -1,37 +1,21 @@
-"""`sample`: checks, plan, run, result."""
+"""`sample` and `resume`: the arguments, and where the run is kept."""
 
 from __future__ import annotations
 
-import time
-import warnings
+import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
-import jax.numpy as jnp
-import numpy as np
-
-from consortia import naming, planning, results, validation
+from consortia import validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
-from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError, SiteMissingError, WarmupError
+from consortia.execution import Resumption, execute
 from consortia.model import Model
-from consortia.progress import progress_of
-from consortia.recording import Recorder
-from consortia.running import Length, RunLoop
 from consortia.sites import Sites
+from consortia.specification import Request, extended
 from consortia.stopping import StopWhen, check_rule
-from consortia.store import RunStore, open_run
-from consortia.target import Target
-
-DIAGNOSTICS_SHARE = 0.02
-"""R-hat and ESS may take this share of a run; `consortia.summary` computes the rest on demand."""
-
-DIAGNOSED_PER_SECOND = 4e6
-"""Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
-
-LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
-"""Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
+from consortia.store import RunStore
 
 
 def sample(
@@ -68,7 +52,8 @@ def sample(
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None.
-        store: a directory for the run, written chunk by chunk; the result then opens it lazily.
+        store: a directory for the run, written chunk by chunk with a checkpoint after each; the
+            result then opens it lazily, and `resume` goes on with it, however it ended.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
         stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
         on_plan: called with the `Plan` before the sampler is compiled.
@@ -78,103 +63,122 @@ def sample(
         ``agents`` where sites have series of their own, ``diagnostics`` (R-hat and ESS, with the
         reason where they are not available); seed, versions, parameters and cost as attributes.
         Parameters given as a dict become one variable each, a bare array becomes "theta".
-        An interrupt from the keyboard ends the run early with a warning, and the draws so far.
+        An interrupt from the keyboard ends the run early with a warning, and the draws so far; a
+        second one at once.
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
-        SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
+        SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before,
+            and a stored run can be gone on with.
         WarmupError: what was learned in the warm-up is not worth going on with.
     """
     validation.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
-    length = Length(warmup, rounds, thin)
     stop = check_rule(stop)
     writer = None if store is None else RunStore(store)
-    engine = LocalEngine() if engine is None else engine
-    if not hasattr(engine, "prepare"):
-        raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
-    validation.check_schedule(algorithm, length.total)
-    validation.check_warmup(algorithm, warmup)
-    target = Target(model, validation.starting_parameters(model, init, seed, 1)[0])
-    variables = naming.variables(target.structure)
-    algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-    chains *= servers_of(algorithm.build(target))
-    starts = validation.starting_parameters(model, init, seed, chains)
-    validation.check_data(model, sites)
-    validation.check_density(target, sites)
-    positions = jnp.stack([target.ravel(start) for start in starts])
-    validation.check_rows_independent(target, sites, positions[0])
-    validation.check_prior(target, positions[0])
-    validation.check_stability(algorithm, model, sites, starts[0])
-
-    run = engine.prepare(target, sites, algorithm, chains)
-    validation.check_thinning(thin, rounds, run.draws_per_iteration)
-    validation.check_start_values(run.start_values(positions), sites.names)
-    carry = run.start(seed, positions, rounds, warmup)
-    validation.check_fitted(algorithm, run.fitted, sites.names)
-    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
-    if on_plan is not None:
-        on_plan(plan)
-    record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
-    recorder = Recorder(
-        chains=chains,
-        draws=rounds * run.draws_per_iteration // thin,
-        thin=thin,
-        per_iteration=run.draws_per_iteration,
-        warmup=warmup,
-        variables=variables,
-        sites=sites.names,
-        step_weights=algorithm.step_weights,
-        store=writer,
-        remember=stop is not None,
-    )
-    if writer is not None:
-        writer.begin(record)
-    started = time.monotonic()
-    with progress_of(algorithm.name, length.total, show=progress) as shown:
-        judge = getattr(algorithm, "check_learned", None)
-        loop = RunLoop(run, carry, length, recorder, shown, stop, judge)
-
-        def result(reason: str) -> Any:
-            record["stopped"] = reason
-            record["seconds"] = time.monotonic() - started
-            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
-            return _finished(recorder, writer, record)
-
-        try:
-            reason = loop.execute()
-        except (NonFiniteError, SiteMissingError, WarmupError) as error:
-            if isinstance(error, NonFiniteError):
-                validation.explain(error, algorithm, target, run)
-            error.tree = result(str(error))
-            raise
-        except KeyboardInterrupt:
-            reason = f"interrupted after round {loop.done}"
-            warnings.warn(f"{reason}; the draws so far are returned", UserWarning, stacklevel=2)
-    tree = result(reason)
-    validation.warn_of(algorithm, loop.hub)
-    return tree
+    try:
+        return execute(
+            model,
+            sites,
+            algorithm,
+            Request(rounds, chains, seed, thin, warmup),
+            init=init,
+            engine=LocalEngine() if engine is None else engine,
+            writer=writer,
+            progress=progress,
+            stop=stop,
+            on_plan=on_plan,
+        )
+    finally:
+        if writer is not None:
+            writer.release()
 
 
-def _finished(recorder: Recorder, writer: RunStore | None, record: dict[str, Any]) -> Any:
-    """The tree of a run that has ended, with R-hat and ESS."""
-    from consortia.diagnostics.convergence import add_diagnostics
+def resume(
+    path: str | os.PathLike[str],
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    *,
+    rounds: int | None = None,
+    stop: StopWhen | Literal["same"] | None = "same",
+    init: Any = None,
+    engine: LocalEngine | None = None,
+    exact: bool = True,
+    progress: bool = True,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Any:
+    """Goes on with a stored run; its draws are those of an uninterrupted one.
 
-    rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
-    numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
-    coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
-    if writer is None:
-        tree = results.tree_of(recorder.groups(), record)
-        if recorder.kept:
-            add_diagnostics(tree, max_coordinates=coordinates)
-        return tree
-    writer.finish(record, {})
-    if recorder.kept:
-        tree = open_run(writer.path)
-        add_diagnostics(tree, max_coordinates=coordinates)
-        writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()})
-    return open_run(writer.path)
+    Bitwise: what was drawn since the last checkpoint is drawn again. A run that was stopped before
+    its first checkpoint is started from its beginning; a finished one is returned as it is, unless
+    ``rounds`` makes it longer.
+
+    Args:
+        path: the run directory that was given to ``sample(..., store=...)``.
+        model: the model of that run, made again; so are ``sites`` and ``algorithm``. What is not
+            the same is refused.
+        sites: the data.
+        algorithm: the algorithm with its parameters.
+        rounds: iterations after the warm-up ones in all, instead of those of the run; a longer run
+            is bitwise the one that had been that long from the start.
+        stop: the run's own stopping rule ("same"), another one, or None.
+        init: as in `sample`; needed only where the run has no checkpoint yet.
+        engine: how the sites are run; as in the run when None.
+        exact: refuse another version of JAX, NumPy or this package, another kind of device, another
+            block or node mode: rounding would differ. With False the chain goes on there.
+        progress: as in `sample`.
+        on_plan: as in `sample`.
+
+    Returns:
+        As `sample`.
+
+    Raises:
+        StoreError: there is no run, another process is writing it, it is of another model, of other
+            data or another algorithm, or it was written in another format version. Nothing is
+            changed then. A damaged checkpoint or file of draws is passed over with a warning, and
+            the checkpoint before it taken.
+        InputError, NonFiniteError, SiteMissingError, WarmupError: as `sample`; ``rounds`` cannot be
+            had.
+    """
+    writer = RunStore(path, existing=True)
+    writer.claim(existing=True)
+    try:
+        checkpoint = writer.reopen()
+        before = writer.specification
+        rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
+        request = Request(**before["request"])
+        if checkpoint is not None:
+            request = extended(
+                before, rounds, done=checkpoint.done, ended=checkpoint.header["ended"], stop=rule
+            )
+        elif rounds is not None:
+            request = replace(request, rounds=rounds)
+        unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
+        finished = checkpoint is not None and writer.finished and unchanged
+        validation.check_arguments(model, sites, algorithm, **asdict(request))
+        rounding = before["rounding"]
+        if engine is None:
+            engine = LocalEngine(node_mode=rounding["node_mode"], block=rounding["block"])
+        return execute(
+            model,
+            sites,
+            algorithm,
+            request,
+            init=init,
+            engine=engine,
+            writer=writer,
+            progress=progress,
+            stop=rule,
+            on_plan=on_plan,
+            resumption=Resumption(before, checkpoint, exact, finished),
+        )
+    finally:
+        writer.release()
+
+
+def _rule(stored: dict[str, Any] | None) -> StopWhen | None:
+    return None if stored is None else StopWhen(**stored)

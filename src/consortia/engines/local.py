@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from consortia import numbers
 from consortia.base import Method, Site
 from consortia.engines import drawing, slots
 from consortia.engines import mailbox as mailboxes
+from consortia.engines import state as states
 from consortia.engines.drawing import Counter, PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
@@ -144,6 +146,14 @@ class LocalRun:
         Raises:
             InputError: the events of a simulated parameter server would change the target.
         """
+        base, ring = self._begin(seed, positions, rounds, warmup)
+        if self.program.algorithm.fit:
+            fitted = self.program.fit(self._arrays, base, positions[0])
+            self._arrays = self._arrays._replace(fitted=fitted)
+        return self._first(base, positions, ring, self._arrays)
+
+    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
+        """The keys and the trace of a run: its base key, and the past replies that it keeps."""
         ring = 1
         if self.program.mailbox is not None:
             box = self.program.mailbox
@@ -154,13 +164,46 @@ class LocalRun:
             )
         base = numbers.base_key(seed)
         self._keys = self.program.keys(base)
-        if self.program.algorithm.fit:
-            fitted = self.program.fit(self._arrays, base, positions[0])
-            self._arrays = self._arrays._replace(fitted=fitted)
+        return base, ring
+
+    def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
+        """The carry before the first round, with these fitted constants."""
         carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
         if self.program.algorithm.setup:
-            carry = self.program.setup(self._arrays, base, carry)
+            carry = self.program.setup(arrays, base, carry)
         return carry
+
+    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """The carry and what ``fit`` left, as named arrays on the host."""
+        return states.named(carry, "carry") | states.named(self._arrays.fitted, "fitted")
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+
+        Raises:
+            StoreError: the state is of another run.
+        """
+        base, ring = self._begin(seed, positions, rounds, warmup)
+        arrays = self._arrays
+        if self.program.algorithm.fit:
+            shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
+            arrays = arrays._replace(fitted=states.from_names(state, shapes, "fitted"))
+            self._arrays = arrays
+        shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
+        return states.from_names(state, shapes, "carry")
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
+        return states.named(slots.infos_at(buffers, slot), "block")
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Empty buffers that go on with such a block, in their first slot."""
+        shapes = slots.infos_at(buffers, 0)
+        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from consortia.engines.types import Buffers, Layout, Window
 
@@ -57,6 +58,20 @@ def emptied(buffers: Buffers) -> Buffers:
     """The same buffers for the next chunk: draws are written over, averages start from zero."""
     zeros = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
     return buffers._replace(hub_info=zeros[0], node_info=zeros[1])
+
+
+def infos_at(buffers: Buffers, slot: int) -> PyTree:
+    """The infos of one slot, on the host; the average so far of a block in progress."""
+    infos = (buffers.hub_info, buffers.node_info)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[slot].copy(), infos)
+
+
+def with_infos(buffers: Buffers, infos: PyTree) -> Buffers:
+    """The buffers with such infos in the first slot."""
+    put = jax.tree.map(
+        lambda leaf, value: leaf.at[0].set(value), (buffers.hub_info, buffers.node_info), infos
+    )
+    return buffers._replace(hub_info=put[0], node_info=put[1])
 
 
 def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:

@@ -1,63 +1,22 @@
-"""The command line: ``consortia run STUDY.toml``, ``algorithms``, ``schema``.
-
-Everything heavy is imported by the command that needs it, so that a study file with a mistake is
-answered before anything else happens.
-"""
+"""``consortia run STUDY.toml``."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import platform
 import shutil
-import warnings
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia import __version__
-from consortia.errors import (
-    ConsortiaError,
-    InputError,
-    MissingExtraError,
-    NonFiniteError,
-    SiteMissingError,
-    StoreError,
-    WarmupError,
-)
+from consortia.cli.exits import INTERRUPTED, reported
+from consortia.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from consortia.report import Report
     from consortia.study import Built, Study
 
 RUNS = Path("runs")
-INTERRUPTED = 130
-
-EXIT_CODES = {
-    0: "the run is complete",
-    2: "the study, an argument or the data cannot be used",
-    3: "the output directory holds something already",
-    4: "a chain turned non-finite; the draws before it are kept",
-    5: "an extra must be installed",
-    6: "a data set is absent, or not the published one",
-    7: "a site did not answer until the deadline; the draws before are kept",
-    8: "what the warm-up learned is not worth going on with",
-    INTERRUPTED: "interrupted; the draws so far are kept",
-}
-"""What each exit code of ``consortia run`` means."""
-
-app = typer.Typer(
-    name="consortia",
-    help="Federated Bayesian sampling: posteriors from data that stay at their sites.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 
 class Engine(StrEnum):
@@ -68,53 +27,6 @@ class Engine(StrEnum):
     flower = "flower"
 
 
-def main() -> None:
-    """The entry point of the command ``consortia``."""
-    _keep_compiled_programs()
-    app()
-
-
-def _keep_compiled_programs() -> None:
-    """Keeps compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
-
-    In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
-    JAX was told of by its own variable is left as it is.
-    """
-    import jax
-
-    from consortia.published import cache_directory
-
-    if (
-        os.environ.get("CONSORTIA_COMPILATION_CACHE") == "0"
-        or "JAX_COMPILATION_CACHE_DIR" in os.environ
-    ):
-        return
-    processor = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError):  # only Linux has the file
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    kind = hashlib.sha256(processor.encode()).hexdigest()[:12]
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled" / kind))
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"consortia {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Federated Bayesian sampling: posteriors from data that stay at their sites."""
-
-
-@app.command(
-    epilog="Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
-)
 def run(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
     output: Annotated[
@@ -151,22 +63,6 @@ def run(
         built = asked.build()
         code = _run(asked, built, study, directory, reference=reference, quiet=quiet)
     raise typer.Exit(code)
-
-
-@app.command()
-def algorithms() -> None:
-    """List the algorithms: what they sample, their bias, their step size, their paper."""
-    from consortia.report.terminal import algorithms_table, console_of
-
-    console_of().print(algorithms_table())
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON schema of a study file."""
-    from consortia.study import json_schema
-
-    typer.echo(json.dumps(json_schema(), indent=1))
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -246,7 +142,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
     wanted = study.reference.model_dump(exclude={"method"})
     tree = nuts(built.model, built.sites, **wanted)
     store = RunStore(directory)
-    store.begin(tree.attrs)
+    store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
     store.append({name: group.to_dataset() for name, group in tree.children.items()})
     store.finish(tree.attrs, {})
     return open_run(directory)
@@ -290,43 +186,3 @@ def _free_directory(name: str) -> Path:
         number += 1
         directory = RUNS / f"{name}-{number}"
     return directory
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def reported(quiet: bool) -> Iterator[None]:
-    """Turns errors into one message and an exit code, and warnings into one line each."""
-
-    def show(message: Warning | str, *details: Any, **more: Any) -> None:
-        if not quiet:
-            typer.echo(f"warning: {message}", err=True)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show
-            yield
-    except ConsortiaError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted before the first round", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def exit_code(error: ConsortiaError) -> int:
-    """The exit code that stands for an error, see `EXIT_CODES`."""
-    from consortia.datasets import DatasetCorrupted, DatasetMissing
-
-    kinds = (
-        (InputError, 2),
-        (StoreError, 3),
-        (NonFiniteError, 4),
-        (MissingExtraError, 5),
-        (DatasetMissing, 6),
-        (DatasetCorrupted, 6),
-        (SiteMissingError, 7),
-        (WarmupError, 8),
-    )
-    return next((code for kind, code in kinds if isinstance(error, kind)), 1)

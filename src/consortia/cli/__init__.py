@@ -1,0 +1,82 @@
+"""The command line: ``consortia run STUDY.toml``, ``algorithms``, ``schema``.
+
+Everything heavy is imported by the command that needs it, so that a study file with a mistake is
+answered before anything else happens. One module a command; errors and exit codes in `exits`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consortia import __version__
+from consortia.cli.exits import EXIT_CODES, exit_code, reported
+from consortia.cli.listing import algorithms, schema
+from consortia.cli.run import run
+
+__all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
+
+app = typer.Typer(
+    name="consortia",
+    help="Federated Bayesian sampling: posteriors from data that stay at their sites.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """The entry point of the command ``consortia``."""
+    _keep_compiled_programs()
+    app()
+
+
+def _keep_compiled_programs() -> None:
+    """Keeps compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
+
+    In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
+    JAX was told of by its own variable is left as it is.
+    """
+    import jax
+
+    from consortia.published import cache_directory
+
+    if (
+        os.environ.get("CONSORTIA_COMPILATION_CACHE") == "0"
+        or "JAX_COMPILATION_CACHE_DIR" in os.environ
+    ):
+        return
+    processor = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError):  # only Linux has the file
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    kind = hashlib.sha256(processor.encode()).hexdigest()[:12]
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled" / kind))
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"consortia {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated Bayesian sampling: posteriors from data that stay at their sites."""
+
+
+CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
+
+app.command(epilog=CODES)(run)
+app.command()(algorithms)
+app.command()(schema)

@@ -1,0 +1,72 @@
+"""What the command line makes of errors: one message and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from consortia.errors import (
+    ConsortiaError,
+    InputError,
+    MissingExtraError,
+    NonFiniteError,
+    SiteMissingError,
+    StoreError,
+    WarmupError,
+)
+
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    0: "the run is complete",
+    2: "the study, an argument or the data cannot be used",
+    3: "the output directory holds something already",
+    4: "a chain turned non-finite; the draws before it are kept",
+    5: "an extra must be installed",
+    6: "a data set is absent, or not the published one",
+    7: "a site did not answer until the deadline; the draws before are kept",
+    8: "what the warm-up learned is not worth going on with",
+    INTERRUPTED: "interrupted; the draws so far are kept",
+}
+"""What each exit code of ``consortia run`` means."""
+
+
+@contextlib.contextmanager
+def reported(quiet: bool) -> Iterator[None]:
+    """Turns errors into one message and an exit code, and warnings into one line each."""
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        if not quiet:
+            typer.echo(f"warning: {message}", err=True)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
+    except ConsortiaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted before the first round", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def exit_code(error: ConsortiaError) -> int:
+    """The exit code that stands for an error, see `EXIT_CODES`."""
+    from consortia.datasets import DatasetCorrupted, DatasetMissing
+
+    kinds = (
+        (InputError, 2),
+        (StoreError, 3),
+        (NonFiniteError, 4),
+        (MissingExtraError, 5),
+        (DatasetMissing, 6),
+        (DatasetCorrupted, 6),
+        (SiteMissingError, 7),
+        (WarmupError, 8),
+    )
+    return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -1,0 +1,246 @@
+"""One run from its checks to its result: what `sample` and `resume` have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import naming, planning, results, validation
+from consortia.base import Method, Plan
+from consortia.checkpoint import Checkpoint
+from consortia.engines.local import LocalEngine
+from consortia.engines.mailbox import servers_of
+from consortia.errors import InputError, NonFiniteError, SiteMissingError, WarmupError
+from consortia.interrupts import Abrupt
+from consortia.model import Model
+from consortia.progress import progress_of
+from consortia.recording import NEVER, Recorder
+from consortia.running import Length, Reached, RunLoop
+from consortia.sites import Sites
+from consortia.specification import (
+    Request,
+    check_extensible,
+    check_same,
+    rounding_of,
+    specification_of,
+)
+from consortia.stopping import StopWhen
+from consortia.store import RunStore, open_run
+from consortia.target import Target
+
+STORED_BYTES = 8 * 1024 * 1024
+"""Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
+time is up before."""
+
+DIAGNOSTICS_SHARE = 0.02
+"""R-hat and ESS may take this share of a run; `consortia.summary` computes the rest on demand."""
+
+DIAGNOSED_PER_SECOND = 4e6
+"""Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
+
+LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
+"""Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What a run is gone on with from.
+
+    Attributes:
+        specification: of the run in the directory.
+        checkpoint: None when it has none yet: it then starts from the beginning.
+        exact: refuse what would change rounding.
+        finished: nothing is left to do.
+    """
+
+    specification: dict[str, Any]
+    checkpoint: Checkpoint | None
+    exact: bool
+    finished: bool
+
+
+def execute(
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    request: Request,
+    *,
+    init: Any,
+    engine: LocalEngine,
+    writer: RunStore | None,
+    progress: bool,
+    stop: StopWhen | None,
+    on_plan: Callable[[Plan], None] | None,
+    resumption: Resumption | None = None,
+) -> Any:
+    """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
+    rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
+    length = Length(warmup, rounds, thin)
+    if not hasattr(engine, "prepare"):
+        raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
+    validation.check_schedule(algorithm, length.total)
+    validation.check_warmup(algorithm, warmup)
+    target = Target(model, validation.starting_parameters(model, init, seed, 1)[0])
+    variables = naming.variables(target.structure)
+    algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
+    chains = request.chains * servers_of(algorithm.build(target))
+    starts = validation.starting_parameters(model, init, seed, chains)
+    validation.check_data(model, sites)
+    validation.check_density(target, sites)
+    positions = jnp.stack([target.ravel(start) for start in starts])
+    validation.check_rows_independent(target, sites, positions[0])
+    validation.check_prior(target, positions[0])
+    validation.check_stability(algorithm, model, sites, starts[0])
+
+    run = engine.prepare(target, sites, algorithm, chains)
+    validation.check_thinning(thin, rounds, run.draws_per_iteration)
+    specification: dict[str, Any] = {}
+    if writer is not None:
+        rounding = rounding_of(run, engine.name)
+        specification = specification_of(request, target, sites, algorithm, rounding, stop)
+    checkpoint = None
+    if resumption is not None:
+        checkpoint, before = resumption.checkpoint, resumption.specification
+        assert writer is not None
+        check_same(
+            before, specification, writer.path, exact=resumption.exact and not resumption.finished
+        )
+        if resumption.finished:
+            return open_run(writer.path)
+    if checkpoint is None:
+        validation.check_start_values(run.start_values(positions), sites.names)
+        carry = run.start(seed, positions, rounds, warmup)
+        validation.check_fitted(algorithm, run.fitted, sites.names)
+    else:
+        check_extensible(before, request, run)
+        carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
+    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
+    if writer is not None and resumption is None:
+        writer.claim()
+    if on_plan is not None:
+        on_plan(plan)
+    record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
+    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
+    draws = rounds * run.draws_per_iteration // thin
+    stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
+    if checkpoint is not None:
+        stride = checkpoint.header["stride"]
+        record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
+    if writer is not None:
+        if checkpoint is None:
+            writer.begin(record, specification, stride)
+        else:
+            writer.resume(checkpoint, record, specification, stride)
+    recorder = Recorder(
+        chains=chains,
+        draws=draws,
+        thin=thin,
+        per_iteration=run.draws_per_iteration,
+        warmup=warmup,
+        variables=variables,
+        sites=sites.names,
+        step_weights=algorithm.step_weights,
+        store=writer,
+        remember=stop is not None,
+        stride=NEVER if writer is None else stride,
+        kept=0 if checkpoint is None else checkpoint.kept,
+    )
+
+    def save(loop: RunLoop) -> None:
+        assert writer is not None
+        recorder.write()
+        header = {
+            "done": loop.done,
+            "kept": recorder.kept,
+            "seconds": loop.seconds,
+            "ended": loop.ended,
+            "stride": stride,
+            "resumed_at": record.get("resumed_at", []),
+        }
+        writer.save(header, loop.arrays())
+
+    with progress_of(algorithm.name, length.total, show=progress) as shown:
+        judge = getattr(algorithm, "check_learned", None)
+        loop = RunLoop(
+            run,
+            carry,
+            length,
+            recorder,
+            shown,
+            stop,
+            judge,
+            reached=_reached(resumption, length, stop),
+            save=None if writer is None else save,
+        )
+
+        def result(reason: str, state: str) -> Any:
+            record["stopped"] = reason
+            record["seconds"] = loop.seconds
+            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
+            return _finished(recorder, writer, record, state)
+
+        state = "finished"
+        try:
+            reason = loop.execute()
+        except (NonFiniteError, WarmupError) as error:
+            if isinstance(error, NonFiniteError):
+                validation.explain(error, algorithm, target, run)
+            error.tree = result(str(error), "failed")
+            raise
+        except SiteMissingError as error:
+            error.tree = result(str(error), "interrupted")
+            raise
+        except KeyboardInterrupt as error:
+            if writer is not None and isinstance(error, Abrupt):
+                raise
+            reason, state = f"interrupted after round {loop.done}", "interrupted"
+            how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
+            warnings.warn(
+                f"{reason}; the draws so far are returned{how}", UserWarning, stacklevel=3
+            )
+    tree = result(reason, state)
+    validation.warn_of(algorithm, loop.hub)
+    return tree
+
+
+def _reached(resumption: Resumption | None, length: Length, stop: StopWhen | None) -> Reached:
+    """How far the run is; one that ended goes on when it is made longer, or its rule is dropped."""
+    if resumption is None or resumption.checkpoint is None:
+        return Reached()
+    checkpoint = resumption.checkpoint
+    header = checkpoint.header
+    same_length = resumption.specification["request"]["rounds"] == length.rounds
+    ended = header["ended"]
+    if checkpoint.done < length.total and not (same_length and stop is not None):
+        ended = None
+    block = {name: a for name, a in checkpoint.arrays.items() if name.startswith("block")}
+    return Reached(checkpoint.done, header["seconds"], ended, block)
+
+
+def _finished(
+    recorder: Recorder, writer: RunStore | None, record: dict[str, Any], state: str
+) -> Any:
+    """The tree of a run that has ended, with R-hat and ESS."""
+    from consortia.diagnostics.convergence import add_diagnostics
+
+    rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
+    numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
+    coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
+    if writer is None:
+        tree = results.tree_of(recorder.groups(), record)
+        if recorder.kept:
+            add_diagnostics(tree, max_coordinates=coordinates)
+        return tree
+    recorder.write()
+    writer.finish(record, {}, state)
+    if recorder.kept:
+        tree = open_run(writer.path)
+        add_diagnostics(tree, max_coordinates=coordinates)
+        writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
+    return open_run(writer.path)
