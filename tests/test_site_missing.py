@@ -108,3 +108,14 @@ def test_the_same_engine_with_all_sites_gives_the_draws_of_the_local_one(
     one = consortia.sample(**problem, rounds=20)
     two = consortia.sample(**problem, rounds=20, engine=Sketch(100))
     np.testing.assert_array_equal(draws(one), draws(two))
+
+
+def test_a_stored_run_goes_on_where_the_site_was_lost(
+    problem: dict[str, Any], tmp_path: Any
+) -> None:
+    whole = consortia.sample(**problem, rounds=60, engine=Sketch(100))
+    with pytest.raises(SiteMissingError):
+        consortia.sample(**problem, rounds=60, engine=Sketch(LOST), store=tmp_path / "run")
+    parts = {name: problem[name] for name in ("model", "sites", "algorithm")}
+    again = consortia.resume(tmp_path / "run", **parts, engine=Sketch(100), progress=False)
+    np.testing.assert_array_equal(draws(again), draws(whole))

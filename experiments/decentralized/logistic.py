@@ -23,7 +23,7 @@ CENTRAL_STEP = 1e-3
 
 SCALES = {
     "quick": Scale(400, 400, 7, 120, 40, (150, 50)),
-    "laptop": Scale(3000, 2000, 14, 8000, 2000, (300, 300)),
+    "laptop": Scale(1500, 2000, 14, 4000, 1000, (200, 200)),
     "paper": Scale(images.PAPER_ROWS, 10_000, 28, 8000, 2000, (1000, 1000)),
 }
 

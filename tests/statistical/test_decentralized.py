@@ -157,6 +157,20 @@ def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     assert np.all(np.abs(draws.std((0, 1)) / sd - 1) < 0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("noise", "expected"), [("published", 0.5), ("corrected", 1.0)])
+def test_ulas_deviations_are_those_of_its_temperature(model, sites, problem, noise, expected):
+    # The step makes deviations αλ/4 too large, .02 at most, and mixes in 1/(αλ) iterations.
+    precision = np.linalg.eigvalsh(np.linalg.inv(problem.target_covariance))
+    method = consortia.decentralized_ula(
+        0.08 / precision[-1], "complete", decay=(0, 1), noise=noise
+    )
+    warmup = int(10 * precision[-1] / precision[0] / 0.08)
+    average, _ = long_run(model, sites, method, 60_000, warmup)
+    ratio = average.std(0) / np.sqrt(np.diag(problem.target_covariance))
+    assert np.all(np.abs(ratio / expected - 1) < 0.05)
+
+
 # --- BlackJAX ------------------------------------------------------------------------------------
 
 
