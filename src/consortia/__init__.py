@@ -21,6 +21,7 @@ from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
+from consortia.export import to_netcdf
 from consortia.keeping import keep_moments, keep_predictions
 from consortia.model import Model
 from consortia.sampling import resume, sample
@@ -66,4 +67,5 @@ __all__ = [
     "stop_when",
     "summary",
     "surrogates",
+    "to_netcdf",
 ]

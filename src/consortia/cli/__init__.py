@@ -17,6 +17,7 @@ import typer
 
 from consortia import __version__
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
+from consortia.cli.export import export
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.resume import resume
 from consortia.cli.run import run
@@ -80,5 +81,6 @@ CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODE
 
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
+app.command()(export)
 app.command()(algorithms)
 app.command()(schema)
