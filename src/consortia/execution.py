@@ -127,7 +127,8 @@ def execute(
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
-    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
+    most_kept = None if keep is None else getattr(keep, "draws", 0)
+    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length, most_kept)
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None:
