@@ -1,7 +1,8 @@
 """What recording, chunks and diagnostics cost a run of cheap steps (the SGLD of `langevin`).
 
 - all draws kept against every thousandth;
-- the run in the library's chunks against one call of the same program over all rounds;
+- the run in the library's chunks against one call of the same program over all rounds, kept in
+  memory and in a store with checkpoints;
 - R-hat and ESS: their share of a run like the demonstration (4 chains of 31 parameters at 4 sites),
   of a run with 1,000 parameters, and of the SGLD run;
 - programs compiled by a second, equal call.
@@ -10,7 +11,10 @@
 from __future__ import annotations
 
 import importlib
+import math
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -44,11 +48,15 @@ def rows(scale: str) -> list[Row]:
     x, y = langevin.data()
     every = langevin.library(x, y, sizes["steps"], "every draw kept")
     thinned = langevin.library(x, y, sizes["steps"], "thinned", thin=sizes["thin"])
-    times = interleaved([every, thinned, _in_one_call(every, sizes["steps"])], sizes["pairs"])
+    stored = [_stored(x, y, sizes["steps"], thin) for thin in (10, 1)]
+    contenders = [every, thinned, _in_one_call(every, sizes["steps"]), *stored]
+    times = interleaved(contenders, sizes["pairs"])
     gate = Gate("<=", 1.05)
     result = [
         time_ratio(NAME, times, every.name, thinned.name, gate=gate, unit="step"),
         time_ratio(NAME, times, every.name, "one call", gate=gate, unit="step"),
+        time_ratio(NAME, times, stored[0].name, "one call", gate=gate, unit="step"),
+        time_ratio(NAME, times, stored[1].name, "one call", gate=None, unit="step"),
     ]
     share = Gate("<=", 0.02)
     demonstration = _demonstration(sizes["rounds"])
@@ -74,6 +82,23 @@ def _in_one_call(contender: Contender, steps: int) -> Contender:
             return contender.run(seed)
 
     return Contender("one call", run, contender.work)
+
+
+def _stored(x: np.ndarray, y: np.ndarray, steps: int, thin: int) -> Contender:
+    """The same run into a store, with checkpoints."""
+    model = consortia.models.logistic_regression(x.shape[1])
+    sites = consortia.Sites.from_list([{"x": x, "y": y}])
+    method = consortia.fa_ld(math.sqrt(2 * langevin.STEP), 1, batch_size=langevin.BATCH)
+
+    def run(seed: int) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            options: dict[str, Any] = {"thin": thin, "store": Path(folder) / "run"}
+            return consortia.sample(
+                model, sites, method, rounds=steps, seed=seed, progress=False, **options
+            )
+
+    kept = "every draw" if thin == 1 else f"every {thin}th draw"
+    return Contender(f"stored, {kept}", run, steps)
 
 
 def _demonstration(rounds: int) -> Contender:

@@ -38,8 +38,10 @@ print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
 
 
-def peak_mebibytes(rounds: int, thin: int, store: Path | str = "") -> float:
-    arguments = [str(rounds), str(thin), str(DIMENSION), str(store)]
+def peak_mebibytes(
+    rounds: int, thin: int, store: Path | str = "", dimension: int = DIMENSION
+) -> float:
+    arguments = [str(rounds), str(thin), str(dimension), str(store)]
     finished = subprocess.run(
         [sys.executable, "-c", RUN, *arguments],
         env={"JAX_PLATFORMS": "cpu", **os.environ},
@@ -84,3 +86,11 @@ def test_a_million_rounds_need_less_than_300_mebibytes_more_than_a_thousand(
 def test_a_store_keeps_all_draws_out_of_the_memory(short_run: float, tmp_path: Path) -> None:
     peak = peak_mebibytes(200_000, 1, tmp_path / "run")
     assert peak - short_run < 300
+
+
+# All ten million draws, 763 MiB, go to the store with a checkpoint after each piece of 8 MiB.
+@pytest.mark.slow
+def test_ten_million_draws_are_streamed_in_the_memory_of_a_thousand(tmp_path: Path) -> None:
+    short = peak_mebibytes(1000, 1, tmp_path / "short", dimension=20)
+    peak = peak_mebibytes(10_000_000, 1, tmp_path / "long", dimension=20)
+    assert peak - short < 300

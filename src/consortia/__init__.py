@@ -22,6 +22,7 @@ from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
+from consortia.export import to_netcdf
 from consortia.keeping import keep_moments, keep_predictions
 from consortia.model import Model
 from consortia.sampling import resume, sample
@@ -68,4 +69,5 @@ __all__ = [
     "stop_when",
     "summary",
     "surrogates",
+    "to_netcdf",
 ]

@@ -104,6 +104,10 @@ class DrawFiles:
                 return f"the description of the group {name!r} is damaged ({error})"
             if not arrays:
                 return f"the group {name!r} has no draws"
+            try:
+                self._read_others(name)
+            except Exception as error:  # whatever a damaged file leads to
+                return f"an index of the group {name!r} is damaged ({error})"
             for variable, array in arrays.items():
                 reason = _damage(array, kept)
                 if reason is not None:
@@ -146,6 +150,22 @@ class DrawFiles:
                     if DRAW in (array.metadata.dimension_names or ())
                 }
         return self._growing[name]
+
+    def _read_others(self, name: str) -> None:
+        """Reads the arrays that do not grow, and then the group as a whole."""
+        import xarray
+        import zarr
+
+        growing = list(self._arrays(name))
+        group: Any = zarr.open_group(self.path, path=name, mode="r")
+        for variable, array in group.arrays():
+            if variable not in growing:
+                for place in np.ndindex(array.cdata_shape):
+                    if not (_folder(array) / array.metadata.encode_chunk_key(place)).is_file():
+                        raise FileNotFoundError(f"{variable}: a file is missing")
+        xarray.open_zarr(
+            self.path, group=name, consolidated=False, chunks=None, drop_variables=growing
+        ).load()
 
     def _sync(self, array: Any, axis: int, first: int) -> None:
         """Has the files from draw number ``first`` on, and the description, on the disk."""

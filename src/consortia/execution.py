@@ -127,7 +127,7 @@ def execute(
             before, specification, writer.path, exact=resumption.exact and not resumption.finished
         )
         if resumption.finished:
-            return open_run(writer.path)
+            return open_run(writer.path) if run.root else None
     if checkpoint is None:
         validation.check_start_values(run.start_values(positions), sites.names)
         carry = run.start(seed, positions, rounds, warmup)
@@ -140,7 +140,8 @@ def execute(
         return None
     stored = writer is not None
     writer = writer if run.root else None  # one process writes for all
-    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length)
+    most_kept = None if keep is None else getattr(keep, "draws", 0)
+    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length, most_kept)
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None and run.root:

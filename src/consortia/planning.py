@@ -18,13 +18,22 @@ from consortia.target import Target
 
 
 def plan_of(
-    run: Any, carry: Any, sites: Sites, method: Method, target: Target, engine: str, length: Length
+    run: Any,
+    carry: Any,
+    sites: Sites,
+    method: Method,
+    target: Target,
+    engine: str,
+    length: Length,
+    most_kept: int | None = None,
 ) -> Plan:
-    """The plan of a run that is ready to start."""
+    """The plan of a run that is ready to start; of each chain it keeps so many draws at most."""
     layout, chains = run.layout, run.layout.chains
     rounds, up, down = run.traffic(carry)
     memory = run.memory(carry)
-    kept = length.rounds // length.thin * chains * target.dimension * target.dtype.itemsize
+    draws = length.rounds // length.thin
+    draws = draws if most_kept is None else min(draws, most_kept)
+    kept = draws * chains * target.dimension * target.dtype.itemsize
     samples, bias = _claims(method)
     sizes = np.asarray(sites.sizes)
     used = jax.devices()[0]

@@ -149,7 +149,7 @@ class RunLoop:
                 self._store_if(True)
             except Abrupt:
                 raise
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SiteMissingError):
                 self._flush(self.done)
                 self._store_if(True)
                 raise
@@ -238,9 +238,6 @@ class RunLoop:
             if error.reached is not None:
                 self.done, (self._carry, self._buffers) = error.round, error.reached
             error.round, error.reached = self.done, None
-            if thin != NO_DRAWS:
-                self._flush(self.done)
-            self._store_if(True)
             raise
         finite = np.asarray(finite)
         seconds = time.monotonic() - began

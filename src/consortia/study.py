@@ -118,6 +118,10 @@ class Run(Table):
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    keep: Literal["draws", "moments"] = Field(
+        "draws",
+        description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
+    )
 
 
 class Stop(Table):

@@ -19,6 +19,7 @@ from consortia import __version__
 from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
+from consortia.cli.export import export
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.report import report
 from consortia.cli.resume import resume
@@ -85,6 +86,7 @@ app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
 app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(report)
+app.command()(export)
 app.command()(algorithms)
 app.command(epilog=CODES)(experiments)
 app.command()(schema)

@@ -1,0 +1,40 @@
+"""A run as one netCDF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import consortia
+from consortia.cli import app
+
+MODEL = consortia.Model(
+    log_prior=lambda theta: -0.5 * (theta["a"] ** 2).sum(),
+    log_likelihood=lambda theta, batch: -0.5 * ((batch - theta["a"][None]) ** 2).sum(axis=-1),
+    init={"a": np.zeros(2, np.float32)},
+)
+SITES = consortia.Sites.from_list([np.ones((2, 2), np.float32), np.zeros((3, 2), np.float32)])
+
+
+def test_an_exported_run_is_read_back_with_its_groups_and_attributes(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("h5py", reason="needs the extra `netcdf`")
+    method = consortia.de_sgld(0.05, mixing="ring", draws="agents")
+    tree = consortia.sample(
+        MODEL, SITES, method, rounds=12, chains=2, store=tmp_path / "run", progress=False
+    )
+    outcome = CliRunner().invoke(app, ["export", str(tmp_path / "run"), str(tmp_path / "a.nc")])
+    assert outcome.exit_code == 0, outcome.output
+    with xarray.open_datatree(tmp_path / "a.nc", engine="h5netcdf") as found:
+        assert set(found.children) == set(tree.children)
+        for group in ("posterior", "agents"):
+            np.testing.assert_array_equal(found[group]["a"], tree[group]["a"])
+        assert list(found["agents"]["agent"].values) == list(SITES.names)
+        assert found.attrs["algorithm"] == "de_sgld"
+        assert found.attrs["seed"] == 0
+    again = CliRunner().invoke(app, ["export", str(tmp_path / "run"), str(tmp_path / "a.nc")])
+    assert again.exit_code == 3
+    assert "exists already" in again.stderr
