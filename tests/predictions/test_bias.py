@@ -100,7 +100,7 @@ def test_tracked_gradients_are_predicted_by_their_oracle():
     found = predict_bias(*problem(), method)
     law = decentralized_hmc_law(agents(), "complete", step_size=0.03, variant="published")
     ratio = np.diag(law.stationary.average_covariance) / np.diag(law.stationary.target_covariance)
-    assert found.sd_ratio.max() < 0.8
+    assert found.sd_ratio.max() < 0.85
     np.testing.assert_allclose(found.sd_ratio, np.sqrt(ratio), rtol=1e-3)
 
 
