@@ -21,6 +21,7 @@ from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.local import LocalEngine
+from consortia.keeping import keep_moments, keep_predictions
 from consortia.model import Model
 from consortia.sampling import resume, sample
 from consortia.sites import Sites
@@ -47,6 +48,8 @@ __all__ = [
     "fsgld",
     "gradient_noise_variance",
     "graphs",
+    "keep_moments",
+    "keep_predictions",
     "largest_curvature",
     "latency",
     "models",

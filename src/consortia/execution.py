@@ -17,6 +17,7 @@ from consortia.engines.local import LocalEngine
 from consortia.engines.mailbox import servers_of
 from consortia.errors import InputError, NonFiniteError, WarmupError
 from consortia.interrupts import Abrupt
+from consortia.keeping import Keep
 from consortia.model import Model
 from consortia.progress import progress_of
 from consortia.recording import NEVER, Recorder
@@ -75,12 +76,18 @@ def execute(
     writer: RunStore | None,
     progress: bool,
     stop: StopWhen | None,
+    keep: Keep | None,
     on_plan: Callable[[Plan], None] | None,
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
     length = Length(warmup, rounds, thin)
+    if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
+        raise InputError(
+            "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
+            "stop_when(budget=...) or keep='draws'."
+        )
     if not hasattr(engine, "prepare"):
         raise InputError(f"engine is {engine!r}: give consortia.LocalEngine() or another engine.")
     validation.check_schedule(algorithm, length.total)
@@ -103,6 +110,7 @@ def execute(
     if writer is not None:
         rounding = rounding_of(run, engine.name)
         specification = specification_of(request, target, sites, algorithm, rounding, stop)
+        specification["keep"] = None if keep is None else keep.describe()
     checkpoint = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
@@ -136,6 +144,9 @@ def execute(
             writer.begin(record, specification, stride)
         else:
             writer.resume(checkpoint, record, specification, stride)
+    taker = None if keep is None else keep.start(target, chains)
+    if taker is not None and checkpoint is not None:
+        taker.restore(checkpoint.arrays)
     recorder = Recorder(
         chains=chains,
         draws=draws,
@@ -146,9 +157,10 @@ def execute(
         sites=sites.names,
         step_weights=algorithm.step_weights,
         store=writer,
-        remember=stop is not None,
+        remember=stop is not None and keep is None,
         stride=NEVER if writer is None else stride,
         kept=0 if checkpoint is None else checkpoint.kept,
+        keep=taker,
     )
 
     def save(loop: RunLoop) -> None:
@@ -162,7 +174,7 @@ def execute(
             "stride": stride,
             "resumed_at": record.get("resumed_at", []),
         }
-        writer.save(header, loop.arrays())
+        writer.save(header, loop.arrays() | recorder.state())
 
     with progress_of(algorithm.name, length.total, show=progress) as shown:
         judge = getattr(algorithm, "check_learned", None)
@@ -231,13 +243,13 @@ def _finished(
     coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
     if writer is None:
         tree = results.tree_of(recorder.groups(), record)
-        if recorder.kept:
+        if "posterior" in tree.children:
             add_diagnostics(tree, max_coordinates=coordinates)
         return tree
     recorder.write()
-    writer.finish(record, {}, state)
-    if recorder.kept:
-        tree = open_run(writer.path)
+    writer.finish(record, recorder.groups(), state)
+    tree = open_run(writer.path)
+    if "posterior" in tree.children:
         add_diagnostics(tree, max_coordinates=coordinates)
         writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
     return open_run(writer.path)

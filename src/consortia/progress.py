@@ -37,12 +37,18 @@ class Silent:
 
 
 class Lines:
-    """One JSON object a line, at most one in ten seconds, and one at the end."""
+    """One JSON object a line, at most one in ten seconds, and one at the end.
+
+    Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
+    included, ``of`` how many; ``draws`` kept of each chain; ``seconds`` since this process began;
+    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed.
+    """
 
     def __init__(self, name: str, total: int) -> None:
         self._name, self._total = name, total
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Lines:
         return self
@@ -59,12 +65,19 @@ class Lines:
     def update(self, rounds: int, kept: int) -> None:
         """Prints when the last line is old enough."""
         now = time.monotonic()
+        if self._first is None:
+            self._first = (now, rounds)
+        speed = None
+        if now > self._first[0] and rounds > self._first[1]:
+            speed = (rounds - self._first[1]) / (now - self._first[0])
         self._state = {
             "algorithm": self._name,
             "rounds": rounds,
             "of": self._total,
             "draws": kept,
             "seconds": round(now - self._started, 2),
+            "rounds_per_second": None if speed is None else float(f"{speed:.4g}"),
+            "seconds_left": None if speed is None else round((self._total - rounds) / speed, 1),
         }
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()

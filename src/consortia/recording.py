@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from consortia import naming, results
+from consortia.keeping import Kept
 from consortia.store import RunStore
 
 BLOCK_BYTES = 2**30
@@ -32,7 +33,8 @@ class Recorder:
         store: draws are written there by `write`, and not kept in memory, when given.
         remember: keep the positions in memory too (a stopping rule reads them), with a store.
         stride: draws after which a store is to be written.
-        kept: draws that the store holds already, of a run that is gone on with.
+        kept: draws so far of a run that is gone on with.
+        keep: takes the draws in the place of memory and store, where not all of them are kept.
 
     Attributes:
         kept: draws so far, per chain.
@@ -53,8 +55,10 @@ class Recorder:
         remember: bool,
         stride: int = NEVER,
         kept: int = 0,
+        keep: Kept | None = None,
     ) -> None:
         self.kept = kept
+        self._keep = keep
         self._stride = stride
         self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
         self._per_iteration = per_iteration
@@ -64,7 +68,7 @@ class Recorder:
         self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
         self._pending: list[results.Records] = []
-        if remember and store is not None and kept:
+        if remember and store is not None and kept and keep is None:
             self._positions.append(naming.join(store.posterior(kept), variables))
 
     @property
@@ -80,7 +84,9 @@ class Recorder:
     def add(self, buffers: Any, filled: int) -> None:
         """The first ``filled`` slots of the engine's buffers."""
         records = results.Records.of_buffers(buffers, filled, self._chains)
-        if self._store is None:
+        if self._keep is not None:
+            self._keep.take(records.draws, self._weights(self._iterations(self.kept, filled)))
+        elif self._store is None:
             self._write(records)
         else:
             self._pending.append(records.copy())
@@ -115,6 +121,10 @@ class Recorder:
         last = self._blocks[-1].between(0, self._filled)
         return results.Records.joined([*self._blocks[:-1], last])
 
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint must hold beside the draws in the store."""
+        return {} if self._keep is None else self._keep.state()
+
     def draws_so_far(self) -> np.ndarray:
         """(chains, draws, d)."""
         if self._blocks:
@@ -124,15 +134,15 @@ class Recorder:
         return self._positions[0]
 
     def groups(self) -> dict[str, Any]:
-        """The groups of the result that grow with the draws (empty when a store has them)."""
+        """The groups of the result, but for those that the store has already."""
+        if self._keep is not None:
+            return self._keep.groups(self._variables) if self.kept else {}
         if self._store is not None or not self._blocks:
             return {}
         return self._datasets(self._written(), 0)
 
     def _datasets(self, records: results.Records, first_draw: int) -> dict[str, Any]:
-        count = records.draws.shape[1]
-        number = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
-        last = self._warmup + number // self._per_iteration
+        last = self._iterations(first_draw, records.draws.shape[1])
         return results.datasets(
             records,
             self._variables,
@@ -140,6 +150,11 @@ class Recorder:
             first_draw=first_draw,
             weights=self._weights(last),
         )
+
+    def _iterations(self, first_draw: int, count: int) -> np.ndarray:
+        """The iterations in which these draws were made."""
+        number = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        return self._warmup + number // self._per_iteration
 
     def _weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """The algorithm's, of servers with steps of their own repeated for the chains of each."""

@@ -138,7 +138,7 @@ class RunLoop:
         """
         with self._interrupts:
             try:
-                self._store_if(self.done == 0)
+                self._store_if(True)  # what was asked for now, before anything is run
                 self.ended = self.ended or self._execute()
                 self._store_if(True)
             except Abrupt:

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from consortia import validation
 from consortia.base import Method, Plan
 from consortia.engines.local import LocalEngine
+from consortia.errors import InputError, StoreError
 from consortia.execution import Resumption, execute
+from consortia.keeping import Keep, keep_moments, read_keep
 from consortia.model import Model
 from consortia.sites import Sites
 from consortia.specification import Request, extended
@@ -33,6 +35,7 @@ def sample(
     store: Any = None,
     progress: bool = True,
     stop: StopWhen | None = None,
+    keep: Keep | str = "draws",
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Samples a posterior from data that stay at their sites.
@@ -56,6 +59,9 @@ def sample(
             result then opens it lazily, and `resume` goes on with it, however it ended.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
         stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
+        keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
+            covariances and some draws of a model that is too large; `consortia.keep_predictions`,
+            predictions at given rows and nothing else.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -88,6 +94,7 @@ def sample(
             writer=writer,
             progress=progress,
             stop=stop,
+            keep=read_keep(keep),
             on_plan=on_plan,
         )
     finally:
@@ -103,6 +110,7 @@ def resume(
     *,
     rounds: int | None = None,
     stop: StopWhen | Literal["same"] | None = "same",
+    keep: Keep | Literal["same"] = "same",
     init: Any = None,
     engine: LocalEngine | None = None,
     exact: bool = True,
@@ -124,6 +132,7 @@ def resume(
         rounds: iterations after the warm-up ones in all, instead of those of the run; a longer run
             is bitwise the one that had been that long from the start.
         stop: the run's own stopping rule ("same"), another one, or None.
+        keep: needed where the run keeps predictions: the same `consortia.keep_predictions`.
         init: as in `sample`; needed only where the run has no checkpoint yet.
         engine: how the sites are run; as in the run when None.
         exact: refuse another version of JAX, NumPy or this package, another kind of device, another
@@ -157,6 +166,7 @@ def resume(
         unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
         finished = checkpoint is not None and writer.finished and unchanged
         validation.check_arguments(model, sites, algorithm, **asdict(request))
+        kept = _kept(before["keep"], keep, path)
         rounding = before["rounding"]
         if engine is None:
             engine = LocalEngine(node_mode=rounding["node_mode"], block=rounding["block"])
@@ -170,11 +180,30 @@ def resume(
             writer=writer,
             progress=progress,
             stop=rule,
+            keep=kept,
             on_plan=on_plan,
             resumption=Resumption(before, checkpoint, exact, finished),
         )
     finally:
         writer.release()
+
+
+def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> Keep | None:
+    """What the run keeps, made again; refuses another."""
+    if given == "same":
+        if stored is None:
+            return None
+        if stored["kind"] == "moments":
+            return keep_moments(covariance=stored["covariance"], draws=stored["draws"])
+        raise InputError(
+            f"{str(path)!r} keeps predictions at rows that it does not hold: give "
+            "keep=consortia.keep_predictions(rows) with the same rows."
+        )
+    keep = read_keep(given)
+    if (None if keep is None else keep.describe()) != stored:
+        kind = "all draws" if stored is None else stored["kind"]
+        raise StoreError(f"{str(path)!r} keeps {kind}: leave `keep` out, or give the same.")
+    return keep
 
 
 def _rule(stored: dict[str, Any] | None) -> StopWhen | None:

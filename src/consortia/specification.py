@@ -224,9 +224,9 @@ def check_extensible(before: Mapping[str, Any], request: Request, run: Any) -> N
     Raises:
         InputError: sites are weighted by their shares of the updates of all rounds.
     """
-    if request.rounds == before["request"]["rounds"] or run.arrivals is None:
-        return
     mailbox = run.program.mailbox
+    if request.rounds == before["request"]["rounds"] or mailbox is None:
+        return
     if len(run.names) > 1 and mailbox.shares is None:
         raise InputError(
             "rounds: this run weights each site by its share of the updates of all rounds, so with "

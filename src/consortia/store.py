@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.appending import DrawFiles
+from consortia.appending import DRAW, DrawFiles
 from consortia.checkpoint import Checkpoint, Checkpoints, checksum, sync_directory
 from consortia.errors import StoreError
 from consortia.results import FORMAT_VERSION, plain_attributes, tree_of
@@ -49,11 +49,13 @@ class RunStore:
         elif not self.path.is_dir():
             raise StoreError(f"{str(path)!r} is not a directory: give that of a stored run.")
 
-    def _check_free(self, allowed: tuple[str, ...] = ()) -> None:
+    def _check_free(self) -> None:
         if not self.path.exists():
             return
-        found = {entry.name for entry in self.path.iterdir()} - set(allowed)
-        if found:
+        found = {entry.name for entry in self.path.iterdir()}
+        if REQUEST[1] in found:  # a run that was never begun
+            found -= set(REQUEST)
+        if found - {LOCK}:
             holds_run = self._checkpoints.present or (self.path / RECORD).exists()
             what = "already holds a run" if holds_run else "is not empty"
             raise StoreError(
@@ -85,7 +87,7 @@ class RunStore:
             raise StoreError(f"{str(self.path)!r} cannot be written: {error}.") from error
         self._lock = lock
         if not existing:
-            self._check_free(allowed=(LOCK, *REQUEST))
+            self._check_free()
 
     def release(self) -> None:
         """Lets others write."""
@@ -106,7 +108,7 @@ class RunStore:
 
     def append(self, groups: Mapping[str, Any]) -> None:
         """Adds the draws of one chunk to every group."""
-        with self._writing():
+        with Writing(self.path):
             self._files.append(groups)
 
     def save(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -119,20 +121,17 @@ class RunStore:
             "record": plain_attributes(self._record),
             "specification": self.specification,
         }
-        with self._writing():
+        with Writing(self.path):
             self._checkpoints.save(Checkpoint(whole, dict(arrays)))
 
     def finish(
         self, attributes: Mapping[str, Any], extra: Mapping[str, Any], state: str = "finished"
     ) -> None:
         """Writes the groups that do not grow with the draws, and the final record."""
-        with self._writing():
+        with Writing(self.path):
             for name, dataset in extra.items():
                 self._files.put(name, dataset)
             self._write_record({**attributes, "state": state})
-
-    def _writing(self) -> Any:
-        return _Writing(self.path)
 
     def _write_record(self, attributes: Mapping[str, Any]) -> None:
         content = {
@@ -141,7 +140,7 @@ class RunStore:
         }
         record = {"format": FORMAT_VERSION, "checksum": checksum(content), **content}
         temporary = self.path / (RECORD + ".part")
-        with self._writing():
+        with Writing(self.path):
             with temporary.open("w") as file:
                 json.dump(record, file, indent=1)
                 file.flush()
@@ -199,7 +198,7 @@ class RunStore:
         """Removes the draws beyond a checkpoint, and what is written at the end of a run."""
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawFiles(self.path / DRAWS, stride)
-        with self._writing():
+        with Writing(self.path):
             self._files.cut(checkpoint.header["groups"], checkpoint.kept)
         self._write_record({**self._record, "state": "running"})
 
@@ -218,7 +217,7 @@ class RunStore:
         return {str(name): np.asarray(array.isel(draw=slice(0, kept))) for name, array in arrays}
 
 
-class _Writing:
+class Writing:
     """Says what failed when a file cannot be written, and that what was saved is still there."""
 
     def __init__(self, path: Path) -> None:
@@ -286,7 +285,6 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     Raises:
         StoreError: there is no run, it was written in another format version, or it is damaged.
     """
-    import xarray
     import zarr
 
     directory = Path(path)
@@ -307,15 +305,37 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     if (directory / DRAWS).exists() and kept != 0:
         try:
             for name in zarr.open_group(directory / DRAWS, mode="r").group_keys():
-                groups[name] = xarray.open_zarr(
-                    directory / DRAWS, group=name, consolidated=False, chunks=None
-                )
-                if kept is not None and "draw" in groups[name].dims:
-                    groups[name] = groups[name].isel(draw=slice(0, kept))
-        except StoreError:
-            raise
+                groups[name] = _group(directory / DRAWS, name, kept)
         except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged ({error})."
             ) from error
     return tree_of(groups, record)
+
+
+def _group(path: Path, name: str, kept: int | None) -> Any:
+    """One group, lazily; of a run that has not ended its first ``kept`` draws.
+
+    Its arrays may be of unlike lengths then: a write was cut short between them.
+    """
+    import xarray
+    import zarr
+
+    def opened(without: list[str]) -> Any:
+        return xarray.open_zarr(
+            path, group=name, consolidated=False, chunks=None, drop_variables=without
+        )
+
+    if kept is None:
+        return opened([])
+    arrays: Any = zarr.open_group(path, path=name, mode="r")
+    growing = [
+        variable
+        for variable, array in arrays.arrays()
+        if DRAW in (array.metadata.dimension_names or ())
+    ]
+    found = opened(growing)
+    for variable in growing:
+        part = opened([other for other in growing if other != variable])
+        found = found.merge(part.isel(draw=slice(0, kept)))
+    return found

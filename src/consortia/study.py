@@ -248,11 +248,12 @@ class Built:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def load_study(path: str | Path) -> Study:
+def load_study(path: str | Path, origin: Path | None = None) -> Study:
     """Reads and checks a study file; no data are read and nothing is compiled.
 
     Args:
         path: the TOML file.
+        origin: where a copy comes from: its data files and factories are looked for there.
 
     Raises:
         InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong.
@@ -273,7 +274,7 @@ def load_study(path: str | Path) -> Study:
         found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
         lines = [_explained(item) for item in found]
         raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
-    study._path = path
+    study._path = path if origin is None else origin
     return study
 
 

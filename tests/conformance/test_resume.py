@@ -52,46 +52,65 @@ def assert_same(one: Any, two: Any) -> None:
         assert two.attrs[name] == one.attrs[name], name
 
 
-def test_a_run_cut_in_the_warm_up_and_later_has_the_bits_of_a_whole_one(
-    case: Any, model: Any, sites: Any, cut: Any, tmp_path: Path
-) -> None:
-    whole = consortia.sample(model, sites, case.method(), progress=False, **LENGTH)
-    path = tmp_path / "run"
+def assert_cuts_change_nothing(method: Any, model: Any, sites: Any, cut: Any, path: Path) -> None:
+    whole = consortia.sample(model, sites, method, progress=False, **LENGTH)
     cut(2)
     with pytest.raises(Cut):
-        consortia.sample(model, sites, case.method(), store=path, progress=False, **LENGTH)
+        consortia.sample(model, sites, method, store=path, progress=False, **LENGTH)
     for where in (9, 20, 31):
         cut(where)
         with pytest.raises(Cut):
-            consortia.resume(path, model, sites, case.method(), progress=False)
+            consortia.resume(path, model, sites, method, progress=False)
     cut(None)
-    resumed = consortia.resume(path, model, sites, case.method(), progress=False)
+    resumed = consortia.resume(path, model, sites, method, progress=False)
     assert_same(whole, resumed)
     assert_same(whole, consortia.open_run(path))
     assert len(json.loads(resumed.attrs["resumed_at"])) == 4
 
 
-def test_a_finished_run_made_longer_has_the_bits_of_a_longer_one(
-    example: Any, model: Any, sites: Any, cut: Any, tmp_path: Path
-) -> None:
+def assert_made_longer(method: Any, model: Any, sites: Any, cut: Any, path: Path) -> None:
     # 29 rounds end in the middle of a block of three.
     cut(None)
-    longer = consortia.sample(
-        model, sites, example.method(), progress=False, **LENGTH | {"rounds": 47}
-    )
-    path = tmp_path / "run"
-    consortia.sample(model, sites, example.method(), store=path, progress=False, **LENGTH)
-    again = consortia.resume(path, model, sites, example.method(), progress=False)
+    longer = consortia.sample(model, sites, method, progress=False, **LENGTH | {"rounds": 47})
+    consortia.sample(model, sites, method, store=path, progress=False, **LENGTH)
+    again = consortia.resume(path, model, sites, method, progress=False)
     assert "resumed_at" not in again.attrs  # it was finished, and nothing was run
-    made = consortia.resume(path, model, sites, example.method(), rounds=47, progress=False)
+    made = consortia.resume(path, model, sites, method, rounds=47, progress=False)
     assert_same(longer, made)
 
 
-def test_a_checkpoint_holds_no_keys_and_nothing_pickled(
-    example: Any, model: Any, sites: Any, tmp_path: Path
+@pytest.mark.slow
+def test_a_run_cut_in_the_warm_up_and_later_has_the_bits_of_a_whole_one(
+    case: Any, model: Any, sites: Any, cut: Any, tmp_path: Path
 ) -> None:
-    path = tmp_path / "run"
-    consortia.sample(model, sites, example.method(), store=path, progress=False, **LENGTH)
+    assert_cuts_change_nothing(case.method(), model, sites, cut, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_finished_run_made_longer_has_the_bits_of_a_longer_one(
+    example: Any, model: Any, sites: Any, cut: Any, tmp_path: Path
+) -> None:
+    assert_made_longer(example.method(), model, sites, cut, tmp_path / "run")
+
+
+# One algorithm of each exchange; all of them with the slow tests.
+@pytest.mark.parametrize("name", ["fa_hmc", "dsgld", "de_sghmc", "stale_sghmc"])
+def test_cuts_and_length_change_no_bit_whatever_the_exchange(
+    name: str, model: Any, three_sites: Any, one_site: Any, cut: Any, tmp_path: Path
+) -> None:
+    entry = ALGORITHMS[name]
+    sites = one_site if entry.sites == 1 else three_sites
+    method = entry.factory(**entry.example)
+    assert_cuts_change_nothing(method, model, sites, cut, tmp_path / "cut")
+    assert_made_longer(method, model, sites, cut, tmp_path / "long")
+
+
+def test_a_checkpoint_holds_no_keys_and_nothing_pickled(
+    model: Any, three_sites: Any, tmp_path: Path
+) -> None:
+    path, entry = tmp_path / "run", ALGORITHMS["fsgld"]
+    method = entry.factory(**entry.example)
+    consortia.sample(model, three_sites, method, store=path, progress=False, **LENGTH)
     for name in checkpoint.NAMES:
         saved = checkpoint.read(path / name)  # allow_pickle=False
         assert all(array.dtype != object for array in saved.arrays.values())

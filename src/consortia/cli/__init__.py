@@ -1,4 +1,4 @@
-"""The command line: ``consortia run STUDY.toml``, ``algorithms``, ``schema``.
+"""The command line: ``consortia run STUDY.toml``, ``resume RUN``, ``algorithms``, ``schema``.
 
 Everything heavy is imported by the command that needs it, so that a study file with a mistake is
 answered before anything else happens. One module a command; errors and exit codes in `exits`.
@@ -21,6 +21,7 @@ from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.report import report
+from consortia.cli.resume import resume
 from consortia.cli.run import run
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
@@ -80,8 +81,9 @@ def options(
 
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
-app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(check)
+app.command(epilog=CODES)(run)
+app.command(epilog=CODES)(resume)
 app.command(epilog=CODES)(report)
 app.command()(algorithms)
 app.command(epilog=CODES)(experiments)

@@ -22,13 +22,14 @@ INTERRUPTED = 130
 EXIT_CODES = {
     0: "the run is complete",
     2: "the study, an argument or the data cannot be used",
-    3: "the output directory holds something already",
+    3: "the run directory cannot be used: it holds something already, is of another run, is "
+    "damaged, is being written, or cannot be written",
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
     6: "a data set is absent, or not the published one",
-    INTERRUPTED: "interrupted; the draws so far are kept",
+    INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
-"""What each exit code of ``consortia run`` means."""
+"""What each exit code of ``consortia run`` and ``resume`` means."""
 
 
 @contextlib.contextmanager

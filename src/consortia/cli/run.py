@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consortia.cli.exits import INTERRUPTED, reported
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, MissingExtraError, StoreError
+from consortia.store import REQUEST, Writing
 
 if TYPE_CHECKING:
     from consortia.report import Report
     from consortia.study import Built, Study
 
 RUNS = Path("runs")
+STUDY, COMMAND = REQUEST
+GO_ON = "interrupted; go on with: consortia resume {}"
 
 
 class Engine(StrEnum):
@@ -59,44 +65,92 @@ def run(
                 "option out."
             )
         directory = _free_directory(asked.name) if output is None else RunStore(output).path
-        asked = asked.with_run(seed=seed, chains=chains, rounds=rounds)
+        changes = {"seed": seed, "chains": chains, "rounds": rounds}
+        asked = asked.with_run(**changes)
         built = asked.build()
-        code = _run(asked, built, study, directory, reference=reference, quiet=quiet)
+
+        def request() -> None:
+            keep_request(directory, study, {**changes, "reference": reference})
+
+        code = sample_and_report(
+            asked, built, directory, request=request, reference=reference, quiet=quiet
+        )
     raise typer.Exit(code)
 
 
 # --- one run -------------------------------------------------------------------------------------
 
 
-def _run(
-    study: Study, built: Built, source: Path, directory: Path, *, reference: bool, quiet: bool
+def sample_and_report(
+    study: Study,
+    built: Built,
+    directory: Path,
+    *,
+    request: Callable[[], None],
+    reference: bool,
+    quiet: bool,
+    resumed: Callable[..., Any] | None = None,
 ) -> int:
-    """Samples, compares, writes, shows; returns the exit code."""
-    from consortia.report import gather
-    from consortia.report.terminal import console_of, plan_panel, report_tables
+    """Samples, compares, writes, shows; returns the exit code.
+
+    Args:
+        study: the study.
+        built: its objects.
+        directory: of the run.
+        request: called before the sampler is compiled: writes what a resumed run is made from.
+        reference: sample the study's reference too.
+        quiet: print errors only.
+        resumed: ``resume`` without the objects, for a run that is there.
+    """
+    from consortia.report.terminal import console_of, plan_panel
     from consortia.sampling import sample
 
     console = console_of(quiet=quiet)
-    title = study.title or study.name
 
     def on_plan(plan: Any) -> None:
-        console.print(plan_panel(title, plan))
-        directory.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, directory / "study.toml")
+        console.print(plan_panel(study.title or study.name, plan))
+        request()
 
-    tree = sample(
-        built.model,
-        built.sites,
-        built.algorithm,
-        **study.run.model_dump(),
-        stop=built.stop,
-        store=directory,
-        progress=not quiet,
-        on_plan=on_plan,
-    )
+    if resumed is not None:
+        tree = resumed(
+            built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan
+        )
+    else:
+        tree = sample(
+            built.model,
+            built.sites,
+            built.algorithm,
+            **study.run.model_dump(),
+            stop=built.stop,
+            store=directory,
+            progress=not quiet,
+            on_plan=on_plan,
+        )
+    return _report(study, built, directory, tree, console, reference=reference)
+
+
+def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
+    """Writes the study and the options of the command into the directory of a run."""
+    with Writing(directory):
+        shutil.copyfile(source, directory / STUDY)
+        content = {"study": str(source.resolve()), **options}
+        temporary = directory / (COMMAND + ".part")
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        os.replace(temporary, directory / COMMAND)
+
+
+def _report(
+    study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
+) -> int:
+    """The reference, the summary and the figure of a run; returns the exit code."""
+    from consortia.report import gather
+    from consortia.report.terminal import report_tables
+
+    title = study.title or study.name
     interrupted = tree.attrs["stopped"].startswith("interrupted")
     if "posterior" not in tree.children:
         console.print("no draw was kept")
+        console.print(GO_ON.format(directory), soft_wrap=True)
         return INTERRUPTED
 
     beside, skipped = None, []
@@ -130,6 +184,8 @@ def _run(
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )
+    if interrupted:
+        console.print(GO_ON.format(directory), soft_wrap=True)
     return INTERRUPTED if interrupted else 0
 
 
@@ -139,6 +195,11 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
     from consortia.store import RunStore, open_run
 
     assert study.reference is not None
+    if directory.exists():
+        try:
+            return _finished_reference(directory)
+        except StoreError:
+            shutil.rmtree(directory)  # it was cut short; it is made again as it was
     wanted = study.reference.model_dump(exclude={"method"})
     tree = nuts(built.model, built.sites, **wanted)
     store = RunStore(directory)
@@ -146,6 +207,16 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
     store.append({name: group.to_dataset() for name, group in tree.children.items()})
     store.finish(tree.attrs, {})
     return open_run(directory)
+
+
+def _finished_reference(directory: Path) -> Any:
+    """A reference that was sampled before the run was interrupted."""
+    from consortia.store import open_run
+
+    tree = open_run(directory)
+    if tree.attrs.get("state") != "finished":
+        raise StoreError(f"{directory} is not finished")
+    return tree
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:

@@ -270,6 +270,29 @@ def _log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: Py
     return jax.lax.scan(add, jnp.full(shape.shape, -jnp.inf, shape.dtype), (draws, weights))[0]
 
 
+@functools.partial(jax.jit, static_argnames=("model", "log_density"))
+def sums_over_draws(
+    model: Model, log_density: bool, draws: PyTree, weights: Any, rows: PyTree
+) -> tuple[Any, ...]:
+    """Σ_s w_s f_s, Σ_s w_s f_s² of the predictions f_s, and log Σ_s w_s p_s where it is asked for.
+
+    Args:
+        model: with ``predict``.
+        log_density: whether the log-densities of the rows are wanted.
+        draws: parameters with a leading axis.
+        weights: (draws,).
+        rows: pytree of arrays (rows, ...).
+    """
+    predict = model.predict
+    if predict is None:
+        raise TypeError("the model has no predict")
+    first = _weighted_sum(predict, draws, weights, rows)
+    second = _weighted_sum(lambda p, r: predict(p, r) ** 2, draws, weights, rows)
+    if not log_density:
+        return first, second
+    return first, second, _log_sum(model.log_likelihood, draws, weights, rows)
+
+
 def _over_draws(
     reduce: Callable[..., Any],
     combine: np.ufunc,

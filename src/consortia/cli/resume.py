@@ -1,0 +1,130 @@
+"""``consortia resume RUN``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consortia.cli.exits import reported
+from consortia.cli.run import COMMAND, STUDY, sample_and_report
+from consortia.errors import StoreError
+
+SUMMARY = "summary.json"
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")],
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds in all after the warm-up; makes a finished run longer."),
+    ] = None,
+    stop: Annotated[
+        bool, typer.Option("--stop/--no-stop", help="Keep to the study's stopping rule.")
+    ] = True,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact/--inexact",
+            help="Refuse other versions or another machine, on which rounding would differ.",
+        ),
+    ] = True,
+    reference: Annotated[
+        bool | None,
+        typer.Option(
+            "--reference/--no-reference",
+            help="Sample the study's reference too. By default as the run was asked to.",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:
+    """Go on with a run from its last checkpoint, or make a finished one longer, bit by bit."""
+    with reported(quiet):
+        code = _resume(run, rounds, stop=stop, exact=exact, reference=reference, quiet=quiet)
+    raise typer.Exit(code)
+
+
+def _resume(
+    directory: Path,
+    rounds: int | None,
+    *,
+    stop: bool,
+    exact: bool,
+    reference: bool | None,
+    quiet: bool,
+) -> int:
+    import consortia
+    from consortia.checkpoint import Checkpoints
+    from consortia.store import RECORD, read_record
+    from consortia.study import load_study
+
+    request = _request(directory)
+    begun = (directory / RECORD).exists() or Checkpoints(directory).present
+    if begun and rounds is None and stop and (directory / SUMMARY).exists():
+        record, _ = _record(directory, read_record)
+        if record.get("state") == "finished":
+            if not quiet:
+                typer.echo(
+                    f"{directory} is finished: {record['stopped']}. "
+                    "--rounds N makes it N rounds long."
+                )
+            return 0
+    source = Path(request["study"])
+    study = load_study(directory / STUDY, origin=source)
+    options = {name: request.get(name) for name in ("seed", "chains", "rounds")}
+    if not begun and rounds is not None:
+        options["rounds"] = rounds
+    study = study.with_run(**options)
+    built = study.build()
+    wanted = request.get("reference", True) if reference is None else reference
+    resumed = None
+    if begun:
+        resumed = functools.partial(
+            consortia.resume,
+            directory,
+            rounds=rounds,
+            stop="same" if stop else None,
+            exact=exact,
+        )
+    return sample_and_report(
+        study,
+        built,
+        directory,
+        request=lambda: None,
+        reference=wanted,
+        quiet=quiet,
+        resumed=resumed,
+    )
+
+
+def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
+    """The record, or an empty one where it is damaged: the checkpoint then has it."""
+    try:
+        return read(directory)
+    except StoreError:
+        return {}, {}
+
+
+def _request(directory: Path) -> dict[str, Any]:
+    """What ``consortia run`` was asked for."""
+    file = directory / COMMAND
+    if not directory.is_dir():
+        raise StoreError(f"{directory} is not a directory: give that of a run.")
+    if not file.exists():
+        raise StoreError(
+            f"{directory} was not made by `consortia run` (it has no {COMMAND}): go on with "
+            "it in Python, consortia.resume(path, model, sites, algorithm)."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        kinds = {"study": str, "seed": int, "chains": int, "rounds": int, "reference": bool}
+        for name, kind in kinds.items():
+            value = content.get(name)
+            if not isinstance(value, kind) and not (value is None and name != "study"):
+                raise ValueError(f"{name} is {value!r}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise StoreError(f"{file} is damaged: {error}.") from error
+    return content

@@ -1,0 +1,172 @@
+"""``consortia resume``: after an interrupt, of a finished run, longer, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import consortia
+from consortia import running
+from consortia.cli import app
+from consortia.study import MODELS
+
+STUDY = """
+[data]
+dataset = "iris"
+test_share = 0.2
+standardise = true
+dtype = "float32"
+
+[partition]
+kind = "iid"
+sites = 3
+
+[model]
+kind = "softmax_regression"
+
+[algorithm]
+name = "fa_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+local_steps = 2
+
+[run]
+rounds = 40
+chains = 2
+thin = 3
+
+[output]
+figure = false
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_model_object() -> Iterator[None]:
+    """Studies of this module share their model, so that equal programs are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = functools.cache(MODELS["softmax_regression"])
+        patch.setitem(MODELS, "softmax_regression", shared)
+        yield
+
+
+def invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "irises.toml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("finished") / "out"
+    outcome = invoke("run", study, "--output", directory, "--quiet", "--seed", "11")
+    assert outcome.exit_code == 0, outcome.output
+    return directory
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def draws(directory: Path) -> np.ndarray:
+    return np.asarray(consortia.open_run(directory)["posterior"]["coefficients"])
+
+
+@pytest.mark.filterwarnings("default:interrupted")
+def test_an_interrupted_run_says_how_to_go_on_and_its_draws_are_those_of_a_whole_one(
+    study: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = running.RunLoop._call
+
+    def interrupted(loop: Any, end: int, thin: int) -> None:
+        if loop.done >= 10:
+            raise KeyboardInterrupt
+        call(loop, min(end, loop.done + 5), thin)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(running.RunLoop, "_call", interrupted)
+        outcome = invoke("run", study, "--output", out, "--seed", "11")
+    assert outcome.exit_code == 130, outcome.output
+    assert f"consortia resume {out}" in outcome.stdout
+    assert consortia.open_run(out).attrs["state"] == "interrupted"
+
+    outcome = invoke("resume", out)
+    assert outcome.exit_code == 0, outcome.output
+    np.testing.assert_array_equal(draws(out), draws(finished))
+    assert json.loads((out / "summary.json").read_text())["parameters"]
+
+
+def test_a_finished_run_says_so_and_is_left_alone(copy: Path) -> None:
+    before = (copy / "run.json").read_bytes()
+    outcome = invoke("resume", copy)
+    assert outcome.exit_code == 0, outcome.output
+    assert "is finished: all rounds were run" in outcome.stdout
+    assert (copy / "run.json").read_bytes() == before
+
+
+def test_a_finished_run_made_longer_is_the_longer_run(
+    study: Path, copy: Path, tmp_path: Path
+) -> None:
+    assert invoke("resume", copy, "--rounds", "70", "--quiet").exit_code == 0
+    longer = tmp_path / "longer"
+    options = ("--quiet", "--seed", "11", "--rounds", "70")
+    assert invoke("run", study, "--output", longer, *options).exit_code == 0
+    np.testing.assert_array_equal(draws(copy), draws(longer))
+    fewer = invoke("resume", copy, "--rounds", "50")
+    assert fewer.exit_code == 2
+    assert "70 are done" in fewer.stderr
+
+
+def test_a_directory_without_a_checkpoint_starts_that_run_from_the_beginning(
+    finished: Path, copy: Path, tmp_path: Path
+) -> None:
+    for name in ("checkpoint-a.npz", "checkpoint-b.npz", "summary.json"):
+        (copy / name).unlink()
+    assert invoke("resume", copy, "--quiet").exit_code == 0
+    np.testing.assert_array_equal(draws(copy), draws(finished))
+    asked = tmp_path / "asked"  # killed before the run began
+    asked.mkdir()
+    for name in ("study.toml", "command.json"):
+        shutil.copyfile(finished / name, asked / name)
+    assert invoke("resume", asked, "--quiet").exit_code == 0
+    np.testing.assert_array_equal(draws(asked), draws(finished))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("step_size = 0.1", "step_size = 0.2", "step_size"),
+        ('kind = "iid"', 'kind = "iid"\nseed = 3', "other data"),
+        ('kind = "softmax_regression"', 'kind = "softmax_regression"\nprior_scale = 2.0', "model"),
+    ],
+)
+def test_a_run_of_something_else_is_refused(copy: Path, old: str, new: str, said: str) -> None:
+    edited = (copy / "study.toml").read_text().replace(old, new)
+    (copy / "study.toml").write_text(edited)
+    before = (copy / "run.json").read_bytes()
+    outcome = invoke("resume", copy, "--rounds", "70")
+    assert outcome.exit_code == 3, outcome.output
+    assert said in outcome.stderr
+    assert "Traceback" not in outcome.output
+    assert (copy / "run.json").read_bytes() == before
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    outcome = invoke("resume", tmp_path)
+    assert outcome.exit_code == 3
+    assert "consortia.resume(" in outcome.stderr
+    assert invoke("resume", tmp_path / "nothing").exit_code == 3
