@@ -82,9 +82,9 @@ def options(
 
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
+app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
-app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(report)
 app.command()(export)
 app.command()(algorithms)

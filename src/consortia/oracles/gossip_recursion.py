@@ -77,10 +77,11 @@ class Modes(NamedTuple):
         except np.linalg.LinAlgError:
             return cls(values, recursion.entry, vectors[:size], False)
         # A matrix without a basis of eigenvectors may have an inverse of 1e200 here: not accurate.
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             condition = np.linalg.norm(vectors) * np.linalg.norm(inverse)
+            entry = inverse @ recursion.entry
         accurate = bool(condition < _WORST_CONDITION)
-        return cls(values, inverse @ recursion.entry, vectors[:size], accurate)
+        return cls(values, entry, vectors[:size], accurate)
 
     def common(self, spread: Array, *, averaged: bool) -> Array:
         """Stationary covariance (N d, N d) of positions from noise of this covariance.

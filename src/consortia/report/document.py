@@ -165,11 +165,11 @@ def _chapter(subject: Subject, key: str) -> Chapter:
 def _lead(subject: Subject) -> str:
     record = subject.record
     chains = f"{subject.chains} chain{'s' if subject.chains > 1 else ''}"
-    sites = len(record.get("sites", ()))
+    sites, number = len(record.get("sites", ())), len(subject.report.table)
     where = f" over {sites} site{'s' if sites != 1 else ''}" if sites else ""
     return (
         f"{record.get('algorithm', 'a sampler')}{where}, {chains} of {subject.draws:,} kept draws, "
-        f"{len(subject.report.table):,} parameters. It samples "
+        f"{number} parameter{'s' if number != 1 else ''}. It samples "
         f"{record.get('samples', 'a law that is not recorded')}."
     )
 

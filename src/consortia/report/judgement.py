@@ -174,6 +174,9 @@ def _measured(subject: Subject) -> Judgement:
     level = max(_level(float(clear.max()), SHIFT), _level(float(spread.max()), SPREAD))
     low, high = seen.sd_ratio
     text = f"The mean farthest off is that of {seen.shift[1]}; Monte Carlo error {error.max():.2f}."
+    if error.max() > SHIFT[1] and level is Level.GOOD:
+        level = Level.UNKNOWN
+        text += " That is too much to tell a bias from chance: run longer."
     if level > Level.UNKNOWN:
         text += " The differences are larger than chance: lower the step size or de-bias."
     return Judgement(

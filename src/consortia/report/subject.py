@@ -14,9 +14,8 @@ import numpy as np
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.predictions import Prediction, predict_bias
 from consortia.report import Report, gather, labelled
-from consortia.store import open_run
+from consortia.store import REQUEST, open_run
 
-STUDY_FILE = "study.toml"
 REFERENCE = "reference"
 
 
@@ -92,13 +91,13 @@ def load_run(path: str | os.PathLike[str]) -> Subject:
         )
     beside = directory / REFERENCE
     reference = open_run(beside) if beside.is_dir() else None
-    study_file = directory / STUDY_FILE
+    study_file = directory / REQUEST[0]
     if not study_file.is_file():
-        note = f"model, scores and predicted bias: there is no {STUDY_FILE} in the directory"
+        note = f"model, scores and predicted bias: there is no {REQUEST[0]} in the directory"
         return subject_of(tree, name=directory.name, reference=reference, skipped=(note,))
     text = study_file.read_text(encoding="utf-8")
     try:
-        built, title = _built(study_file)
+        built, title = _built(directory)
     except ConsortiaError as error:
         note = f"model, scores and predicted bias: the study cannot be read again ({error})"
         return subject_of(
@@ -118,10 +117,15 @@ def load_run(path: str | os.PathLike[str]) -> Subject:
     )
 
 
-def _built(study_file: Path) -> tuple[Any, str]:
+def _built(directory: Path) -> tuple[Any, str]:
+    """The study's objects and its title; its data files are where the study came from."""
     from consortia.study import load_study
 
-    study = load_study(study_file)
+    request, origin = directory / REQUEST[1], None
+    if request.is_file():
+        asked = json.loads(request.read_text(encoding="utf-8"))
+        origin = Path(asked["study"]) if isinstance(asked, dict) and "study" in asked else None
+    study = load_study(directory / REQUEST[0], origin=origin)
     return study.build(), study.title or study.name
 
 

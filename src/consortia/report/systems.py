@@ -111,7 +111,7 @@ def _staleness(subject: Subject) -> Plot | None:
         axes.set_xlabel("update of the server")
         axes.set_ylabel("staleness, in updates")
         if len(staleness) > 1:
-            axes.legend(fontsize=8, ncols=3, loc="lower right")
+            axes.legend(fontsize=8, ncols=3, loc="upper right")
         mean, most = float(staleness.mean()), int(staleness.max())
         alt = f"Staleness of the gradients over time: {mean:.2f} on average, {most} at most."
         caption = (
@@ -141,6 +141,7 @@ def network(subject: Subject) -> Plot | None:
         if mixing is not None:
             matrix, errors, label = _errors(mixing, subject)
             graphs.picture(matrix, errors, label=label, axes=axes)
+            _outlined(axes, errors)
             alt = f"Network of {matrix.agents} agents with {matrix.links // 2} edges."
             caption = f"{matrix.agents} agents, {matrix.links // 2} edges."
             if errors is not None:
@@ -153,10 +154,26 @@ def network(subject: Subject) -> Plot | None:
         names, rows = record.get("sites"), record.get("site_rows")
         if not names or not rows:
             return None
-        _star(axes, list(names), list(rows), record)
-        alt = f"{len(names)} sites around one hub, with {min(rows)} to {max(rows)} rows each."
+        workers = record.get("workers", 0)
+        if workers and len(names) == 1:
+            _star(axes, [f"worker {i}" for i in range(workers)], None, "server")
+            alt = f"{workers} workers around one server, which draw from the same {rows[0]:,} rows."
+            return made_of(figure, alt, alt)
+        _star(axes, list(names), list(rows), "server" if workers else "hub")
+        span = f"{rows[0]:,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
+        alt = f"{len(names)} sites around one hub, with {span} rows each."
         caption = f"{alt} The area of a site is its number of rows."
         return made_of(figure, alt, caption)
+
+
+def _outlined(axes: Any, errors: np.ndarray | None) -> None:
+    """Dots that are seen on any ground, their colours from no error to the largest."""
+    for points in axes.collections[1:]:
+        points.set(edgecolor=INK, linewidth=0.8, sizes=[90])
+        if errors is None:
+            points.set_facecolor(SERIES[0])
+        else:
+            points.set_clim(0, max(float(np.max(errors)), 1e-12))
 
 
 def _errors(mixing: Any, subject: Subject) -> tuple[Any, np.ndarray | None, str]:
@@ -168,27 +185,28 @@ def _errors(mixing: Any, subject: Subject) -> tuple[Any, np.ndarray | None, str]
     return matrix, None, ""
 
 
-def _star(axes: Any, names: list[str], rows: list[int], record: Any) -> None:
+def _star(axes: Any, names: list[str], rows: list[int] | None, hub: str) -> None:
     import networkx
 
-    hub = "server" if "workers" in record else "hub"
     graph = networkx.star_graph(len(names))
     places = networkx.circular_layout(range(1, len(names) + 1))
     places = {node: np.asarray(place) for node, place in places.items()}
     places[0] = np.zeros(2)
     if len(names) == 1:
         places[1] = np.array([0.9, 0.0])
-    area = 60 + 500 * np.asarray(rows) / max(rows) / max(1, len(names) / 8)
+    sizes = np.asarray([0.3] * len(names) if rows is None else rows, float)
+    area = 60 + 500 * sizes / max(sizes.max(), 1) / max(1, len(names) / 8)
     networkx.draw_networkx_edges(graph, places, ax=axes, edge_color=RULE, width=1.2)
     points = np.array([places[node + 1] for node in range(len(names))])
     axes.scatter(*points.T, s=area, color=SERIES[0], zorder=3)
     axes.scatter(0, 0, s=160, color=SERIES[1], marker="s", zorder=3)
     axes.annotate(hub, (0, 0), (0, -11), textcoords="offset points", ha="center", va="top")
     if len(names) <= 12:
-        for point, name, count in zip(points, names, rows, strict=True):
+        for place, (point, name) in enumerate(zip(points, names, strict=True)):
+            count = "" if rows is None else f": {rows[place]:,}"
             lift = 15 if point[1] >= 0 else -15
             axes.annotate(
-                f"{name[:16]}: {count:,}",
+                f"{name[:16]}{count}",
                 point,
                 (0, lift),
                 textcoords="offset points",

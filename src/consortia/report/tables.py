@@ -51,7 +51,7 @@ def parameter_table(subject: Subject) -> Table:
         if shift is not None:
             cells.append(_signed(shift[row]))
         rows.append((name, *cells))
-    caption = f"All {len(table):,} parameters in numbers"
+    caption = "The parameters in numbers"
     if len(table) > MOST_ROWS:
         caption = f"The first {MOST_ROWS} of {len(table):,} parameters in numbers"
     return Table(caption, ("parameter", *heads), tuple(rows), folded=True)

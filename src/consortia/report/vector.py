@@ -79,13 +79,18 @@ def svg_of(figure: Any, alt: str, key: str) -> str:
     text = re.sub(r"font-family:[^;\"]*;?", "", text)
     text = re.sub(r"font:\s*(\d+(?:\.\d+)?)px[^;\"]*", r"font-size:\1px", text)
     text = re.sub(r"#[0-9a-f]{6}\b", _variable, text)
-    text = re.sub(r"(\d+\.\d{2})\d+", r"\1", text)
+    text = re.sub(r'="[^"]*"', _rounded, text)
     shape = re.search(r'viewBox="[^"]*"', text)
     assert shape is not None
     label = html.escape(alt, quote=True)
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     head = f'<svg {spaces} {shape[0]} role="img" aria-label="{label}">'
     return head + text[text.index(">") + 1 :].strip()
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point; numbers that are read as text are left alone."""
+    return re.sub(r"(\d+\.\d{2})\d+", r"\1", attribute[0])
 
 
 def _variable(colour: re.Match[str]) -> str:

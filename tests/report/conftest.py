@@ -9,9 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -120,3 +123,12 @@ class Browser:
         """The whole page as a PNG."""
         made = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(made["data"]))
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A page in a headless Chromium; without one the test is skipped by name."""
+    if CHROMIUM is None:
+        pytest.skip("needs the program `chromium`")
+    with Browser() as page:
+        yield page

@@ -1,0 +1,168 @@
+"""Predicted bias: on Gaussian posteriors the oracles' own numbers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia import models, oracles
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.oracles.decentralized import decentralized_hmc_law
+from consortia.predictions import predict_bias
+
+NOISE, PRIOR = 0.7, 1.3
+
+
+def shards(sites: int = 3, rows: int = 30, features: int = 2, seed: int = 0) -> list[Any]:
+    """Linear regressions with unlike features and unlike truths."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for site in range(sites):
+        x = rng.normal(size=(rows + 10 * site, features)) * (1 + site)
+        y = x @ np.arange(1.0, features + 1) + site + NOISE * rng.normal(size=len(x))
+        made.append({"x": x.astype(np.float32), "y": y.astype(np.float32)})
+    return made
+
+
+@functools.cache  # equal model objects are compiled once
+def problem(sites: int = 3) -> tuple[Any, consortia.Sites]:
+    model = models.linear_regression(2, noise_scale=NOISE, prior_scale=PRIOR)
+    return model, consortia.Sites.from_list(shards(sites))
+
+
+def agents(sites: int = 3) -> oracles.GaussianAgents:
+    return oracles.GaussianAgents.linear_regression(
+        shards(sites), noise_variance=NOISE**2, prior_variance=PRIOR**2
+    )
+
+
+def test_the_mode_and_spread_of_a_linear_regression_are_its_posterior():
+    found = predict_bias(*problem(), consortia.fa_ld(step_size=0.01, local_steps=1))
+    exact = agents()
+    assert found.gaussian
+    np.testing.assert_allclose(found.mean, exact.target_mean, rtol=1e-4)
+    np.testing.assert_allclose(found.sd, np.sqrt(np.diag(exact.target_covariance)), rtol=1e-4)
+
+
+def test_federated_averaging_is_predicted_by_its_oracle():
+    model, sites = problem()
+    method = consortia.fa_hmc(step_size=0.02, leapfrog_steps=3, local_steps=2)
+    found = predict_bias(model, sites, method)
+    weights = sites.sizes / sites.sizes.sum()
+    x, y = ([shard[key].astype(float) for shard in shards()] for key in ("x", "y"))
+    prior = np.eye(2) / PRIOR**2
+    pieces = [a.T @ a / NOISE**2 / w + prior for a, w in zip(x, weights, strict=True)]
+    pulls = [a.T @ b / NOISE**2 / w for a, b, w in zip(x, y, weights, strict=True)]
+    law = oracles.fa_hmc_law(
+        [np.linalg.solve(p, b) for p, b in zip(pieces, pulls, strict=True)],
+        pieces,
+        weights,
+        step_size=0.02,
+        leapfrog_steps=3,
+        local_steps=2,
+    )
+    sd = np.sqrt(law.target_variance)
+    # The shift is a tenth of a standard deviation and more: single precision is far below it.
+    assert np.abs(law.mean_bias / sd).max() > 0.05
+    np.testing.assert_allclose(found.shift, law.mean_bias / sd, rtol=2e-3, atol=1e-4)
+    np.testing.assert_allclose(found.sd_ratio, np.sqrt(law.variance_ratio), rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"correction": "extra", "noise": "common"}])
+def test_gossip_is_predicted_by_its_oracle(options):
+    method = consortia.de_sgld(step_size=1e-4, mixing="complete", averaged_noise=False, **options)
+    found = predict_bias(*problem(), method)
+    moments = oracles.de_sgld_law(agents(), "complete", step_size=1e-4, **options).stationary
+    sd = np.sqrt(np.diag(moments.target_covariance))
+    shift = (moments.average_mean - moments.target_mean) / sd
+    np.testing.assert_allclose(found.shift, shift, rtol=2e-3, atol=2e-4)
+    ratio = np.sqrt(np.diag(moments.average_covariance)) / sd
+    np.testing.assert_allclose(found.sd_ratio, ratio, rtol=1e-3)
+
+
+def test_minibatches_of_gossip_are_predicted_from_the_rows():
+    method = consortia.de_sgld(1e-4, "complete", batch_size=8, averaged_noise=False)
+    found = predict_bias(*problem(), method)
+    moments = oracles.de_sgld_law(agents(), "complete", step_size=1e-4, batch_size=8).stationary
+    sd = np.sqrt(np.diag(moments.target_covariance))
+    ratio = np.sqrt(np.diag(moments.average_covariance)) / sd
+    assert ratio.max() > 1.02
+    np.testing.assert_allclose(found.sd_ratio, ratio, rtol=2e-3)
+
+
+def test_tracked_gradients_are_predicted_by_their_oracle():
+    method = consortia.decentralized_hmc(step_size=0.03, mixing="complete", variant="published")
+    found = predict_bias(*problem(), method)
+    law = decentralized_hmc_law(agents(), "complete", step_size=0.03, variant="published")
+    ratio = np.diag(law.stationary.average_covariance) / np.diag(law.stationary.target_covariance)
+    assert found.sd_ratio.max() < 0.85
+    np.testing.assert_allclose(found.sd_ratio, np.sqrt(ratio), rtol=1e-3)
+
+
+def normal_mean(sites: int, rows: int = 40) -> tuple[Any, consortia.Sites, list[np.ndarray]]:
+    """Rows of N(θ, 1), prior N(0, 1)."""
+    rng = np.random.default_rng(1)
+    data = [rng.normal(site, 1, (rows, 1)).astype(np.float32) for site in range(sites)]
+    model = consortia.Model(
+        log_prior=lambda x: -0.5 * jnp.sum(x**2),
+        log_likelihood=lambda x, r: -0.5 * (r["z"][:, 0] - x[0]) ** 2,
+        init=jnp.zeros(1),
+    )
+    return model, consortia.Sites.from_list([{"z": z} for z in data]), data
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_stale_gradients_are_predicted_by_their_oracle(workers):
+    model, sites, (rows,) = normal_mean(1)
+    method = consortia.stale_sgld(step_size=0.002, batch_size=4, workers=workers)
+    noise = 40**2 / 4 * float(np.var(rows))
+    law = oracles.stale_sgld_law(0.002, 41.0, workers - 1, gradient_noise=noise)
+    found = predict_bias(model, sites, method)
+    assert found.sd_ratio[0] ** 2 - 1 == pytest.approx(law.relative_bias, rel=1e-3)
+
+
+def test_travelling_chains_are_predicted_by_their_oracle():
+    model, sites, rows = normal_mean(3)
+    method = consortia.dsgld(step_size=0.002, local_steps=3, batch_size=10)
+    known = oracles.location_shards(rows, 10)
+    law = oracles.travelling_law(**known, step_size=0.002, local_steps=3, prior_precision=1.0)
+    found = predict_bias(model, sites, method)
+    assert law.variance_inflation()[0] > 1.5
+    np.testing.assert_allclose(found.sd_ratio**2, law.variance_inflation(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_has_a_prediction_or_a_reason(name):
+    entry = ALGORITHMS[name]
+    method = entry.factory(**{**entry.example, "step_size": 1e-4})
+    found = predict_bias(*problem(entry.sites or 3), method)
+    text = " ".join(found.lines())
+    if found.reason is not None:
+        assert name in ("stale_sgnht", "decentralized_ula")
+        assert "has no oracle" in text
+    else:
+        assert "It rests on" in text or "Metropolis" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (consortia.fa_ld(step_size=[0.1, 0.05], local_steps=1), "varies from round to round"),
+        (consortia.fa_hmc(step_size=1.0, leapfrog_steps=2, local_steps=2), "diverges"),
+    ],
+)
+def test_what_cannot_be_predicted_has_its_reason(method, reason):
+    assert reason in str(predict_bias(*problem(), method).reason)
+
+
+def test_a_logistic_posterior_is_not_called_gaussian():
+    rows = [{"x": s["x"], "y": (s["y"] > 0).astype(np.int32)} for s in shards()]
+    model = models.logistic_regression(2)
+    found = predict_bias(model, consortia.Sites.from_list(rows), consortia.fa_ld(0.05, 1))
+    assert not found.gaussian
+    assert "near its mode" in found.basis

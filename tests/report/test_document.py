@@ -1,0 +1,341 @@
+"""The report as an HTML file: what it says, that it needs nothing else, and how it looks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+from typer.testing import CliRunner
+
+pytest.importorskip("arviz_plots", reason="needs the extra `plots`")
+pytest.importorskip("jinja2", reason="needs the extra `plots`")
+
+import consortia
+from consortia.cli import app
+from consortia.errors import InputError, StoreError
+from consortia.report import vector
+from consortia.report.document import write_report
+from consortia.report.judgement import Level, judge, verdict
+from consortia.report.plots import MOST_FOREST
+from consortia.report.subject import Subject, subject_of
+
+RECORD = {
+    "algorithm": "fa_hmc",
+    "samples": "a law near the posterior",
+    "sites": '["Oslo", "Lima"]',
+    "site_rows": "[30, 50]",
+    "warmup": 10,
+    "rounds": 500,
+    "iterations_run": 510,
+    "stopped": "all rounds were run",
+    "communication_rounds": 510,
+    "bytes_sent": 4_800_000,
+    "gradients": 9600,
+    "row_gradients": 960_000,
+    "seconds": 3.25,
+}
+
+
+def tree_of(
+    *, chains: int = 2, draws: int = 500, parameters: int = 3, shift: float = 0.0, seed: int = 0
+) -> Any:
+    """Independent normal draws, means 0, 1, 2, ... + shift."""
+    rng = np.random.default_rng(seed)
+    means = np.arange(parameters) % 7 + shift
+    values = means + rng.normal(size=(chains, draws, parameters))
+    tree = xarray.DataTree.from_dict(
+        {"/posterior": xarray.Dataset({"theta": (("chain", "draw", "theta_dim_0"), values)})}
+    )
+    tree.attrs.update(RECORD)
+    return tree
+
+
+def page(folder: Path, *subjects: Any) -> str:
+    return write_report(list(subjects), folder / "report.html").read_text()
+
+
+@functools.cache
+def gossip() -> Subject:
+    """A real run with agents, a reference and held-out rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2)).astype(np.float32)
+    rows = {"x": x, "y": (x.sum(axis=1) + rng.normal(size=90) > 0).astype(np.int32)}
+    model = consortia.models.logistic_regression(2)
+    sites = consortia.partition.iid(rows, sites=3, seed=0)
+    method = consortia.de_sgld(
+        0.01, "ring", correction="extra", noise="common", averaged_noise=True, draws="agents"
+    )
+    options = {"warmup": 100, "thin": 5, "chains": 2, "progress": False}
+    tree = consortia.sample(model, sites, method, rounds=3000, **options)
+    other = consortia.sample(
+        model, sites, consortia.fa_hmc(0.05, 2, 1), rounds=3000, seed=1, **options
+    )
+    return subject_of(
+        tree,
+        name="ring",
+        title="Three hospitals",
+        model=model,
+        sites=sites,
+        algorithm=method,
+        held_out=rows,
+        labels={"coefficients": (("dose", "age"),)},
+        reference=other,
+    )
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_a_report_has_every_section_of_a_gossip_run_with_a_reference(tmp_path):
+    text = page(tmp_path, gossip())
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    parts = ["The posterior", "Bias, predicted and measured", "Traces", "Ranks", "Predictions"]
+    assert titles[1:] == [*parts, "The network", "What it cost"]
+    for said in ("Three hospitals", "root mean square distance", "dose", "Predicted means within"):
+        assert said in text
+    assert text.index("Do the chains agree?") < text.index("The posterior</h2>")
+
+
+def test_a_report_asks_for_nothing_from_elsewhere(tmp_path):
+    text = page(tmp_path, gossip())
+    links = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert "<script" not in text
+    assert not re.search(r"@import|url\((?!#)", text)
+
+
+def test_every_figure_has_a_text_and_follows_the_colours_of_the_page(tmp_path):
+    text = page(tmp_path, gossip())
+    figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(figures) > 5
+    for one in figures:
+        assert re.search(r'role="img" aria-label="[^"]{20,}"', one)
+        assert not set(vector._PAGE) & set(re.findall(r"#[0-9a-f]{6}", one))
+        assert "var(--muted)" in one or "var(--ink)" in one
+    names = re.findall(r'\bid="([^"]*)"', text)
+    assert len(names) == len(set(names))
+
+
+def test_numbers_on_the_axes_are_not_rounded_with_the_coordinates():
+    from matplotlib.figure import Figure
+
+    with vector.drawing():
+        figure = Figure(figsize=(2, 2))
+        figure.subplots().set_yticks([0.0125, 0.0175], ["0.0125", "0.0175"])
+        text = vector.svg_of(figure, "a figure", "k")
+    assert ">0.0125</text>" in text
+    assert not re.search(r'="[^"]*\d\.\d{3}', text)
+
+
+def test_of_a_thousand_parameters_a_selection_is_drawn_and_named(tmp_path):
+    text = page(tmp_path, subject_of(tree_of(parameters=1000)))
+    assert f"{MOST_FOREST} of 1,000 parameters, those with the smallest ESS" in text
+
+
+def test_one_chain_of_one_parameter_has_no_ranks_and_no_r_hat(tmp_path):
+    subject = subject_of(tree_of(chains=1, parameters=1))
+    text = page(tmp_path, subject)
+    assert "Ranks</h2>" not in text
+    assert "R-hat n/a" in text
+    assert verdict(judge(subject)) is Level.UNKNOWN
+
+
+def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
+    one, two = (subject_of(tree_of(seed=seed), name="run") for seed in (0, 1))
+    text = page(tmp_path, one, two)
+    head = re.search(r'<section id="comparison">.*?</table>', text, re.DOTALL)
+    assert head is not None
+    assert "run (1)" in head[0]
+    assert "run (2)" in head[0]
+    for row in ("verdict", "Do the chains agree?", "bytes sent", "effective draws a second"):
+        assert row in head[0]
+    assert text.count("<article") == 2
+
+
+def test_text_from_a_run_is_escaped(tmp_path):
+    text = page(tmp_path, subject_of(tree_of(), title="<b>&", study="a = '<script>'"))
+    assert "&lt;b&gt;&amp;" in text
+    assert "<script>" not in text
+
+
+# --- the verdict ---------------------------------------------------------------------------------
+
+
+def level_of(subject: Subject, title: str) -> Level:
+    return next(one.level for one in judge(subject) if one.title == title)
+
+
+def test_chains_in_different_places_are_bad():
+    tree = tree_of()
+    tree["posterior"]["theta"].values[0] += 5
+    assert level_of(subject_of(tree), "Do the chains agree?") is Level.BAD
+
+
+@pytest.mark.parametrize(("draws", "level"), [(1000, Level.GOOD), (100, Level.CARE)])
+def test_the_number_of_draws_is_judged(draws, level):
+    assert level_of(subject_of(tree_of(draws=draws)), "Are there enough draws?") is level
+
+
+@pytest.mark.parametrize(
+    ("shift", "level"), [(0.0, Level.GOOD), (0.28, Level.CARE), (0.8, Level.BAD)]
+)
+def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, level):
+    subject = subject_of(tree_of(draws=2000, shift=shift), reference=tree_of(draws=2000, seed=1))
+    assert level_of(subject, "How far off is it?") is level
+
+
+def test_a_bias_that_nobody_looked_at_is_not_good():
+    subject = subject_of(tree_of(draws=1000))
+    assert verdict(judge(subject)) is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("stopped", "level"),
+    [
+        ("chain 0 turned non-finite", Level.BAD),
+        ("interrupted after round 9", Level.CARE),
+    ],
+)
+def test_how_a_run_ended_counts(stopped, level):
+    tree = tree_of()
+    tree.attrs["stopped"] = stopped
+    assert level_of(subject_of(tree), "The run") is level
+
+
+# --- from a directory ----------------------------------------------------------------------------
+
+STUDY = """
+title = "Irises"
+[data]
+dataset = "iris"
+test_share = 0.2
+standardise = true
+dtype = "float32"
+[partition]
+kind = "iid"
+sites = 3
+[model]
+kind = "softmax_regression"
+[algorithm]
+name = "fa_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+local_steps = 2
+[run]
+rounds = 40
+chains = 2
+[output]
+figure = false
+"""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory written by the command."""
+    folder = tmp_path_factory.mktemp("stored")
+    (folder / "irises.toml").write_text(STUDY)
+    arguments = ["run", str(folder / "irises.toml"), "-q", "--output", str(folder / "run")]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 0, outcome.output
+    return folder / "run"
+
+
+def test_the_command_writes_the_report_into_the_run(stored):
+    outcome = CliRunner().invoke(app, ["report", str(stored)])
+    assert outcome.exit_code == 0, outcome.output
+    text = (stored / "report.html").read_text()
+    for said in ("Irises", "setosa", "Calibration curve", "accuracy", "title = "):
+        assert said in text
+
+
+def test_an_unfinished_run_is_reported_as_such(stored, tmp_path):
+    record = json.loads((stored / "run.json").read_text())
+    for key in ("stopped", "iterations_run", "bytes_sent", "seconds"):
+        record.pop(key, None)
+    tree = consortia.open_run(stored)
+    tree.attrs.clear()
+    tree.attrs.update(record | {"state": "running"})
+    text = page(tmp_path, subject_of(tree))
+    assert "not finished" in text
+    assert "unfinished, of 40" in text
+
+
+def test_a_directory_without_a_run_has_its_own_exit_code(tmp_path):
+    outcome = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert outcome.exit_code == 3
+    assert "holds no run" in outcome.stderr
+
+
+def test_a_run_without_draws_is_refused():
+    with pytest.raises(InputError, match="holds no draws"):
+        subject_of(xarray.DataTree())
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_its_own(tmp_path):
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_report(subject_of(tree_of(parameters=1)), tmp_path / "no" / "report.html")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+def test_a_page_asks_for_nothing_overflows_nowhere_and_complains_of_nothing(tmp_path, browser):
+    subject = gossip()
+    write_report([subject], tmp_path / "one.html")
+    write_report([subject, dataclasses.replace(subject, name="other")], tmp_path / "two.html")
+    for name in ("one", "two"):
+        for width in (390, 1440):
+            for dark in (False, True):
+                browser.open(tmp_path / f"{name}.html", width=width, dark=dark)
+                assert browser.asked() == []
+                assert browser.complaints() == []
+                assert browser.value("innerWidth") == width
+                assert browser.value("document.documentElement.scrollWidth") <= width
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ink = "getComputedStyle(document.querySelector('svg text')).fill"
+    seen = []
+    for dark in (False, True):
+        browser.open(tmp_path / "one.html", width=390, dark=dark)
+        seen.append((browser.value(ground), browser.value(ink)))
+    assert all(brightness(light) > 200 for light, _ in seen[:1])
+    assert brightness(seen[1][0]) < 60
+    for paper, text in seen:  # figures are read on both grounds
+        assert abs(brightness(paper) - brightness(text)) > 100
+
+
+def brightness(colour: str) -> float:
+    """Of ``rgb(...)``."""
+    return float(np.mean([float(part) for part in re.findall(r"[\d.]+", colour)[:3]]))
+
+
+def test_the_browser_sees_what_a_bad_page_does(tmp_path, browser):
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        '<meta name="viewport" content="width=device-width"><div style="width:3000px">x</div>'
+        '<img src="missing.png"><script>console.error("no"); nowhere()</script>'
+    )
+    browser.open(bad, width=390)
+    assert browser.value("document.documentElement.scrollWidth") > 390
+    assert [url for url in browser.asked() if url.endswith("missing.png")]
+    assert len(browser.complaints()) >= 2
+
+
+# --- how long it takes ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_four_chains_of_ten_thousand_draws_take_less_than_twenty_seconds(tmp_path):
+    tree = tree_of(chains=4, draws=10_000, parameters=31)
+    other = tree_of(chains=4, draws=1_000, parameters=31, seed=1)
+    started = time.monotonic()
+    page(tmp_path, subject_of(tree, reference=other))
+    assert time.monotonic() - started < 20
