@@ -207,3 +207,47 @@ def test_one_site_or_the_sum_of_the_latest_gradients_has_no_such_noise() -> None
     assert "site_noise_inflation" not in run(consortia.stale_sgld(0.01, workers=2)).attrs
     latest = consortia.stale_sgld(0.01, workers=2, aggregate="latest")
     assert "site_noise_inflation" not in run(latest, make_sites(4, 7)).attrs
+
+
+# --- longer runs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sites", [(9,), (4, 7)])
+def test_a_longer_run_begins_with_the_shorter_where_shares_are_declared(sites: Any) -> None:
+    """Shares that are counted are those of the whole run; stored runs refuse another length."""
+    several = len(sites) > 1
+    shares = (0.5, 0.5) if several else None
+    method = consortia.stale_sgld(0.01, 3, workers=2, shares=shares)
+    short, long = (run(method, make_sites(*sites), rounds=n).posterior.theta for n in (200, 300))
+    np.testing.assert_array_equal(short, long[:, :200])
+    if several:
+        counted = consortia.stale_sgld(0.01, 3, workers=2)
+        short, long = (run(counted, make_sites(4, 7), rounds=n).posterior.theta for n in (200, 300))
+        assert not np.array_equal(short, long[:, :200])
+
+
+def test_a_run_again_is_the_same_bit_for_bit() -> None:
+    for method in (
+        consortia.stale_sgld(0.01, 3, workers=3, latency=latency.exponential()),
+        consortia.stale_sghmc(0.05, 2.0, 3, workers=3, integrator="splitting", extrapolate=True),
+        consortia.stale_sgnht(0.05, 2.0, 3, workers=3, thermostat="elementwise", servers=2),
+    ):
+        first, again = (run(method, chains=2).posterior.theta for _ in range(2))
+        np.testing.assert_array_equal(first, again)
+        assert not np.array_equal(first, run(method, chains=2, seed=5).posterior.theta)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_staleness": 0}, "max_staleness=0 drops .* more than half"),
+        ({"latency": latency.recorded([(0, 0), (5, 0)])}, "event 1 names worker 5"),
+        ({"latency": latency.recorded([(0, 0), (1, 7)])}, "in the future"),
+        ({"latency": latency.recorded([(0, 0), (1, 0)])}, "60 are asked for"),
+    ],
+)
+def test_events_that_cannot_be_or_drop_too_much_are_refused_before_the_run(
+    options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        run(consortia.stale_sgld(0.01, 3, workers=4, **options))
