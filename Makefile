@@ -4,7 +4,7 @@ BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-engines bench lint format lock wheel clean
+.PHONY: help setup setup-dev demo test test-all test-engines bench lint format docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ lint: setup-dev ## ruff and the type checker
 format: setup-dev ## let ruff mend and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup-dev ## write docs/study-file.md and the schema beside the examples
+	$(BIN)/python scripts/write_study_page.py
 
 lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the newest)
 	$(PYTHON) scripts/lock_requirements.py $(if $(UPGRADE),--upgrade)

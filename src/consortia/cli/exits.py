@@ -23,7 +23,7 @@ from consortia.errors import (
 INTERRUPTED = 130
 
 EXIT_CODES = {
-    0: "the run is complete",
+    0: "it is done; of a run: it is complete",
     2: "the study, an argument or the data cannot be used",
     3: "the run directory cannot be used: it holds something already, is of another run, is "
     "damaged, is being written, or cannot be written",

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from consortia import naming
 from consortia.errors import MissingExtraError
 from consortia.report import figure as static
 from consortia.report import short_names
+from consortia.report.selection import pooled, selected
 from consortia.report.subject import Subject
 from consortia.report.vector import INK, MUTED, RULE, SERIES, drawing, svg_of
 
@@ -96,61 +96,6 @@ def traced(subject: Subject) -> list[tuple[int, str]]:
     return sorted(found.items())
 
 
-def _selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) -> Any:
-    """Some coordinates of a posterior as one variable (chain, draw, parameter) without a name."""
-    import xarray
-
-    parts, start = [], 0
-    wanted = np.asarray(rows)
-    places: list[np.ndarray] = []
-    for array in naming.posterior_draws(tree).values():
-        flat = array.reshape(*array.shape[:2], -1)
-        here = (wanted >= start) & (wanted < start + flat.shape[2])
-        places.append(np.flatnonzero(here))
-        parts.append(flat[:, :, wanted[here] - start])
-        start += flat.shape[2]
-    values = np.concatenate(parts, axis=2)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    values = _by_weight(values[:, :, order], naming.draw_weights(tree))
-    posterior = xarray.Dataset(
-        {"value": (("chain", "draw", "parameter"), values)},
-        coords={
-            "chain": np.arange(values.shape[0]),
-            "draw": np.arange(values.shape[1]),
-            "parameter": list(names),
-        },
-    )
-    return xarray.DataTree.from_dict({"/posterior": posterior})
-
-
-def _pooled(tree: Any, count: int) -> Any:
-    """All draws as one chain of so many, some of them more than once: ArviZ aligns the draws."""
-    stacked = tree["posterior"].to_dataset().stack(one=("chain", "draw"))
-    take = np.arange(count) * stacked.sizes["one"] // count
-    values = stacked["value"].transpose("one", "parameter").to_numpy()[take]
-    import xarray
-
-    posterior = xarray.Dataset(
-        {"value": (("chain", "draw", "parameter"), values[None])},
-        coords={"chain": [0], "draw": np.arange(count), "parameter": stacked["parameter"].values},
-    )
-    return xarray.DataTree.from_dict({"/posterior": posterior})
-
-
-def _by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Draws repeated in proportion to their step weights, their order kept."""
-    if weights is None:
-        return values
-    weights = np.broadcast_to(weights, values.shape[:2])
-    count = values.shape[1]
-    out = np.empty_like(values)
-    for chain, own in enumerate(weights):
-        ends = np.cumsum(own) / own.sum()
-        take = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
-        out[chain] = values[chain, np.minimum(take, count - 1)]
-    return out
-
-
 def _unique(names: Sequence[str]) -> list[str]:
     return [name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + "…" for name in names]
 
@@ -174,7 +119,7 @@ def forest(subjects: Sequence[Subject]) -> Plot:
     series = {}
     for subject in subjects:
         own = subject.report.table.coordinates
-        series[subject.name] = _selected(
+        series[subject.name] = selected(
             subject.tree, [own.index(table.coordinates[row]) for row in rows], labels
         )
     if len(subjects) == 1 and first.reference is not None:
@@ -183,7 +128,7 @@ def forest(subjects: Sequence[Subject]) -> Plot:
         from consortia.diagnostics import summary
 
         own = summary(first.reference, max_coordinates=0).coordinates
-        series["reference"] = _selected(
+        series["reference"] = selected(
             first.reference, [own.index(table.coordinates[row]) for row in rows], labels
         )
     alone = len(series) == 1
@@ -191,7 +136,7 @@ def forest(subjects: Sequence[Subject]) -> Plot:
         tree["posterior"].sizes["chain"] * tree["posterior"].sizes["draw"]
         for tree in series.values()
     )
-    series = {name: _pooled(tree, most) for name, tree in series.items()}
+    series = {name: pooled(tree, most) for name, tree in series.items()}
     height = 0.75 + len(rows) * (0.2 if alone else 0.12 + 0.07 * len(series))
     with drawing():
         collection = arviz_plots.plot_forest(
@@ -242,7 +187,7 @@ def traces(subject: Subject) -> list[Plot]:
     names = short_names(subject.report.table)
     labels = [names[row] for row, _ in picked]
     every = -(-subject.draws // MOST_POINTS)
-    tree = _selected(subject.tree, [row for row, _ in picked], labels)
+    tree = selected(subject.tree, [row for row, _ in picked], labels)
     tree = tree.isel(draw=slice(None, None, every))
     columns = subject.report.table.columns
     made = []
@@ -295,7 +240,7 @@ def ranks(subject: Subject) -> list[Plot]:
     apart = np.nanmin(ess[[row for row, _ in picked]]) if not np.isnan(ess).all() else RANKED
     kept = int(np.clip(apart / subject.chains, 20, RANKED))
     every = max(1, subject.draws // kept)
-    tree = _selected(subject.tree, [row for row, _ in picked], labels)
+    tree = selected(subject.tree, [row for row, _ in picked], labels)
     tree = tree.isel(draw=slice(every - 1, None, every))
     count = tree["posterior"].sizes["draw"]
     made = []

@@ -1,0 +1,259 @@
+"""What is said before a run: its plan, cost and bias; and the documents that list the commands."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.cli import EXIT_CODES, app
+from consortia.study import FROM_DATA, MODELS
+from consortia.study_options import arguments
+from consortia.study_schema import argument_schemas, json_schema
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+STUDY = """
+[data]
+dataset = "iris"
+standardise = true
+dtype = "float32"
+test_share = 0.2
+[partition]
+kind = "iid"
+sites = 3
+[model]
+kind = "softmax_regression"
+[algorithm]
+name = "fa_hmc"
+step_size = 0.05
+leapfrog_steps = 2
+local_steps = 2
+[run]
+rounds = 40
+warmup = 10
+chains = 2
+thin = 2
+[output]
+figure = false
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_model_object() -> Iterator[None]:
+    """Studies of this module share their model, so that equal programs are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = functools.cache(MODELS["softmax_regression"])
+        patch.setitem(MODELS, "softmax_regression", shared)
+        yield
+
+
+def invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "irises.toml"
+    path.write_text(STUDY)
+    return path
+
+
+# --- check ---------------------------------------------------------------------------------------
+
+
+def test_the_cost_that_check_tells_is_the_one_that_the_run_records(study):
+    told = json.loads(invoke("check", study, "--no-bias", "--json").stdout)["cost"]
+    assert not (study.parent / "runs").exists()
+    assert invoke("run", study, "-q", "-o", study.parent / "run").exit_code == 0
+    record = consortia.open_run(study.parent / "run").attrs
+    for key in ("communication_rounds", "bytes_up", "bytes_down", "gradients", "row_gradients"):
+        assert told[key] == record[key], key
+    assert told["iterations"] == record["iterations_run"] == 50
+    assert told["draws"] == 2 * 20
+
+
+def test_check_prints_plan_cost_and_predicted_bias(study):
+    outcome = invoke("check", study)
+    assert outcome.exit_code == 0, outcome.output
+    words = ["nodes", "memory", "network", "Cost of the whole run", "bytes", "gradients"]
+    words += ["Predicted means within", "It rests on", "The study can be run"]
+    places = [outcome.stdout.index(word) for word in words]
+    assert places == sorted(places)
+
+
+def test_check_refuses_what_a_run_refuses(study):
+    study.write_text(STUDY.replace("thin = 2", "thin = 100"))
+    for command in ("check", "run"):
+        outcome = invoke(command, study)
+        assert outcome.exit_code == 2
+        assert "run.thin" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_check_can_time_the_run(study):
+    study.write_text(STUDY.replace("rounds = 40", "rounds = 4000"))
+    told = json.loads(invoke("check", study, "--time", "--no-bias", "--json").stdout)["cost"]
+    assert told["seconds"] == pytest.approx(4010 / told["iterations_per_second"])
+    assert told["seconds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_passes_check_with_a_predicted_bias(path):
+    outcome = invoke("check", path)
+    assert outcome.exit_code == 0, outcome.output
+    assert "Predicted means within" in outcome.stdout
+
+
+# --- the schema ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_valid_and_names_its_schema(path):
+    text = path.read_text()
+    jsonschema.Draft202012Validator(json_schema()).validate(tomllib.loads(text))
+    assert text.splitlines()[0] == "#:schema study.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sites = 3", "site = 3"),
+        ("local_steps = 2", 'local_steps = "two"'),
+        ("local_steps = 2", "friction = 2.0\nlocal_steps = 2"),
+        ("leapfrog_steps = 2", ""),
+        ('"fa_hmc"', '"fa_hcm"'),
+        ("rounds = 40", "rounds = 0"),
+        ('kind = "softmax_regression"', 'kind = "softmax"'),
+        ("step_size = 0.05", 'step_size = { schedule = "wrong" }'),
+    ],
+)
+def test_the_schema_refuses_mistakes(old, new):
+    judge = jsonschema.Draft202012Validator(json_schema())
+    assert judge.is_valid(tomllib.loads(STUDY))
+    assert STUDY.count(old) == 1
+    assert not judge.is_valid(tomllib.loads(STUDY.replace(old, new)))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_example_of_every_algorithm_is_valid(name):
+    content = tomllib.loads(STUDY)
+    content["algorithm"] = {"name": name, **json.loads(json.dumps(ALGORITHMS[name].example))}
+    jsonschema.Draft202012Validator(json_schema()).validate(content)
+
+
+def test_every_argument_has_a_text_and_a_default_unless_it_is_needed():
+    factories = {name: entry.factory for name, entry in ALGORITHMS.items()} | MODELS
+    for name, factory in factories.items():
+        for argument, one in argument_schemas(factory).items():
+            assert one.get("description"), f"{name}.{argument}"
+            parameter = arguments(factory)[argument]
+            needed = parameter.default is parameter.empty
+            assert needed or "default" in one, f"{name}.{argument}"
+    assert {"features", "classes"} == set(FROM_DATA)
+
+
+def test_options_that_are_handed_on_are_those_of_the_algorithm_beside():
+    found = arguments(ALGORITHMS["fa_ld"].factory)
+    assert {"batch_size", "temperature"} <= set(found)
+    assert not {"leapfrog_steps", "workers", "strength"} & set(found)
+
+
+# --- the documents -------------------------------------------------------------------------------
+
+
+def script(name: str) -> Any:
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_study_file_and_the_schema_are_up_to_date():
+    made = script("write_study_page")
+    remedy = "run `make docs`"
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), remedy
+    assert made.SCHEMA.read_text(encoding="utf-8") == made.schema_text(), remedy
+
+
+def test_the_page_of_the_command_line_has_every_command_option_and_exit_code():
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    group: Any = typer.main.get_command(app)
+    listed = re.findall(r"^\| `consortia (\w+)", text, re.MULTILINE)
+    assert sorted(listed) == sorted(group.commands)
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                known = not option.startswith("--") or option in ("--help", "--bias", "--exact")
+                assert known or option in text or option == "--stop", f"{name} {option}"
+    for code, meaning in EXIT_CODES.items():
+        assert f"| {code} | {meaning} |" in text
+
+
+def test_the_table_of_the_readme_names_every_algorithm():
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("## Algorithms") :]
+    section = section[: section.index("\n## ")]
+    named = re.findall(
+        r"`(\w+)(?:\([^`]*\))?`",
+        "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `")),
+    )
+    assert set(named) == set(ALGORITHMS)
+
+
+# --- experiments ---------------------------------------------------------------------------------
+
+
+def programs() -> set[str]:
+    paths = (ROOT / "experiments").glob("*/*.py")
+    marked = [path for path in paths if '__name__ == "__main__"' in path.read_text()]
+    return {f"experiments.{path.parent.name}.{path.stem}" for path in marked}
+
+
+def test_the_registry_of_experiments_has_every_program_and_no_other():
+    content = json.loads(invoke("experiments", "--json").stdout)
+    listed = {entry["command"].removeprefix("python -m ") for entry in content["experiments"]}
+    assert listed == programs()
+
+
+def test_every_command_in_the_cards_of_the_experiments_is_listed():
+    for card in (ROOT / "experiments").glob("*/README.md"):
+        named = set(re.findall(r"python -m (experiments\.[\w.]+)", card.read_text()))
+        assert named <= programs(), card
+
+
+def test_data_of_the_experiments_are_told_present_or_absent(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONSORTIA_DATA", str(tmp_path))
+    monkeypatch.setenv("CONSORTIA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a9a").mkdir()
+    (tmp_path / "a9a" / "a9a").write_text("x")
+    content = json.loads(invoke("experiments", "--json").stdout)
+    data = {entry["name"]: entry["data"] for entry in content["experiments"]}
+    assert data["stale_gradients.speedup"] == {"a9a": True}
+    assert data["fsgld.metric_learning"] == {"isolet": False}
+
+
+def test_without_a_source_tree_experiments_says_where_they_are(tmp_path, monkeypatch):
+    module = sys.modules["consortia.cli.experiments"]  # the name in the package is the command
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "experiments.py"))
+    outcome = invoke("experiments")
+    assert outcome.exit_code == 2
+    assert "come with the source tree" in outcome.stderr
