@@ -213,12 +213,12 @@ def execute(
             if all_there:
                 run.finish()
                 facts, groups = run.outcome(loop.done)
+            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
             record["stopped"] = reason
             record["seconds"] = loop.seconds
-            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
             record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
             return _finished(recorder, writer, record, state, groups)

@@ -36,8 +36,8 @@ def plan_of(
     kept = draws * chains * target.dimension * target.dtype.itemsize
     samples, bias = _claims(method)
     sizes = np.asarray(sites.sizes)
-    used = jax.devices()[0]
-    devices = f"1 of {len(jax.devices())} ({used.device_kind}, {used.platform})"
+    used = run.devices
+    devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
     order = "one after the other" if layout.map_nodes else "batched"
     varies = any(phase.repeats is not None for phase in run.program.algorithm.phases)
     most = "at most " if varies else ""
@@ -63,6 +63,8 @@ def plan_of(
             f"{_size(up)} up and {_size(down)} down",
         ),
     ]
+    if len(used) > 1:
+        lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
     notes = validation.precision_notes(sites)
@@ -79,6 +81,18 @@ def _graphs(run: Any) -> list[str]:
     phases = run.program.algorithm.phases
     texts = [describe(phase.exchange, run.layout.nodes) for phase in phases]
     return list(dict.fromkeys(text for text in texts if text is not None))
+
+
+def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
+    """What runs where, of a run over several devices."""
+    own = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
+    text = (
+        f"each runs {own[0]} of {nodes} site{'s' * (nodes > 1)} "
+        f"and {own[1]} of {chains} chain{'s' * (chains > 1)}"
+    )
+    if parts[0] == 1:
+        return f"{text}; each holds all data"
+    return f"{text}; messages cross between {parts[0]} devices"
 
 
 def _claims(method: Method) -> tuple[str, str]:
@@ -123,7 +137,7 @@ def record_of(
         "engine": engine,
         "node_mode": "map" if run.layout.map_nodes else "vmap",
         "block": run.layout.block,
-        "devices": [f"{device.platform}:{device.id}" for device in jax.devices()[:1]],
+        "devices": [f"{device.platform}:{device.id}" for device in run.devices],
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
         "graph": "; ".join(_graphs(run)) or "star",
         "participation": "full",

@@ -118,7 +118,7 @@ class RunLoop:
     @property
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
-        return self._carry.hub
+        return self._run.hub(self._carry)
 
     @property
     def seconds(self) -> float:
@@ -162,7 +162,7 @@ class RunLoop:
                 self._until(warmup, NO_DRAWS)
                 self._store_if(self._late())
             if self._judge is not None and warmup > 0:
-                reason = self._judge(self._carry.hub)
+                reason = self._judge(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)
             self._buffers = self._run.buffers(self._carry)

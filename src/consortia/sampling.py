@@ -154,14 +154,15 @@ def resume(
         InputError, NonFiniteError, WarmupError: as `sample`; ``rounds`` cannot be had.
     """
     writer = RunStore(path, existing=True)
-    if engine is not None and not engine.root:
-        engine.meet()  # rank 0 opens it first, and leaves out what is damaged
+    together = LocalEngine() if engine is None else engine
+    if not together.root:
+        together.meet()  # rank 0 opens it first, and leaves out what is damaged
     else:
         writer.claim(existing=True)
     try:
         checkpoint = writer.reopen()
-        if engine is not None and engine.root:
-            engine.meet()
+        if together.root:
+            together.meet()
         before = writer.specification
         rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
         request = Request(**before["request"])
@@ -177,7 +178,7 @@ def resume(
         kept = _kept(before["keep"], keep, path)
         rounding = before["rounding"]
         if engine is None:
-            engine = LocalEngine(node_mode=rounding["node_mode"], block=rounding["block"])
+            engine = LocalEngine.like(rounding, exact=exact)
         return execute(
             model,
             sites,

@@ -81,7 +81,8 @@ def rounding_of(run: Any, engine: str) -> dict[str, Any]:
         "processes": max(len(run.where), 1),
         "node_mode": "map" if run.layout.map_nodes else "vmap",
         "block": run.layout.block,
-        "device": f"{jax.devices()[0].platform} ({jax.devices()[0].device_kind})",
+        "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
+        "devices": list(run.parts),
         "processor": processor(),
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
         "versions": {name: versions[name] for name in ("consortia", "jax", "jaxlib", "numpy")},
@@ -175,6 +176,8 @@ def _check_rounding(then: Mapping[str, Any], now: Mapping[str, Any], where: str)
                 for package, version in then[name].items()
                 if now[name].get(package) != version
             ]
+        elif name == "devices" and then[name] != now.get(name):
+            changed.append(f"{_parts(then[name])}, not {_parts(now.get(name, [1, 1]))}")
         elif now.get(name) != then[name]:
             changed.append(f"{name} {then[name]}, not {now.get(name)}")
     if changed:
@@ -183,6 +186,13 @@ def _check_rounding(then: Mapping[str, Any], now: Mapping[str, Any], where: str)
             "run. Go on there, or give exact=False (the command: --inexact) for the same chain up "
             "to rounding."
         )
+
+
+def _parts(parts: Any) -> str:
+    nodes, chains = parts
+    if nodes == chains == 1:
+        return "one device"
+    return f"{nodes * chains} devices (nodes in {nodes}, chains in {chains} parts)"
 
 
 # --- extending -----------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import reported
-from consortia.cli.run import COMMAND, STUDY, Engine, engine_of, sample_and_report
+from consortia.cli.run import COMMAND, STUDY, sample_and_report
 from consortia.errors import StoreError
 
 SUMMARY = "summary.json"
@@ -42,13 +43,27 @@ def resume(
     engine: Annotated[
         Engine | None, typer.Option(help="What runs the sites; in one process by default.")
     ] = None,
+    devices: Devices = None,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process: Process = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Go on with a run from its last checkpoint, or make a finished one longer, bit by bit."""
-    over = None if engine in (None, Engine.local) else engine_of(engine)
-    quiet = quiet or (over is not None and not over.root)
+    together = (coordinator, processes, process)
+    over = engine_of(engine or Engine.local, devices, together)
+    as_before = engine in (None, Engine.local) and devices is None
+    quiet = quiet or not over.root
     with reported(quiet, over):
-        code = _resume(run, rounds, over, stop=stop, exact=exact, reference=reference, quiet=quiet)
+        code = _resume(
+            run,
+            rounds,
+            None if as_before else over,
+            stop=stop,
+            exact=exact,
+            reference=reference,
+            quiet=quiet,
+        )
     raise typer.Exit(code)
 
 
@@ -64,6 +79,7 @@ def _resume(
 ) -> int:
     import consortia
     from consortia.checkpoint import Checkpoints
+    from consortia.engines.division import cores, offer_cpu_devices
     from consortia.store import RECORD, read_record
     from consortia.study import load_study
 
@@ -78,6 +94,11 @@ def _resume(
                     "--rounds N makes it N rounds long."
                 )
             return 0
+    if engine is None:
+        rounding = _record(directory, read_record)[1].get("rounding", {})
+        nodes, chains = rounding.get("devices", (1, 1))
+        if nodes * chains > cores():
+            offer_cpu_devices(nodes * chains)
     source = Path(request["study"])
     study = load_study(directory / STUDY, origin=source)
     options = {name: request.get(name) for name in ("seed", "chains", "rounds")}

@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
-from consortia.errors import InputError, MissingExtraError, StoreError
+from consortia.errors import MissingExtraError, StoreError
 from consortia.store import REQUEST, Writing
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
 GO_ON = "interrupted; go on with: consortia resume {}"
-
-
-class Engine(StrEnum):
-    """What runs the sites."""
-
-    local = "local"
-    mpi = "mpi"
-    flower = "flower"
 
 
 def run(
@@ -45,6 +37,10 @@ def run(
         ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the sites.")] = Engine.local,
+    devices: Devices = None,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process: Process = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
     chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
@@ -54,7 +50,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
-    over = engine_of(engine)
+    over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
         from consortia.store import RunStore
@@ -79,26 +75,6 @@ def run(
             quiet=quiet,
         )
     raise typer.Exit(code)
-
-
-def engine_of(name: Engine) -> Any:
-    """The engine of that name.
-
-    Raises:
-        typer.Exit: it needs an extra, or is not in this version.
-    """
-    with reported(False):
-        if name is Engine.mpi:
-            from consortia.engines.mpi import MPIEngine
-
-            return MPIEngine()
-        if name is Engine.flower:
-            raise InputError(
-                "--engine flower: this version has the engines 'local' and 'mpi'; leave it out."
-            )
-        from consortia.engines.local import LocalEngine
-
-        return LocalEngine()
 
 
 # --- one run -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Engines: they move the data of an algorithm, and know no algorithm."""
 
-from consortia.engines.local import LocalEngine, LocalRun
+from consortia.engines.local import LocalEngine
+from consortia.engines.local_run import LocalRun
 from consortia.engines.mpi import MPIEngine
 from consortia.engines.mpi.asynchronous_run import AsynchronousRun
 from consortia.engines.mpi.run import MPIRun

@@ -60,10 +60,14 @@ class Iteration:
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
         """The carry after the phase, the infos of nodes and hub, and the outboxes."""
         node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
-        message = exchanges.message_of(phase.exchange, outbox, sites.weights)
+        message = self.exchanged(phase, outbox, sites)
         sent = carry._replace(node=node_state)
         after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
         return after, node_info, hub_info, outbox
+
+    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
+        """The message that the outboxes of all nodes become."""
+        return exchanges.message_of(phase.exchange, outbox, sites.weights)
 
     def send(
         self,
@@ -212,8 +216,12 @@ class Iteration:
             raise TypeError("Draws needs one of hub and node")
         inbox = carry.inbox if self.inbox_per_node else self.everywhere(carry.inbox)
         agents = jax.vmap(self.over_chains(draws.node))(carry.node, inbox)
-        mean = jnp.mean(agents, axis=0)
+        mean = self.average(agents)
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
+
+    def average(self, agents: Array) -> Array:
+        """The mean over all nodes of an array (nodes, ...)."""
+        return jnp.mean(agents, axis=0)
 
     def draw(self, carry: Carry) -> Array:
         """The draws of all chains in this state."""

@@ -10,17 +10,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from consortia import numbers
-from consortia.base import Method, Site
-from consortia.engines import drawing, slots
+from consortia.base import Algorithm, Method
+from consortia.engines import division, drawing
 from consortia.engines import mailbox as mailboxes
-from consortia.engines import state as states
-from consortia.engines.drawing import Counter, PhaseKeys
+from consortia.engines.divided_run import DividedRun
+from consortia.engines.drawing import Counter
+from consortia.engines.local_run import LocalRun
 from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines.sharded import ShardedProgram
+from consortia.engines.types import Layout, SiteArrays
 from consortia.errors import InputError
-from consortia.model import Model
 from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 from consortia.validation import start_values
@@ -42,9 +45,18 @@ _programs: OrderedDict[Any, Program] = OrderedDict()
 
 
 class LocalEngine:
-    """Runs all sites and chains in this process, on the default device.
+    """Runs all sites and chains in this process, or in all processes of ``jax.distributed``.
+
+    The sites or the chains are divided evenly among devices where that is asked for or costs
+    nothing: chains first, which never wait for each other; then sites, whose sums cross the
+    devices in every communication round. Draws are the same up to rounding.
 
     Args:
+        mesh: a `jax.sharding.Mesh` with the axes ``"nodes"`` and ``"chains"``, or one of them,
+            whose lengths divide the number of sites and of chains; in place of ``devices``.
+        devices: the devices to divide the run among, or how many of JAX's (if JAX has not started,
+            so many are made of the processor); all must be of use. When None, as many of JAX's as
+            can be used evenly. The plan says what runs where.
         node_mode: ``"vmap"`` (all sites in one batched operation), ``"map"`` (one after the other,
             faster when a site's gradient reads more than about 10 kB) or ``"auto"``.
         block: rounds whose random numbers are drawn at once; chosen by size when None. It changes
@@ -55,18 +67,51 @@ class LocalEngine:
     """
 
     name = "local"
-    root = True
 
-    def __init__(self, *, node_mode: str = "auto", block: int | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Any = None,
+        devices: Any = None,
+        *,
+        node_mode: str = "auto",
+        block: int | None = None,
+    ) -> None:
+        if mesh is not None and devices is not None:
+            raise InputError("mesh and devices: give one of them; a mesh names its devices.")
         if node_mode not in ("auto", "vmap", "map"):
             raise InputError(f"node_mode is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
         if block is not None and block < 1:
             raise InputError(f"block is {block}: it must be at least 1.")
         self.node_mode = node_mode
         self.block = block
+        self._mesh = mesh
+        self._devices = division.devices_asked(devices)
+
+    @classmethod
+    def like(cls, rounding: Mapping[str, Any], *, exact: bool) -> LocalEngine:
+        """The engine that rounds as that of a stored run; if not ``exact``, any will do.
+
+        Raises:
+            InputError: there are fewer devices than the run had.
+        """
+        nodes, chains = rounding.get("devices", (1, 1))
+        if not exact and nodes * chains > len(jax.devices()):
+            return cls()
+        if nodes * chains == 1:
+            return cls(devices=1, node_mode=rounding["node_mode"], block=rounding["block"])
+        grid = np.asarray(division.found(nodes * chains)).reshape(nodes, chains)
+        mesh = Mesh(grid, (division.NODES, division.CHAINS))
+        return cls(mesh, node_mode=rounding["node_mode"], block=rounding["block"])
+
+    @property
+    def root(self) -> bool:
+        """Whether this process keeps the draws and speaks to the user."""
+        return jax.process_index() == 0
 
     def meet(self) -> None:
-        """Waits for all processes: there is one."""
+        """Waits for all processes of ``jax.distributed``."""
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("meet")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Places the data and finds or makes the program; compiles nothing yet.
@@ -75,27 +120,57 @@ class LocalEngine:
         """
         sizes = np.asarray(sites.sizes, np.int64)
         arrays = site_arrays(sites, method, np.arange(len(sites)))
-        layout = self.layout(target, sites, method, chains)
+        divided = self._division(sites, method.build(target), chains)
+        layout = self.layout(target, sites, method, chains, divided)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
-        key = (target.model, _structure_key(target), method, layout, tuple(leaves), str(structure))
+        shaped = (_structure_key(target), tuple(leaves), str(structure))
+        key = (target.model, method, layout, divided, shaped)
         program = _programs.pop(key, None)
         if program is None:
-            program = Program(method.build(target), layout, partial(start_values, target))
+            parts = (method.build(target), layout, partial(start_values, target))
+            program = Program(*parts) if divided is None else ShardedProgram(*parts, divided)
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)
+        if isinstance(program, ShardedProgram):
+            return DividedRun(program, arrays, sites.names, sizes)
         return LocalRun(program, arrays, sites.names, sizes)
 
-    def layout(self, target: Target, sites: Sites, method: Method, chains: int) -> Layout:
+    def _division(
+        self, sites: Sites, algorithm: Algorithm, chains: int
+    ) -> division.Division | None:
+        """Over which devices the run is divided; None: the default one alone."""
+        shape = (algorithm, len(sites), chains)
+        if self._mesh is not None:
+            return division.of_mesh(self._mesh, *shape)
+        asked, several = self._devices is not None, jax.process_count() > 1
+        return division.of_devices(
+            division.found(self._devices),
+            *shape,
+            cut_nodes=asked or several,
+            all_of_them=asked or several,
+        )
+
+    def layout(
+        self,
+        target: Target,
+        sites: Sites,
+        method: Method,
+        chains: int,
+        divided: division.Division | None = None,
+    ) -> Layout:
         """How nodes, chains and rounds are batched."""
-        nodes = len(sites)
+        nodes, parts, alone = len(sites), 1, len(sites) == 1
+        if divided is not None:
+            parts = divided.nodes * divided.chains
+            alone = nodes == divided.nodes
         cost = method.cost(np.asarray(sites.sizes, np.int64))
         rows = cost.row_gradients / max(cost.gradients, 1)
         row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.shards[0]))
         mapped = self.node_mode == "map"
         if self.node_mode == "auto":
-            mapped = nodes == 1 or rows * row_bytes > MAP_BYTES
+            mapped = alone or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
         kept = chains * target.dimension * target.dtype.itemsize
         kept *= 1 + nodes if draws.agents else 1
@@ -106,242 +181,8 @@ class LocalEngine:
             block = self.block
         else:
             numbers_bytes = _bytes_of_numbers(method, target, layout)
-            block = int(np.clip(BLOCK_BYTES // max(numbers_bytes, 1), 1, LONGEST_BLOCK))
+            block = int(np.clip(BLOCK_BYTES * parts // max(numbers_bytes, 1), 1, LONGEST_BLOCK))
         return Layout(nodes, chains, mapped, block, places)
-
-
-class LocalRun:
-    """One algorithm on one set of sites, ready to start.
-
-    Attributes:
-        program: the compiled functions, shared by equal runs.
-        layout: how nodes, chains and rounds are batched.
-        names: names of the sites.
-        arrivals: whose message arrives when, where messages arrive one at a time.
-        draws_per_iteration: draws that one iteration yields.
-        root: this process keeps the draws and speaks to the user: always.
-        serves: this process only answers others while the run lasts: never.
-    """
-
-    root = True
-    serves = False
-
-    def __init__(
-        self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
-    ) -> None:
-        self.program = program
-        self.layout = program.layout
-        self.names = names
-        self.sizes = sizes
-        self._arrays = arrays
-        self._keys: tuple[PhaseKeys, ...] | None = None
-        self.arrivals: mailboxes.Arrivals | None = None
-        self.draws_per_iteration = program.algorithm.draws.per_iteration
-
-    def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
-        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
-
-        ``positions`` is (chains, d).
-        """
-        return self.program.start_values(self._arrays, positions)
-
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
-        """The state before the first round; runs ``fit`` and ``setup``.
-
-        Args:
-            seed: seed of the run.
-            positions: starting points, (chains, d).
-            rounds: rounds after the warm-up that may be asked for.
-            warmup: rounds before them.
-
-        Raises:
-            InputError: the events of a simulated parameter server would change the target.
-        """
-        base, ring = self._begin(seed, positions, rounds, warmup)
-        if self.program.algorithm.fit:
-            fitted = self.program.fit(self._arrays, base, positions[0])
-            self._arrays = self._arrays._replace(fitted=fitted)
-        return self._first(base, positions, ring, self._arrays)
-
-    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
-        """The keys and the trace of a run: its base key, and the past replies that it keeps."""
-        ring = 1
-        if self.program.mailbox is not None:
-            box = self.program.mailbox
-            self.arrivals = mailboxes.Arrivals(box, seed, warmup + rounds, warmup, self.names)
-            self._arrays = self._arrays._replace(events=self.arrivals.stretch(0)[0])
-            ring = mailboxes.ring_length(
-                self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
-            )
-        base = numbers.base_key(seed)
-        self._keys = self.program.keys(base)
-        return base, ring
-
-    def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
-        """The carry before the first round, with these fitted constants."""
-        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
-        if self.program.algorithm.setup:
-            carry = self.program.setup(arrays, base, carry)
-        return carry
-
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
-
-    def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """The carry and what ``fit`` left, as named arrays on the host."""
-        return states.named(carry, "carry") | states.named(self._arrays.fitted, "fitted")
-
-    def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
-    ) -> Carry:
-        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
-
-        Raises:
-            StoreError: the state is of another run.
-        """
-        base, ring = self._begin(seed, positions, rounds, warmup)
-        arrays = self._arrays
-        if self.program.algorithm.fit:
-            shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
-            arrays = arrays._replace(fitted=states.from_names(state, shapes, "fitted"))
-            self._arrays = arrays
-        shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
-        return states.from_names(state, shapes, "carry")
-
-    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
-        return states.named(slots.infos_at(buffers, slot), "block")
-
-    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
-        """Empty buffers that go on with such a block, in their first slot."""
-        shapes = slots.infos_at(buffers, 0)
-        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
-
-    def buffers(self, carry: Carry) -> Buffers:
-        """Empty buffers for the draws of one chunk."""
-        return self.program.buffers(carry, self._arrays, self.keys)
-
-    # --- what only several processes need ---------------------------------------------------------
-
-    @property
-    def where(self) -> list[str]:
-        """Which process holds which sites, one line each, if there are several."""
-        return []
-
-    def collected(self, buffers: Buffers) -> Buffers:
-        """The draws of all processes, where ``root`` is true: these, in one process."""
-        return buffers
-
-    def agree(self, value: float) -> float:
-        """What all processes take for a value that hangs on a clock: this, in one process."""
-        return value
-
-    def serve(self, carry: Carry) -> None:
-        """Nothing: no process of this run only answers others."""
-
-    def finish(self) -> None:
-        """Nothing: no process waits for the end of the run."""
-
-    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell: none."""
-        return {}, {}
-
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
-        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
-        first, finite = window.first, None
-        while True:
-            stop = min(window.stop, self._within_reach(first))
-            here = window._replace(first=first, stop=stop)
-            scalars = Window(*(np.int32(value) for value in here))
-            carry, buffers, now = self.program.advance(
-                carry, buffers, self._arrays, self.keys, scalars
-            )
-            finite = now if finite is None else finite & now
-            if stop == window.stop:
-                return carry, buffers, finite
-            first = stop
-
-    def _within_reach(self, round: int) -> int:
-        """Places the events around a round; the first round beyond them."""
-        if self.arrivals is None:
-            return round + 2**31
-        events, beyond = self.arrivals.stretch(round)
-        self._arrays = self._arrays._replace(events=events)
-        return beyond
-
-    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
-        """The first site whose message of round ``at`` is not finite in this chain."""
-        self._within_reach(at)
-        flags = self.program.outboxes_finite(
-            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
-        )
-        for phase in flags:
-            bad = np.flatnonzero(~np.asarray(phase)[:, chain])
-            if bad.size:
-                return self.names[int(bad[0])]
-        return None
-
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """What a chain draws in this state, (d,); the last of several draws."""
-        draw = np.asarray(self.program.draw(carry))
-        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
-
-    @property
-    def fitted(self) -> Any:
-        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
-        return self._arrays.fitted
-
-    def site(self, name: str) -> Site:
-        """One site, as a visiting chain sees it."""
-        node = self.names.index(name)
-        arrays = self._arrays
-        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
-        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), jnp.int32(node))
-
-    def gradients(self, target: Target, position: Array) -> Array:
-        """∇U_c at one position, of all rows of each site, (nodes, d)."""
-        return _gradients(target.model, target.unravel(position), self._arrays._replace(events=()))
-
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        return self.program.traffic(carry, self._arrays, self.keys)
-
-    def memory(self, carry: Carry) -> dict[str, int]:
-        """Bytes that the run holds on the device, by what they are for."""
-        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.keys))
-        return {
-            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
-        }
-
-    @property
-    def keys(self) -> tuple[PhaseKeys, ...]:
-        """Keys of the phases of every iteration."""
-        if self._keys is None:
-            raise RuntimeError("the run has not been started")
-        return self._keys
-
-
-@partial(jax.jit, static_argnums=0)
-def _gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
-    """Compiled once for a model and shapes."""
-    target = Target(model, parameters)
-
-    def at_node(own: Any) -> Array:
-        node, size, weight, share = own
-        site = Site(arrays.data, size, weight, share, (), node)
-        rows, mask = site.all()
-        return jax.grad(target.potential)(target.ravel(parameters), rows, mask, site)
-
-    nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
-    return jax.lax.map(at_node, (nodes, arrays.sizes, arrays.weights, arrays.prior_shares))
 
 
 def site_arrays(sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:

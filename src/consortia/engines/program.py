@@ -51,6 +51,10 @@ class Program(Iteration):
         """Keys of the phases of every iteration, from the run's base key (2,)."""
         return drawing.stage_keys(self.algorithm.phases, drawing.ROUND, base, self.layout)
 
+    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+        """The keys of phases that run before the first iteration."""
+        return drawing.stage_keys(phases, stage, base, layout)
+
     def _start(self, positions: Array, ring: int = 1) -> Carry:
         """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
 
@@ -90,7 +94,7 @@ class Program(Iteration):
     ) -> tuple[Carry, bool]:
         """Phases that run before the first iteration; is the inbox per node after them?"""
         per_node = False
-        keys = drawing.stage_keys(phases, stage, base, layout)
+        keys = self.keys_of(phases, stage, base, layout)
         numbers = drawing.round_numbers(phases, keys, Counter(0, 0), layout, sites.weights)
         for phase, drawn in zip(phases, numbers, strict=True):
             if phase.repeated:

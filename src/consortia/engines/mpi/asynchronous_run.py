@@ -45,6 +45,7 @@ class AsynchronousRun:
 
     arrivals = None
     draws_per_iteration = 1
+    parts = (1, 1)
 
     def __init__(
         self,
@@ -272,6 +273,10 @@ class AsynchronousRun:
         """The buffers of a chunk whose draws have been taken, for the next one."""
         return slots.emptied(buffers)
 
+    def hub(self, carry: Carry) -> Any:
+        """The hub's state, chain axis first; a single chain has none."""
+        return carry.hub
+
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,)."""
         own = self._own.layout.chains
@@ -310,6 +315,11 @@ class AsynchronousRun:
             ),
             "state": sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
         }
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that this rank uses."""
+        return jax.local_devices()[:1]
 
     @property
     def where(self) -> list[str]:

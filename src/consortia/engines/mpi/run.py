@@ -74,7 +74,7 @@ class MPIRun:
     ) -> None:
         self.program, self.layout = whole, whole.layout
         self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
-        self.arrivals = None
+        self.arrivals, self.parts = None, (1, 1)
         self.draws_per_iteration = whole.algorithm.draws.per_iteration
         self.root = communicator.rank == 0
         self._own, self._arrays, self._places = own, arrays, places
@@ -296,6 +296,10 @@ class MPIRun:
         """The buffers of a chunk whose draws have been taken, for the next one."""
         return slots.emptied(buffers)
 
+    def hub(self, carry: Carry) -> Any:
+        """The hub's state, chain axis first; a single chain has none."""
+        return carry.hub
+
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,); the last of several draws."""
         draw = np.asarray(self._own.draw(carry))
@@ -334,6 +338,11 @@ class MPIRun:
             ),
             "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
         }
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that this rank uses."""
+        return jax.local_devices()[:1]
 
     @property
     def where(self) -> list[str]:

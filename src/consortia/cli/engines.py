@@ -1,0 +1,82 @@
+"""The options of ``consortia run`` and ``resume`` that say what runs the sites, and where."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from consortia.cli.exits import reported
+from consortia.errors import InputError
+
+
+class Engine(StrEnum):
+    """What runs the sites."""
+
+    local = "local"
+    mpi = "mpi"
+    flower = "flower"
+
+
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Devices to divide the run among. By default as many cores of the processor, or "
+        "graphics processors, as divide the chains evenly.",
+    ),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Divide the run among processes on one or several hosts; number 0 listens here.",
+    ),
+]
+Processes = Annotated[int | None, typer.Option(min=1, help="With --coordinator: how many.")]
+Process = Annotated[
+    int | None, typer.Option(min=0, help="With --coordinator: the number of this one, from 0.")
+]
+
+Together = tuple[str | None, int | None, int | None]
+"""Coordinator, number of processes, number of this process."""
+
+
+def engine_of(
+    name: Engine, devices: int | None = None, together: Together = (None, None, None)
+) -> Any:
+    """The engine of that name, over so many devices or processes.
+
+    Raises:
+        typer.Exit: it needs an extra, is not in this version, or the processes do not come.
+    """
+    with reported(False):
+        coordinator, processes, process = together
+        if name is not Engine.local and (devices is not None or together != (None, None, None)):
+            raise InputError(
+                f"--devices, --coordinator, --processes and --process are for the engine 'local', "
+                f"not {name!r}: a process of that one has one device."
+            )
+        if name is Engine.mpi:
+            from consortia.engines.mpi import MPIEngine
+
+            return MPIEngine()
+        if name is Engine.flower:
+            raise InputError(
+                "--engine flower: this version has the engines 'local' and 'mpi'; leave it out."
+            )
+        from consortia.engines.division import cores, offer_cpu_devices
+        from consortia.engines.local import LocalEngine
+
+        if together != (None, None, None):
+            from consortia.engines.hosts import join
+
+            if coordinator is None or processes is None or process is None:
+                raise InputError(
+                    "--coordinator, --processes and --process belong together: give all three."
+                )
+            join(coordinator, processes, process)
+        elif devices is None:
+            offer_cpu_devices(cores())
+        return LocalEngine(devices=devices)

@@ -1,0 +1,179 @@
+"""A run over several devices, in one process or in those of ``jax.distributed``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
+
+from consortia.base import Site
+from consortia.engines.local_run import LocalRun, gradients
+from consortia.engines.sharded import ARRAYS, BUFFERS, ShardedProgram
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.target import Target
+
+Array = jax.Array
+PyTree = Any
+
+
+class DividedRun(LocalRun):
+    """As `LocalRun`, its arrays on the devices of a mesh; every process runs it.
+
+    What is recorded, kept in checkpoints and shown is gathered first, by all processes together.
+    """
+
+    program: ShardedProgram
+
+    def __init__(
+        self,
+        program: ShardedProgram,
+        arrays: SiteArrays,
+        names: tuple[str, ...],
+        sizes: np.ndarray,
+    ) -> None:
+        super().__init__(program, arrays, names, sizes)
+        self.division = program.division
+        self.parts = (self.division.nodes, self.division.chains)
+        self._arrays = self.division.place(arrays, ARRAYS)
+        self._gather = jax.jit(
+            lambda tree: tree,
+            out_shardings=NamedSharding(self.division.mesh, PartitionSpec()),
+        )
+
+    @property
+    def root(self) -> bool:  # type: ignore[override]
+        """Whether this process keeps the draws and speaks to the user."""
+        return jax.process_index() == 0
+
+    # --- between two rounds -----------------------------------------------------------------------
+
+    def start_values(self, positions: Array) -> Any:
+        """As of `LocalRun`."""
+        return self._here(super().start_values(_on_host(positions)))
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """As of `LocalRun`."""
+        return super().start(seed, _on_host(positions), rounds, warmup)
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """As of `LocalRun`; all processes call it."""
+        arrays = self._arrays
+        self._arrays = arrays._replace(fitted=self._here(arrays.fitted))
+        try:
+            return super().state(self._here(carry))
+        finally:
+            self._arrays = arrays
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """As of `LocalRun`, on these devices."""
+        carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
+        self._arrays = self._arrays._replace(
+            fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
+        )
+        return self.division.place(carry, self.program.carry_axes(begun=True))
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """As of `LocalRun`; all processes call it."""
+        return super().block_in_progress(self._here(buffers), slot)
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """As of `LocalRun`, on these devices."""
+        begun = super().with_block(self._here(buffers), block)
+        return self.division.place(begun, BUFFERS)
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return self.program.emptied(buffers)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """As of `LocalRun`."""
+        carry, buffers, finite = super().advance(carry, buffers, window)
+        return carry, buffers, self._here(finite)
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices of the mesh, nodes first."""
+        return list(self.division.mesh.devices.flat)
+
+    # --- several processes ------------------------------------------------------------------------
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """The draws of all devices."""
+        return self._here(buffers)
+
+    def agree(self, value: float) -> float:
+        """The value of the process that is the root."""
+        if self.division.processes == 1:
+            return value
+        return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which devices, one line each, if there are several."""
+        held: dict[int, list[str]] = {}
+        for device in self.division.mesh.devices.flat:
+            held.setdefault(device.process_index, []).append(f"{device.platform}:{device.id}")
+        if len(held) == 1:
+            return []
+        return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
+
+    # --- what is asked between rounds -------------------------------------------------------------
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """As of `LocalRun`; all processes call it."""
+        self._within_reach(at)
+        flags = self.program.outboxes_finite(
+            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
+        )
+        for phase in self._here(flags):
+            bad = np.flatnonzero(~np.asarray(phase)[:, chain])
+            if bad.size:
+                return self.names[int(bad[0])]
+        return None
+
+    def hub(self, carry: Carry) -> Any:
+        """As of `LocalRun`; all processes call it."""
+        return self._here(carry.hub)
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """As of `LocalRun`; all processes call it."""
+        return super().position(self._here(carry), chain)
+
+    @property
+    def fitted(self) -> Any:
+        """As of `LocalRun`; all processes call it."""
+        return self._here(self._arrays.fitted)
+
+    def site(self, name: str) -> Site:
+        """One site, as a visiting chain sees it; all processes call it."""
+        node = self.names.index(name)
+        arrays = self._arrays._replace(events=())
+        own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
+        fitted = jax.tree.map(lambda leaf: leaf[0], own.fitted)
+        scalars = (own.sizes[0], own.weights[0], own.prior_shares[0])
+        return Site(own.data, *scalars, fitted, jnp.int32(0), jnp.int32(node))
+
+    def gradients(self, target: Target, position: Array) -> Array:
+        """∇U_c at one position, of all rows of each site, (nodes, d)."""
+        if self.division.processes == 1:
+            return super().gradients(target, position)
+        whole = jax.tree.map(lambda leaf: leaf.addressable_data(0), self._arrays)
+        return gradients(target.model, target.unravel(position), whole._replace(events=()))
+
+    def _here(self, tree: PyTree) -> PyTree:
+        """Arrays of all devices, whole in this process."""
+        if self.division.processes == 1:
+            return tree
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._gather(tree))
+
+
+def _on_host(positions: Any) -> Any:
+    """Starting points that every process gives alike to all of its devices."""
+    return np.asarray(positions)

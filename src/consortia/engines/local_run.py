@@ -1,0 +1,269 @@
+"""A run of `consortia.LocalEngine`: an algorithm on a set of sites, started and advanced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import numbers
+from consortia.base import Site
+from consortia.engines import mailbox as mailboxes
+from consortia.engines import slots
+from consortia.engines import state as states
+from consortia.engines.drawing import PhaseKeys
+from consortia.engines.program import Program
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.model import Model
+from consortia.target import Target
+
+Array = jax.Array
+
+
+class LocalRun:
+    """One algorithm on one set of sites, ready to start.
+
+    Attributes:
+        program: the compiled functions, shared by equal runs.
+        layout: how nodes, chains and rounds are batched.
+        names: names of the sites.
+        arrivals: whose message arrives when, where messages arrive one at a time.
+        draws_per_iteration: draws that one iteration yields.
+        root: this process keeps the draws and speaks to the user: always.
+        serves: this process only answers others while the run lasts: never.
+        parts: into how many parts the nodes and the chains are divided, each on its own device.
+    """
+
+    root = True
+    serves = False
+    parts = (1, 1)
+
+    def __init__(
+        self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
+    ) -> None:
+        self.program = program
+        self.layout = program.layout
+        self.names = names
+        self.sizes = sizes
+        self._arrays = arrays
+        self._keys: tuple[PhaseKeys, ...] | None = None
+        self.arrivals: mailboxes.Arrivals | None = None
+        self.draws_per_iteration = program.algorithm.draws.per_iteration
+
+    def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
+        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+
+        ``positions`` is (chains, d).
+        """
+        return self.program.start_values(self._arrays, positions)
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """The state before the first round; runs ``fit`` and ``setup``.
+
+        Args:
+            seed: seed of the run.
+            positions: starting points, (chains, d).
+            rounds: rounds after the warm-up that may be asked for.
+            warmup: rounds before them.
+
+        Raises:
+            InputError: the events of a simulated parameter server would change the target.
+        """
+        base, ring = self._begin(seed, positions, rounds, warmup)
+        if self.program.algorithm.fit:
+            fitted = self.program.fit(self._arrays, base, positions[0])
+            self._arrays = self._arrays._replace(fitted=fitted)
+        return self._first(base, positions, ring, self._arrays)
+
+    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
+        """The keys and the trace of a run: its base key, and the past replies that it keeps."""
+        ring = 1
+        if self.program.mailbox is not None:
+            box = self.program.mailbox
+            self.arrivals = mailboxes.Arrivals(box, seed, warmup + rounds, warmup, self.names)
+            self._arrays = self._arrays._replace(events=self.arrivals.stretch(0)[0])
+            ring = mailboxes.ring_length(
+                self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
+            )
+        base = numbers.base_key(seed)
+        self._keys = self.program.keys(base)
+        return base, ring
+
+    def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
+        """The carry before the first round, with these fitted constants."""
+        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
+        if self.program.algorithm.setup:
+            carry = self.program.setup(arrays, base, carry)
+        return carry
+
+    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """The carry and what ``fit`` left, as named arrays on the host."""
+        return states.named(carry, "carry") | states.named(self._arrays.fitted, "fitted")
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+
+        Raises:
+            StoreError: the state is of another run.
+        """
+        base, ring = self._begin(seed, positions, rounds, warmup)
+        arrays = self._arrays
+        if self.program.algorithm.fit:
+            shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
+            arrays = arrays._replace(fitted=states.from_names(state, shapes, "fitted"))
+            self._arrays = arrays
+        shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
+        return states.from_names(state, shapes, "carry")
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
+        return states.named(slots.infos_at(buffers, slot), "block")
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Empty buffers that go on with such a block, in their first slot."""
+        shapes = slots.infos_at(buffers, 0)
+        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Empty buffers for the draws of one chunk."""
+        return self.program.buffers(carry, self._arrays, self.keys)
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that the run uses."""
+        return jax.devices()[:1]
+
+    # --- what only several processes need ---------------------------------------------------------
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each, if there are several."""
+        return []
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """The draws of all processes, where ``root`` is true: these, in one process."""
+        return buffers
+
+    def agree(self, value: float) -> float:
+        """What all processes take for a value that hangs on a clock: this, in one process."""
+        return value
+
+    def serve(self, carry: Carry) -> None:
+        """Nothing: no process of this run only answers others."""
+
+    def finish(self) -> None:
+        """Nothing: no process waits for the end of the run."""
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Attributes and groups of the result that only the run itself can tell: none."""
+        return {}, {}
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return slots.emptied(buffers)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
+        first, finite = window.first, None
+        while True:
+            stop = min(window.stop, self._within_reach(first))
+            here = window._replace(first=first, stop=stop)
+            scalars = Window(*(np.int32(value) for value in here))
+            carry, buffers, now = self.program.advance(
+                carry, buffers, self._arrays, self.keys, scalars
+            )
+            finite = now if finite is None else finite & now
+            if stop == window.stop:
+                return carry, buffers, finite
+            first = stop
+
+    def _within_reach(self, round: int) -> int:
+        """Places the events around a round; the first round beyond them."""
+        if self.arrivals is None:
+            return round + 2**31
+        events, beyond = self.arrivals.stretch(round)
+        self._arrays = self._arrays._replace(events=events)
+        return beyond
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """The first site whose message of round ``at`` is not finite in this chain."""
+        self._within_reach(at)
+        flags = self.program.outboxes_finite(
+            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
+        )
+        for phase in flags:
+            bad = np.flatnonzero(~np.asarray(phase)[:, chain])
+            if bad.size:
+                return self.names[int(bad[0])]
+        return None
+
+    def hub(self, carry: Carry) -> Any:
+        """The hub's state, chain axis first; a single chain has none."""
+        return carry.hub
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """What a chain draws in this state, (d,); the last of several draws."""
+        draw = np.asarray(self.program.draw(carry))
+        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+
+    @property
+    def fitted(self) -> Any:
+        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        return self._arrays.fitted
+
+    def site(self, name: str) -> Site:
+        """One site, as a visiting chain sees it."""
+        node = self.names.index(name)
+        arrays = self._arrays
+        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
+        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
+        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), jnp.int32(node))
+
+    def gradients(self, target: Target, position: Array) -> Array:
+        """∇U_c at one position, of all rows of each site, (nodes, d)."""
+        return gradients(target.model, target.unravel(position), self._arrays._replace(events=()))
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        return self.program.traffic(carry, self._arrays, self.keys)
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Bytes that the run holds on the device, by what they are for."""
+        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.keys))
+        return {
+            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
+            "draws of a chunk": sum(
+                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+            ),
+            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
+        }
+
+    @property
+    def keys(self) -> tuple[PhaseKeys, ...]:
+        """Keys of the phases of every iteration."""
+        if self._keys is None:
+            raise RuntimeError("the run has not been started")
+        return self._keys
+
+
+@partial(jax.jit, static_argnums=0)
+def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
+    """Compiled once for a model and shapes."""
+    target = Target(model, parameters)
+
+    def at_node(own: Any) -> Array:
+        node, size, weight, share = own
+        site = Site(arrays.data, size, weight, share, (), node)
+        rows, mask = site.all()
+        return jax.grad(target.potential)(target.ravel(parameters), rows, mask, site)
+
+    nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
+    return jax.lax.map(at_node, (nodes, arrays.sizes, arrays.weights, arrays.prior_shares))
