@@ -116,9 +116,40 @@ EXPERIMENTS = (
         data=("a9a",),
     ),
     Experiment(
+        "stale_gradients",
+        "logistic",
+        "Chen et al. (2016), section 5.2: more workers and servers, logistic regression on a9a",
+        data=("a9a",),
+    ),
+    Experiment(
+        "stale_gradients",
+        "lenet",
+        "Chen et al. (2016), section 5.2: more workers and servers, LeNet on MNIST",
+        data=("mnist",),
+    ),
+    Experiment(
+        "stale_gradients",
+        "cifar",
+        "Chen et al. (2016), section 5.2: more workers and servers, two classes of CIFAR-10",
+        data=("cifar2",),
+    ),
+    Experiment(
         "decentralized",
         "linear",
         "Kungurtsev et al. (2023), appendix 2: linear regression on Boston housing, four agents",
         data=("boston",),
+    ),
+    Experiment(
+        "decentralized",
+        "logistic",
+        "Kungurtsev et al. (2023), appendix 2: softmax regression on MNIST, partial views and a "
+        "ring",
+        data=("mnist",),
+    ),
+    Experiment(
+        "decentralized",
+        "neural_network",
+        "Kungurtsev et al. (2023), appendix 2: a network on MNIST, two agents with unlike digits",
+        data=("mnist",),
     ),
 )

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import keeping, running
+from consortia import running
 from consortia.errors import InputError, StoreError
+from consortia.keeping import kinds
 
 OPTIONS: dict[str, Any] = {
     "rounds": 301,
@@ -65,7 +66,7 @@ def weights_of(tree: Any) -> np.ndarray:
 def test_moments_are_those_of_all_draws_weighted_where_the_step_varies(
     model: Any, sites: Any, method: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(keeping, "BLOCK_BYTES", 8 * 2 * 3 * 16)  # 150 draws in blocks of 16
+    monkeypatch.setattr(kinds, "BLOCK_BYTES", 8 * 2 * 3 * 16)  # 150 draws in blocks of 16
     whole = consortia.sample(model, sites, method, **OPTIONS)
     keep = consortia.keep_moments(covariance="full", draws=40)
     tree = consortia.sample(model, sites, method, keep=keep, **OPTIONS)
@@ -121,7 +122,7 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
     keep: Any = consortia.keep_moments(covariance="full", draws=16)
     if kind == "predictions":
         keep = consortia.keep_predictions(sites.pooled())
-    monkeypatch.setattr(keeping, "BLOCK_BYTES", 8 * 2 * 3 * 16)
+    monkeypatch.setattr(kinds, "BLOCK_BYTES", 8 * 2 * 3 * 16)
     method = METHODS["varying"]
     whole = consortia.sample(model, sites, method, keep=keep, **OPTIONS)
     path, call = tmp_path / "run", running.RunLoop._call

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -219,7 +222,7 @@ def test_a_full_disk_is_said_and_what_was_saved_is_gone_on_with(
             def full_archive(file: Any, arrays: Any) -> None:
                 nonlocal count
                 count += 1
-                if count >= 5:
+                if count >= 9:  # the eighth is of round 7 and counts two draws
                     file.write(b"half of it")
                     raise OSError(errno.ENOSPC, "No space left on device")
                 real(file, **arrays)
@@ -230,6 +233,26 @@ def test_a_full_disk_is_said_and_what_was_saved_is_gone_on_with(
     assert kept.shape[1] > 0
     np.testing.assert_array_equal(kept, whole[:, : kept.shape[1]])
     np.testing.assert_array_equal(resumed(path), whole)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_chunk_leaves_the_chunks_before(
+    tmp_path: Path,
+) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("needs the program `unshare`")
+    program = Path(__file__).parent / "kills" / "small_disk.py"
+    # In a mount namespace of its own, where a user may make a small disk.
+    finished = subprocess.run(
+        [unshare, "--map-root-user", "--mount", sys.executable, str(program), str(tmp_path)],
+        env={"JAX_PLATFORMS": "cpu", **os.environ},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if finished.returncode == 77 or "unshare" in finished.stderr[:20]:
+        pytest.skip("needs leave to make mount namespaces")
+    assert finished.returncode == 0, finished.stderr
 
 
 # --- any damage ----------------------------------------------------------------------------------

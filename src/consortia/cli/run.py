@@ -212,9 +212,13 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
     wanted = study.reference.model_dump(exclude={"method"})
     tree = nuts(built.model, built.sites, **wanted)
     store = RunStore(directory)
-    store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
-    store.append({name: group.to_dataset() for name, group in tree.children.items()})
-    store.finish(tree.attrs, {})
+    store.claim()
+    try:
+        store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
+        store.append({name: group.to_dataset() for name, group in tree.children.items()})
+        store.finish(tree.attrs, {})
+    finally:
+        store.release()
     return open_run(directory)
 
 
