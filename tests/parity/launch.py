@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,35 @@ def ranks(count: int, *command: str, timeout: float = TIMEOUT) -> Any:
         timeout=timeout,
         env=environment(),
     )
+
+
+def together(
+    count: int, command: Callable[[int], list[str]], timeout: float = TIMEOUT
+) -> list[Any]:
+    """Finished processes ``python COMMAND(number)`` that run at the same time, one device each."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for number in range(count)
+    ]
+    try:
+        ends = [process.communicate(timeout=timeout) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *end)
+        for process, end in zip(started, ends, strict=True)
+    ]
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,6 +1,8 @@
 """What the tests of parity run in every engine: a small problem and the registry's examples.
 
-Executed by the ranks of an MPI job as well, ``python problem.py OUTPUT CASE ...``.
+Executed by the processes of a job as well, ``python problem.py ENGINE OUTPUT CASE ...``, where
+ENGINE is ``mpi``, ``NODESxCHAINS`` (a mesh of so many devices of one process) or
+``PORT/PROCESSES/NUMBER`` (one of several processes that share their devices).
 """
 
 from __future__ import annotations
@@ -87,6 +89,9 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 }
 """Label to algorithm, sites, chains and further arguments."""
 
+DIVIDED = {f"{label}-even": (name, 6, *rest) for label, (name, _, *rest) in CASES.items()}
+"""The same with a number of sites that two devices divide."""
+
 ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     f"{name}-replay": (name, 1, chains, {})
     for name, chains in (("stale_sgld", 2), ("stale_sghmc", 1), ("stale_sgnht", 2))
@@ -116,15 +121,30 @@ def slowed(engine: Any) -> None:
         Formula.__init__ = with_pauses
 
 
+def engine_of(kind: str) -> Any:
+    """The engine that a process is told to use."""
+    if kind == "mpi":
+        return consortia.MPIEngine(deadline=120)
+    if "x" in kind:
+        nodes, chains = (int(part) for part in kind.split("x"))
+        devices = np.asarray(jax.devices()[: nodes * chains]).reshape(nodes, chains)
+        return consortia.LocalEngine(jax.sharding.Mesh(devices, ("nodes", "chains")))
+    from consortia.engines.hosts import join
+
+    port, processes, number = kind.split("/")
+    join(f"127.0.0.1:{port}", int(processes), int(number))
+    return consortia.LocalEngine()
+
+
 def main() -> None:
-    """One rank's part: runs the cases and, at rank 0, stores each result."""
+    """One process's part: runs the cases and, at the root, stores each result."""
     jax.config.update("jax_enable_x64", True)
-    output, *labels = sys.argv[1:]
-    engine = consortia.MPIEngine(deadline=120)
+    kind, output, *labels = sys.argv[1:]
+    engine = engine_of(kind)
     for label in labels:
-        if label in ASYNCHRONOUS:
+        if kind == "mpi" and label in ASYNCHRONOUS:
             slowed(engine)
-        name, count, chains, more = (CASES | ASYNCHRONOUS)[label]
+        name, count, chains, more = (CASES | DIVIDED | ASYNCHRONOUS)[label]
         tree = sampled(name, count, chains, engine, **more)
         if tree is not None:
             tree.to_zarr(Path(output) / f"{label}.zarr")

@@ -13,7 +13,11 @@ from pathlib import Path
 import consortia
 from consortia import running
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.engines.mpi.guard import stand_guard
 from consortia.errors import ConsortiaError
+
+if __name__ == "__main__":
+    stand_guard("Go on.")  # before JAX has started
 
 SPECIFICATION = importlib.util.spec_from_file_location(
     "problem", Path(__file__).parent / "problem.py"

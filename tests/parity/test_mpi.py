@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import xarray
+from parity import launch, problem
+from parity.comparing import TOLERANCE, assert_same_run
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -17,21 +17,7 @@ from consortia.algorithms.registry import ALGORITHMS
 HERE = Path(__file__).parent
 
 
-def _load(name):
-    spec = importlib.util.spec_from_file_location(f"parity_{name}", HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-problem = _load("problem")
-launch = _load("launch")
-
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
-
-TOLERANCE = 1e-5
-"""Posterior standard deviations: sums over sites are taken in another order, in 64 bits."""
 
 RANKS = (3, 5)
 
@@ -46,7 +32,7 @@ def wide():
 def synchronous(request, tmp_path_factory):
     """A folder with the result of every case, from one job."""
     folder = tmp_path_factory.mktemp("synchronous")
-    job = launch.ranks(request.param, str(HERE / "problem.py"), str(folder), *problem.CASES)
+    job = launch.ranks(request.param, str(HERE / "problem.py"), "mpi", str(folder), *problem.CASES)
     assert job.returncode == 0, job.stderr[-4000:]
     return folder
 
@@ -74,25 +60,14 @@ def test_every_registered_algorithm_is_compared():
 def test_the_draws_are_those_of_one_process(synchronous, local, label):
     over_ranks = xarray.open_datatree(synchronous / f"{label}.zarr", engine="zarr")
     alone = local(label)
-    assert set(over_ranks.children) == set(alone.children)
-    for name, variable in alone["posterior"].data_vars.items():
-        spread = variable.values.std()
-        assert spread > 1e-3
-        gap = np.abs(variable.values - over_ranks["posterior"][name].values).max()
-        assert gap <= TOLERANCE * spread
-    for group in ("agents", "sample_stats"):
-        if group in alone.children:
-            for name, variable in alone[group].data_vars.items():
-                np.testing.assert_allclose(over_ranks[group][name], variable, rtol=1e-6, atol=1e-8)
-    for fact in ("bytes_up", "bytes_down", "communication_rounds", "gradients"):
-        assert over_ranks.attrs[fact] == alone.attrs[fact]
+    assert_same_run(over_ranks, alone)
 
 
 @pytest.fixture(scope="module")
 def asynchronous(tmp_path_factory):
     """A folder with recorded runs of three workers, one of them slower, and a server."""
     folder = tmp_path_factory.mktemp("asynchronous")
-    job = launch.ranks(4, str(HERE / "problem.py"), str(folder), *problem.ASYNCHRONOUS)
+    job = launch.ranks(4, str(HERE / "problem.py"), "mpi", str(folder), *problem.ASYNCHRONOUS)
     assert job.returncode == 0, job.stderr[-4000:]
     return folder
 

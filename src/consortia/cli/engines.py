@@ -60,7 +60,9 @@ def engine_of(
             )
         if name is Engine.mpi:
             from consortia.engines.mpi import MPIEngine
+            from consortia.engines.mpi.guard import stand_guard
 
+            stand_guard("What was saved is intact: go on with `consortia resume`.")
             return MPIEngine()
         if name is Engine.flower:
             raise InputError(

@@ -106,11 +106,12 @@ class LocalEngine:
     @property
     def root(self) -> bool:
         """Whether this process keeps the draws and speaks to the user."""
-        return jax.process_index() == 0
+        # Asking JAX for the number of a process that is alone would start it.
+        return not jax.distributed.is_initialized() or jax.process_index() == 0
 
     def meet(self) -> None:
         """Waits for all processes of ``jax.distributed``."""
-        if jax.process_count() > 1:
+        if jax.distributed.is_initialized():
             multihost_utils.sync_global_devices("meet")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:

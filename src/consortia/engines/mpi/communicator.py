@@ -30,8 +30,8 @@ PATIENT = 2e-3
 """Seconds of waiting after which a rank sleeps between looks."""
 
 BETWEEN_NOTICES = 0.05
-GRACE = 10.0
-"""Seconds that a rank with an error gives the others to hear of it."""
+GRACE, GRACE_AFTER_DEATH = 10.0, 2.0
+"""Seconds that a rank with an error gives the others to hear of it; the dead hear nothing."""
 
 LONGEST_NOTICE = 2000
 
@@ -220,8 +220,9 @@ class Communicator:
         self.tell(text)
         everyone = self._notices.Ibarrier()
         began = time.monotonic()
+        dead = any(not _alive(process) for process in self._neighbours.values())
         while not everyone.Test():
-            if time.monotonic() - began > GRACE:
+            if time.monotonic() - began > (GRACE_AFTER_DEATH if dead else GRACE):
                 self._mpi.COMM_WORLD.Abort(code)
             time.sleep(PAUSE)
 

@@ -1,0 +1,62 @@
+"""A guard over one rank: tells which rank was ended from outside, before the launcher ends all.
+
+MPI launchers answer the death of a rank by killing the job at once, and name no rank. Here the
+process that the launcher knows is only a guard; the rank is its child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import warnings
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+"""In which launchers tell a process its rank."""
+
+SECONDS_TO_SPEAK = 15.0
+"""That the other ranks have to end by themselves, with what they know, after one has died."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def stand_guard(hint: str) -> None:
+    """Returns in a child process; this process waits for it and ends as it does.
+
+    To be called before MPI and JAX have started. Does nothing where no launcher has started this
+    process, or the system cannot fork.
+
+    Args:
+        hint: what the user can do after a rank has died.
+    """
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    if rank is None or not hasattr(os, "fork"):
+        return
+    sys.stdout.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads that a fork would lose: none has been started
+        child = os.fork()
+    if child == 0:
+        return
+    for number in SIGNALS:
+        signal.signal(number, lambda received, _: _passed_on(child, received))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        name = signal.Signals(-code).name
+        print(
+            f"error: rank {rank} (process {child}) was ended by the signal {name}. {hint}",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(SECONDS_TO_SPEAK)
+        code = 128 - code
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _passed_on(child: int, received: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, received)

@@ -1,0 +1,26 @@
+"""What makes two results the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TOLERANCE = 1e-5
+"""Posterior standard deviations: sums over sites are taken in another order, in 64 bits."""
+
+
+def assert_same_run(other: Any, alone: Any) -> None:
+    """Draws, series and costs of a run are those of the same run in one process."""
+    assert set(other.children) == set(alone.children)
+    for name, variable in alone["posterior"].data_vars.items():
+        spread = variable.values.std()
+        assert spread > 1e-3
+        gap = np.abs(variable.values - other["posterior"][name].values).max()
+        assert gap <= TOLERANCE * spread
+    for group in ("agents", "sample_stats"):
+        if group in alone.children:
+            for name, variable in alone[group].data_vars.items():
+                np.testing.assert_allclose(other[group][name], variable, rtol=1e-6, atol=1e-8)
+    for fact in ("bytes_up", "bytes_down", "communication_rounds", "gradients"):
+        assert other.attrs[fact] == alone.attrs[fact]
