@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from parity import launch
 
 import consortia
 from consortia.checkpoint import Checkpoints
+
+HERE = Path(__file__).parent
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("devices")]
 
@@ -38,9 +41,8 @@ leapfrog_steps = 2
 local_steps = 2
 
 [run]
-rounds = {rounds}
-chains = {chains}
-thin = {thin}
+rounds = 60
+chains = 2
 seed = 4
 
 [output]
@@ -48,9 +50,9 @@ figure = false
 """
 
 
-def study(folder, rounds=60, chains=2, thin=1):
+def study(folder):
     path = folder / "study.toml"
-    path.write_text(STUDY.format(rounds=rounds, chains=chains, thin=thin))
+    path.write_text(STUDY)
     return str(path)
 
 
@@ -91,17 +93,14 @@ def test_a_run_over_two_devices_goes_on_on_two_or_if_allowed_on_one(tmp_path):
     assert np.isfinite(draws(run)).all()
 
 
-LONG = {"rounds": 60_000, "chains": 1, "thin": 300}
-"""Seconds of two processes that exchange in every round."""
-
-
-def together(port, *arguments):
+def together(store):
+    """Two processes that divide the sites of one run, and exchange in every round."""
+    port = launch.free_port()
     return [
         subprocess.Popen(
             [
-                *(sys.executable, *COMMAND, *arguments),
-                *("--coordinator", f"127.0.0.1:{port}"),
-                *("--processes", "2", "--process", str(number)),
+                *(sys.executable, str(HERE / "stored.py"), f"{port}/2/{number}"),
+                *(str(store), "fa_hmc", "1"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -120,12 +119,12 @@ def ended(processes):
             process.kill()
 
 
-def test_a_killed_process_ends_the_others_and_nothing_is_lost(tmp_path):
-    asked, run, whole = study(tmp_path, **LONG), tmp_path / "run", tmp_path / "whole"
-    unharmed = together(launch.free_port(), "run", asked, "--output", str(whole))
-    ended(unharmed)
-    assert [process.returncode for process in unharmed] == [0, 0]
-    first = together(launch.free_port(), "run", asked, "--output", str(run))
+def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    unharmed = together(whole)
+    errors = ended(unharmed)
+    assert [process.returncode for process in unharmed] == [0, 0], errors
+    first = together(run)
     until = time.monotonic() + 120
     while not Checkpoints(run).present and time.monotonic() < until:
         time.sleep(0.05)
@@ -136,7 +135,7 @@ def test_a_killed_process_ends_the_others_and_nothing_is_lost(tmp_path):
     assert first[0].returncode == 7
     assert "process 0 lost another of the 2 processes" in said
     assert json.loads((run / "run.json").read_text())["state"] != "finished"
-    again = together(launch.free_port(), "resume", str(run))
+    again = together(run)
     errors = ended(again)
     assert [process.returncode for process in again] == [0, 0], errors
     np.testing.assert_array_equal(draws(run), draws(whole))

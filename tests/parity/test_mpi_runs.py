@@ -143,7 +143,7 @@ def test_a_rank_that_does_not_answer_is_named_at_the_deadline():
 def start(store, algorithm, count):
     command = [launch.mpiexec(), "-n", str(count), sys.executable]
     return subprocess.Popen(
-        [*command, str(HERE / "stored.py"), str(store), algorithm],
+        [*command, str(HERE / "stored.py"), "mpi", str(store), algorithm, "2"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
