@@ -12,10 +12,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from consortia.base import Site
+from consortia.engines import hosts
 from consortia.engines.local_run import LocalRun, gradients
 from consortia.engines.sharded import ARRAYS, BUFFERS, ShardedProgram
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
-from consortia.errors import RankError
 from consortia.target import Target
 
 Array = jax.Array
@@ -95,16 +95,9 @@ class DividedRun(LocalRun):
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """As of `LocalRun`."""
-        try:
+        with hosts.losses_told():
             carry, buffers, finite = super().advance(carry, buffers, window)
-            return carry, buffers, jax.block_until_ready(self._here(finite))
-        except jax.errors.JaxRuntimeError as error:
-            if self.division.processes == 1:
-                raise
-            raise RankError(
-                f"process {jax.process_index()} lost another of the {self.division.processes} "
-                f"processes of this run, which has ended or cannot be reached ({error})."
-            ) from error
+            return carry, buffers, self._here(finite)
 
     @property
     def devices(self) -> list[Any]:
@@ -121,7 +114,8 @@ class DividedRun(LocalRun):
         """The value of the process that is the root."""
         if self.division.processes == 1:
             return value
-        return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
+        with hosts.losses_told():
+            return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
 
     @property
     def where(self) -> list[str]:
@@ -180,7 +174,9 @@ class DividedRun(LocalRun):
         """Arrays of all devices, whole in this process."""
         if self.division.processes == 1:
             return tree
-        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._gather(tree))
+        with hosts.losses_told():
+            gathered = jax.block_until_ready(self._gather(tree))
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
 
 
 def _on_host(positions: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 
 from consortia import checks
@@ -44,3 +47,17 @@ def join(coordinator: str, processes: int, process: int) -> None:
         ) from error
     except RuntimeError as error:
         raise InputError(f"the processes cannot be joined: {error}.") from error
+
+
+@contextlib.contextmanager
+def losses_told() -> Iterator[None]:
+    """Around what all processes do together: the loss of one becomes a `RankError`."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not jax.distributed.is_initialized():
+            raise
+        raise RankError(
+            f"process {jax.process_index()} lost another of the {jax.process_count()} processes "
+            f"of this run, which has ended or cannot be reached ({error})."
+        ) from error

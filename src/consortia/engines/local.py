@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from consortia import numbers
 from consortia.base import Algorithm, Method
-from consortia.engines import division, drawing
+from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
 from consortia.engines.divided_run import DividedRun
 from consortia.engines.drawing import Counter
@@ -124,7 +124,8 @@ class LocalEngine:
     def meet(self) -> None:
         """Waits for all processes of ``jax.distributed``."""
         if jax.distributed.is_initialized():
-            multihost_utils.sync_global_devices("meet")
+            with hosts.losses_told():
+                multihost_utils.sync_global_devices("meet")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Places the data and finds or makes the program; compiles nothing yet.
