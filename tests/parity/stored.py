@@ -26,7 +26,9 @@ SPECIFICATION = importlib.util.spec_from_file_location(
 problem = importlib.util.module_from_spec(SPECIFICATION)
 SPECIFICATION.loader.exec_module(problem)
 
-ROUNDS = 6000
+ROUNDS = {"mpi": 15_000}
+OTHERWISE = 6000
+"""Rounds that take some seconds: there must be time for a kill."""
 
 
 def main() -> None:
@@ -49,7 +51,12 @@ def main() -> None:
         if begun:
             consortia.resume(store, *problem_of_it, **more)
         else:
-            lengths = {"rounds": ROUNDS, "chains": int(chains), "thin": 3, "seed": 5}
+            lengths = {
+                "rounds": ROUNDS.get(kind, OTHERWISE),
+                "chains": int(chains),
+                "thin": 3,
+                "seed": 5,
+            }
             consortia.sample(*problem_of_it, **lengths, store=store, **more)
     except ConsortiaError as error:
         print(error, file=sys.stderr)

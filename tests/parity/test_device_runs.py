@@ -68,8 +68,8 @@ def command(*arguments, devices="2"):
 
 
 def draws(path):
-    (values,) = consortia.open_run(path)["posterior"].data_vars.values()
-    return values.values
+    posterior = consortia.open_run(path)["posterior"].data_vars.values()
+    return np.concatenate([v.values.reshape(*v.shape[:2], -1) for v in posterior], axis=2)
 
 
 def test_a_run_over_two_devices_goes_on_on_two_or_if_allowed_on_one(tmp_path):

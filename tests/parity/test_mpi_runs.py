@@ -173,7 +173,7 @@ def kill_in_mid_run(store, algorithm, count, rng):
     until = time.monotonic() + 120
     while not Checkpoints(store).present and job.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
-    time.sleep(rng.uniform(0.0, 2.0))
+    time.sleep(rng.uniform(0.0, 1.0))
     alive = ranks_of(job)
     if job.poll() is not None or not alive:
         job.wait(60)
