@@ -96,6 +96,14 @@ def test_check_prints_plan_cost_and_predicted_bias(study):
     assert places == sorted(places)
 
 
+def test_of_moments_check_tells_how_many_draws_are_kept(study):
+    lengths = "rounds = 40000\nkeep = 'moments'"
+    study.write_text(STUDY.replace("rounds = 40", lengths))
+    told = json.loads(invoke("check", study, "--no-bias", "--json").stdout)["cost"]
+    assert (told["draws"], told["draws_kept"]) == (2 * 20_000, 2 * 1000)
+    assert told["bytes_of_draws"] == 2 * 1000 * 12 * 4
+
+
 def test_check_refuses_what_a_run_refuses(study):
     study.write_text(STUDY.replace("thin = 2", "thin = 100"))
     for command in ("check", "run"):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +113,40 @@ def test_an_interrupted_run_says_how_to_go_on_and_its_draws_are_those_of_a_whole
     assert outcome.exit_code == 0, outcome.output
     np.testing.assert_array_equal(draws(out), draws(finished))
     assert json.loads((out / "summary.json").read_text())["parameters"]
+
+
+def test_ctrl_c_beside_a_bar_ends_the_chunk_saves_it_and_says_how_to_go_on(
+    study: Path, tmp_path: Path
+) -> None:
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    terminal, end = pty.openpty()
+    out = tmp_path / "out"
+    command = ["run", str(study), "--output", str(out), "--rounds", str(10**8)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from consortia.cli import main; main()", *command],
+        env={"JAX_PLATFORMS": "cpu", **os.environ, "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+    )
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # at its end
+        while part := os.read(terminal, 4096):
+            asked = b"/s" in shown
+            shown += part
+            if b"/s" in shown and not asked:
+                process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    os.close(terminal)
+    assert process.returncode == 130, shown.decode()
+    assert f"consortia resume {out}" in said.replace("\n", " ")
+    assert b"100000000 rounds" in shown
+    assert b"\x1b[" in shown  # a bar that is drawn again and again
+    assert b'{"algorithm"' not in shown
+    tree = consortia.open_run(out)
+    assert tree.attrs["state"] == "interrupted"
+    assert tree["posterior"].sizes["draw"] > 0
 
 
 def test_a_finished_run_says_so_and_is_left_alone(copy: Path) -> None:

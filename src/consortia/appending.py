@@ -2,13 +2,15 @@
 
 Arrays are cut along the draws into files of equal length, uncompressed (draws are noise) and each
 with a checksum. Zarr writes a file beside its place and renames it, so that a kill leaves the old
-one or the new one.
+one or the new one. Another checksum, of all draws of an array so far, goes into the checkpoints: it
+tells a file that is whole, but of another run.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ class DrawFiles:
         self.path = path
         self._chunk = chunk
         self._growing: dict[str, dict[str, Any]] = {}
+        self._sums: dict[str, int] = {}
 
     def append(self, groups: Mapping[str, Any]) -> None:
         """Adds draws to every group and has them on the disk."""
@@ -52,10 +55,11 @@ class DrawFiles:
                 place[axis] = slice(first, None)
                 array[tuple(place)] = new
                 self._sync(array, axis, first)
+                self._add(f"{name}/{variable}", array, axis, new)
 
-    def names(self) -> list[str]:
-        """The groups that grow."""
-        return sorted(self._growing)
+    def sums(self) -> dict[str, int]:
+        """A checksum of the draws of each array so far, by group and name."""
+        return dict(self._sums)
 
     def put(self, name: str, dataset: Any) -> None:
         """Writes a group that does not grow, over what was there."""
@@ -66,50 +70,55 @@ class DrawFiles:
     def remove(self, name: str) -> None:
         """Removes a group, if it is there."""
         self._growing.pop(name, None)
+        self._sums = {k: v for k, v in self._sums.items() if not k.startswith(f"{name}/")}
         shutil.rmtree(self.path / name, ignore_errors=True)
 
-    def cut(self, names: list[str], kept: int) -> str | None:
-        """Leaves ``kept`` draws in each of these groups and removes all others.
+    def cut(self, sums: Mapping[str, int], kept: int) -> None:
+        """Leaves ``kept`` draws in the groups of these arrays, and removes all other groups.
 
-        Returns:
-            What is wrong with the draws that should be there, or None.
+        What is there must have been looked at by `problem`.
         """
         self._growing.clear()
-        if self.path.exists():
+        self._sums = dict(sums) if kept else {}
+        names = {name.partition("/")[0] for name in self._sums}
+        if self.path.exists() and not names:
+            shutil.rmtree(self.path)
+        elif self.path.exists():
             for file in self.path.rglob("*.partial"):  # of a write that was cut short
                 file.unlink()
             for group in self.path.iterdir():
-                if group.is_dir() and (kept == 0 or group.name not in names):
+                if group.is_dir() and group.name not in names:
                     shutil.rmtree(group)
-        if kept == 0:
-            return None
-        problem = self.problem(names, kept)
-        if problem is None:
-            for name in names:
-                for array in self._arrays(name).values():
-                    axis = array.metadata.dimension_names.index(DRAW)
-                    shape = list(array.shape)
-                    shape[axis] = kept
-                    array.resize(tuple(shape))
-        return problem
+        for name in sorted(names):
+            for array in self._arrays(name).values():
+                axis = array.metadata.dimension_names.index(DRAW)
+                shape = list(array.shape)
+                shape[axis] = kept
+                array.resize(tuple(shape))
 
-    def problem(self, names: list[str], kept: int) -> str | None:
-        """Reads the first ``kept`` draws of these groups; what is wrong with them, or None."""
-        for name in names:
-            if not (self.path / name).is_dir():
+    def problem(self, sums: Mapping[str, int], kept: int) -> str | None:
+        """Reads the first ``kept`` draws of these arrays; what is wrong with them, or None."""
+        if not kept or not sums:
+            return None
+        try:
+            groups = self._groups()
+        except Exception as error:  # Zarr raises whatever a damaged description leads to
+            return f"their description is damaged ({error})"
+        for name in sorted({name.partition("/")[0] for name in sums}):
+            if name not in groups:
                 return f"the group {name!r} is missing"
             try:
                 arrays = self._arrays(name)
             except Exception as error:  # Zarr raises whatever a damaged description leads to
                 return f"the description of the group {name!r} is damaged ({error})"
-            if not arrays:
-                return f"the group {name!r} has no draws"
+            if any(key not in arrays for group, _, key in _parts(sums) if group == name):
+                return f"an array of the group {name!r} is missing"
             try:
                 self._read_others(name)
             except Exception as error:  # whatever a damaged file leads to
                 return f"an index of the group {name!r} is damaged ({error})"
             for variable, array in arrays.items():
-                reason = _damage(array, kept)
+                reason = _damage(array, kept, sums.get(f"{name}/{variable}"))
                 if reason is not None:
                     return f"{name}/{variable}: {reason}"
         return None
@@ -133,9 +142,18 @@ class DrawFiles:
             consolidated=False,
             write_empty_chunks=True,
         )
-        for array in self._arrays(name).values():
-            self._sync(array, array.metadata.dimension_names.index(DRAW), 0)
+        for variable, array in self._arrays(name).items():
+            axis = array.metadata.dimension_names.index(DRAW)
+            self._sync(array, axis, 0)
+            values = np.asarray(dataset.variables[variable].values)
+            self._add(f"{name}/{variable}", array, axis, values)
         sync_directory(self.path)
+
+    def _groups(self) -> list[str]:
+        """The groups that are there, as a reader finds them."""
+        import zarr
+
+        return list(zarr.open_group(self.path, mode="r").group_keys())
 
     def _arrays(self, name: str) -> dict[str, Any]:
         """The arrays of a group that grow, opened once."""
@@ -150,6 +168,11 @@ class DrawFiles:
                     if DRAW in (array.metadata.dimension_names or ())
                 }
         return self._growing[name]
+
+    def _add(self, key: str, array: Any, axis: int, new: np.ndarray) -> None:
+        """Takes draws up into the checksum of an array."""
+        new = new.astype(array.dtype, copy=False)
+        self._sums[key] = _sum(new, axis, self._sums.get(key, 0))
 
     def _read_others(self, name: str) -> None:
         """Reads the arrays that do not grow, and then the group as a whole."""
@@ -187,11 +210,20 @@ def _files(array: Any, axis: int, first: int, stop: int) -> Iterator[Path]:
         yield _folder(array) / array.metadata.encode_chunk_key(place)
 
 
-def _damage(array: Any, kept: int) -> str | None:
+def _parts(sums: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    return [key.partition("/") for key in sums]
+
+
+def _sum(draws: np.ndarray, axis: int, before: int) -> int:
+    """CRC-32 of draws one after another, going on from those before."""
+    return zlib.crc32(np.ascontiguousarray(np.moveaxis(draws, axis, 0)).data, before)
+
+
+def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
     axis = array.metadata.dimension_names.index(DRAW)
     if array.shape[axis] < kept:
         return f"it holds {array.shape[axis]} draws of {kept}"
-    length = array.chunks[axis]
+    length, found = array.chunks[axis], 0
     for number, file in enumerate(_files(array, axis, 0, kept)):
         first, stop = number * length, min((number + 1) * length, kept)
         where = f"draws {first} to {stop - 1}, in {file.name} of {file.parent}"
@@ -200,7 +232,8 @@ def _damage(array: Any, kept: int) -> str | None:
         place = [slice(None)] * array.ndim
         place[axis] = slice(first, stop)
         try:
-            array[tuple(place)]
+            draws = np.asarray(array[tuple(place)])
         except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
             return f"{where}: the file is damaged ({type(error).__name__})"
-    return None
+        found = _sum(draws, axis, found)
+    return None if found == wanted else "they are not those of this run"

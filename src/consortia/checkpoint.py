@@ -25,7 +25,7 @@ import numpy as np
 from consortia.errors import StoreError
 
 MAGIC = b"CONSRTIA"
-FORMAT = 1
+FORMAT = 2
 NAMES = ("checkpoint-a.npz", "checkpoint-b.npz")
 PREAMBLE = len(MAGIC) + 4 + 32
 HEADER = "header"

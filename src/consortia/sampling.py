@@ -173,7 +173,8 @@ def resume(
         elif rounds is not None:
             request = replace(request, rounds=rounds)
         unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
-        finished = checkpoint is not None and writer.finished and unchanged
+        ended = checkpoint is not None and checkpoint.header["ended"] is not None
+        finished = ended and writer.finished and unchanged
         validation.check_arguments(model, sites, algorithm, **asdict(request))
         kept = _kept(before["keep"], keep, path)
         rounding = before["rounding"]

@@ -103,7 +103,7 @@ class RunStore:
         """Writes what is known before the first round; ``stride`` draws go into one file."""
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawFiles(self.path / DRAWS, stride)
-        self._files.cut([], 0)
+        self._files.cut({}, 0)
         self._write_record({**attributes, "state": "running"})
 
     def append(self, groups: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class RunStore:
         whole = {
             **header,
             "number": self._number,
-            "groups": self._files.names(),
+            "draws": self._files.sums(),
             "record": plain_attributes(self._record),
             "specification": self.specification,
         }
@@ -165,7 +165,7 @@ class RunStore:
         found, problems = self._checkpoints.readable()
         usable: Checkpoint | None = None
         for checkpoint in found:
-            problem = self._files.problem(checkpoint.header["groups"], checkpoint.kept)
+            problem = self._files.problem(checkpoint.header["draws"], checkpoint.kept)
             if problem is None:
                 usable = checkpoint
                 break
@@ -199,16 +199,17 @@ class RunStore:
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawFiles(self.path / DRAWS, stride)
         with Writing(self.path):
-            self._files.cut(checkpoint.header["groups"], checkpoint.kept)
+            self._files.cut(checkpoint.header["draws"], checkpoint.kept)
         self._write_record({**self._record, "state": "running"})
 
     @property
     def finished(self) -> bool:
-        """Whether the run that is there was written to its end."""
+        """Whether the run that was reopened was written to its end, and its record says so."""
         try:
-            return read_record(self.path)[0].get("state") == "finished"
+            record, specification = read_record(self.path)
         except StoreError:
             return False
+        return record.get("state") == "finished" and specification == self.specification
 
     def posterior(self, kept: int) -> dict[str, np.ndarray]:
         """The first draws of every variable of the posterior, (chains, kept, ...)."""
@@ -316,8 +317,10 @@ def open_run(path: str | os.PathLike[str]) -> Any:
 def _group(path: Path, name: str, kept: int | None) -> Any:
     """One group, lazily; of a run that has not ended its first ``kept`` draws.
 
-    Its arrays may be of unlike lengths then: a write was cut short between them.
+    Its arrays may be of unlike lengths then: a write was cut short between them. Draws that are
+    counted from 0 are so without their numbers being read, which would take 8 bytes a draw.
     """
+    import pandas
     import xarray
     import zarr
 
@@ -326,16 +329,20 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
             path, group=name, consolidated=False, chunks=None, drop_variables=without
         )
 
-    if kept is None:
+    arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r").arrays())
+    growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
+    if DRAW not in growing:
         return opened([])
-    arrays: Any = zarr.open_group(path, path=name, mode="r")
-    growing = [
-        variable
-        for variable, array in arrays.arrays()
-        if DRAW in (array.metadata.dimension_names or ())
-    ]
-    found = opened(growing)
-    for variable in growing:
-        part = opened([other for other in growing if other != variable])
-        found = found.merge(part.isel(draw=slice(0, kept)))
-    return found
+    count = arrays[DRAW].shape[0] if kept is None else kept
+    numbers = arrays[DRAW]
+    if not count or int(numbers[0]) != 0 or int(numbers[count - 1]) != count - 1:
+        return opened([])  # evenly spaced ones of a longer run; they are few
+    if kept is None:
+        found = opened([DRAW])
+    else:
+        found = opened(growing)
+        for variable in growing:
+            if variable != DRAW:
+                part = opened([other for other in growing if other != variable])
+                found = found.merge(part.isel(draw=slice(0, kept)))
+    return found.assign_coords(draw=pandas.RangeIndex(count, name=DRAW))

@@ -24,7 +24,7 @@ from consortia.errors import InputError, StoreError
 from consortia.report import vector
 from consortia.report.document import write_report
 from consortia.report.judgement import Level, judge, verdict
-from consortia.report.plots import MOST_FOREST
+from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.subject import Subject, subject_of
 
 RECORD = {
@@ -161,10 +161,38 @@ def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
     assert text.count("<article") == 2
 
 
+def test_runs_of_unlike_models_are_compared_where_they_can_be(tmp_path):
+    one, two = subject_of(tree_of(parameters=1)), subject_of(tree_of(parameters=2), name="two")
+    assert "intervals of all parameters; run, two" in forest([one, two]).caption
+    assert "intervals of the parameters in common; two, run" in forest([two, one]).caption
+    other = tree_of(parameters=1)
+    other["posterior"] = xarray.DataTree(other["posterior"].to_dataset().rename(theta="beta"))
+    assert "no parameter in common" in page(tmp_path, one, subject_of(other, name="other"))
+
+
 def test_text_from_a_run_is_escaped(tmp_path):
     text = page(tmp_path, subject_of(tree_of(), title="<b>&", study="a = '<script>'"))
     assert "&lt;b&gt;&amp;" in text
     assert "<script>" not in text
+
+
+def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
+    rows = {"x": np.ones((8, 2), np.float32), "y": np.arange(8, dtype=np.int32) % 2}
+    model, sites = consortia.models.logistic_regression(2), consortia.Sites.from_list([rows])
+    method = consortia.stale_sgld(0.001, workers=2, batch_size=4)
+    tree = consortia.sample(model, sites, method, rounds=40, warmup=2, progress=False)
+    objects = {"model": model, "sites": sites, "algorithm": method}
+    simulated = re.search(
+        r"Over the run (\S+) on average", page(tmp_path, subject_of(tree, **objects))
+    )
+    assert float(simulated[1]) > 0.5  # workers − 1 but for the first updates
+    alone = [(0, 0, version) for version in range(42)]  # one worker does it all: nothing is stale
+    log = {"log": (("event", "column"), alone), "time": (("event",), np.arange(42.0))}
+    tree["events"] = xarray.DataTree(xarray.Dataset(log))
+    tree.attrs["processes"] = '["rank 0: server 0", "rank 1: worker 0", "rank 2: worker 1"]'
+    text = page(tmp_path, subject_of(tree, **objects))
+    assert "Over the run 0.00 on average, 0 at most" in text
+    assert "It ran in 3 processes." in text
 
 
 # --- the verdict ---------------------------------------------------------------------------------

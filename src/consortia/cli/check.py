@@ -86,6 +86,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     import numpy as np
 
     from consortia.engines.mailbox import servers_of
+    from consortia.keeping import keep_moments
     from consortia.planning import cost_of
     from consortia.target import Target
     from consortia.validation import starting_parameters
@@ -96,12 +97,15 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     chains = run.chains * servers_of(algorithm)
     done = run.warmup + run.rounds
     whole = cost_of(plan, built.algorithm, built.sites, chains, done, done)
-    draws = run.rounds * algorithm.draws.per_iteration // run.thin * chains
+    draws = run.rounds * algorithm.draws.per_iteration // run.thin
+    kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
     target = Target(built.model, start)
     copies = 1 + (len(built.sites) if algorithm.draws.agents else 0)
     whole["iterations"] = whole.pop("iterations_run")
-    whole["draws"] = draws
-    whole["bytes_of_draws"] = draws * target.dimension * np.dtype(target.dtype).itemsize * copies
+    whole["draws"], whole["draws_kept"] = draws * chains, kept * chains
+    whole["bytes_of_draws"] = (
+        kept * chains * target.dimension * np.dtype(target.dtype).itemsize * copies
+    )
     return whole
 
 
@@ -147,11 +151,14 @@ def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any) -> N
 
 def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
     """Label and value of each cost."""
+    draws = f"{costs['draws']:,}"
+    if costs["draws_kept"] < costs["draws"]:
+        draws += f", at most {costs['draws_kept']:,} kept"
     lines = [
         ("rounds", f"{costs['iterations']:,}, {costs['communication_rounds']:,} of communication"),
         ("bytes", f"{costs['bytes_up']:,} up, {costs['bytes_down']:,} down, all chains"),
         ("gradients", f"{costs['gradients']:,} of a site, {costs['row_gradients']:,} rows"),
-        ("draws", f"{costs['draws']:,}, {costs['bytes_of_draws'] / 1e6:,.1f} MB"),
+        ("draws", f"{draws}, {costs['bytes_of_draws'] / 1e6:,.1f} MB"),
     ]
     if "seconds" in costs:
         lines.append(

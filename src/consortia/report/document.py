@@ -134,13 +134,16 @@ def _comparison(subjects: Sequence[Subject], chapters: Sequence[Chapter]) -> dic
     columns, rows = side_by_side(
         subjects, [chapter.headline for chapter in chapters], [c.judgements for c in chapters]
     )
-    return {
-        "columns": columns,
-        "rows": rows,
-        "forest": plots.forest(subjects),
-        "words": "The same numbers of every run, then the intervals of the parameters that all of "
-        "them have. Runs of one posterior should agree.",
-    }
+    forest = plots.forest(subjects)
+    words = "The same numbers of every run"
+    if forest is None:
+        words += "; they have no parameter in common whose intervals could be compared."
+    else:
+        words += (
+            ", then the intervals of the parameters that all of them have. Runs of one posterior "
+            "should agree."
+        )
+    return {"columns": columns, "rows": rows, "forest": forest, "words": words}
 
 
 def _chapter(subject: Subject, key: str) -> Chapter:
@@ -193,9 +196,9 @@ def _parts(subject: Subject) -> list[Part]:
             "posterior",
             "The posterior",
             (f"Where the parameters are, and how sure the data make us. Shown: {which}.",),
-            (plots.forest([subject]),),
+            tuple(plot for plot in (plots.forest([subject]),) if plot),
             (parameter_table(subject),),
-            tuple(subject.report.table.notes),
+            tuple(note for note in subject.report.table.notes if not note.startswith("shift =")),
         ),
         Part(
             "bias",

@@ -16,7 +16,7 @@ from consortia.report.selection import pooled, selected
 from consortia.report.subject import Subject
 from consortia.report.vector import INK, MUTED, RULE, SERIES, drawing, svg_of
 
-MOST_FOREST = 30
+MOST_FOREST = 40
 MOST_TRACED = 6
 MOST_POINTS = 500
 RANKED = 100
@@ -24,6 +24,8 @@ RANKED = 100
 SIMULATIONS = 300
 BAND = 0.95
 MOST_NAMED = 28
+LEGEND = 45
+"""Letters that a line of a legend has room for."""
 
 _counter = itertools.count()
 
@@ -60,20 +62,22 @@ def made_of(figure: Any, alt: str, caption: str) -> Plot:
 # --- which parameters ----------------------------------------------------------------------------
 
 
-def chosen(subject: Subject) -> tuple[np.ndarray, str]:
-    """Rows of the table for the forest, and in words which they are."""
+def chosen(subject: Subject, others: Sequence[Subject] = ()) -> tuple[np.ndarray, str]:
+    """Rows of the table for the forest, all of them in the others' too, and which they are."""
     table = subject.report.table
-    if len(table) <= MOST_FOREST:
-        return np.arange(len(table)), "all parameters"
-    columns = table.columns
+    shared = set(table.coordinates).intersection(*(o.report.table.coordinates for o in others))
+    rows = np.array([i for i, name in enumerate(table.coordinates) if name in shared], int)
+    if len(rows) <= MOST_FOREST:
+        return rows, "all parameters" if len(rows) == len(table) else "the parameters in common"
+    columns = {name: values[rows] for name, values in table.columns.items()}
     if "shift" in columns:
         order, which = -np.abs(columns["shift"]), "farthest from the reference"
     elif not np.isnan(columns["ess_bulk"]).all():
         order, which = np.nan_to_num(columns["ess_bulk"], nan=np.inf), "with the smallest ESS"
     else:
-        order, which = np.arange(len(table), dtype=float), "first"
-    rows = np.sort(np.argsort(order, kind="stable")[:MOST_FOREST])
-    return rows, f"{MOST_FOREST} of {len(table):,} parameters, those {which}"
+        order, which = np.arange(len(rows), dtype=float), "first"
+    picked = rows[np.sort(np.argsort(order, kind="stable")[:MOST_FOREST])]
+    return picked, f"{MOST_FOREST} of {len(rows):,} parameters, those {which}"
 
 
 def traced(subject: Subject) -> list[tuple[int, str]]:
@@ -108,13 +112,18 @@ def _short(names: Sequence[str]) -> list[str]:
 # --- the figures ---------------------------------------------------------------------------------
 
 
-def forest(subjects: Sequence[Subject]) -> Plot:
-    """Intervals of the chosen parameters, of one run beside its reference or of several runs."""
+def forest(subjects: Sequence[Subject]) -> Plot | None:
+    """Intervals of the chosen parameters, of one run beside its reference or of several runs.
+
+    None where several runs have no parameter in common.
+    """
     import arviz_plots
 
     first = subjects[0]
     table = first.report.table
-    rows, which = chosen(first)
+    rows, which = chosen(first, subjects[1:])
+    if not len(rows):
+        return None
     labels = _short([short_names(table)[row] for row in rows])
     series = {}
     for subject in subjects:
@@ -157,6 +166,9 @@ def forest(subjects: Sequence[Subject]) -> Plot:
         figure = collection.viz["figure"].item()
         axes = figure.axes[-1]
         axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
+        axes.margins(y=0.5 / len(rows))
+        for beside in figure.axes[:-1]:  # the names need no axis
+            beside.set_axis_off()
         _legend(axes, list(series))
         alt = (
             f"Intervals of {len(rows)} parameters for {', '.join(series)}; the numbers are in the "
@@ -174,9 +186,9 @@ def _legend(axes: Any, names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, linewidth=3) for colour in SERIES[: len(names)]]
-    axes.figure.legend(
-        handles, _short(names), loc="outside lower right", ncols=min(3, len(names)), fontsize=9
-    )
+    labels = _short(names)
+    columns = max(1, min(3, len(names), LEGEND // max(len(label) for label in labels)))
+    axes.figure.legend(handles, labels, loc="outside lower right", ncols=columns, fontsize=9)
 
 
 def traces(subject: Subject) -> list[Plot]:

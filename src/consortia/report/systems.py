@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from consortia import graphs
+from consortia import graphs, latency
+from consortia.engines.events import Trace, simulate
 from consortia.engines.mailbox import Arrivals, mailbox_of
 from consortia.errors import InputError
 from consortia.report.network import errors_of
-from consortia.report.plots import MOST_POINTS, Plot, made_of
+from consortia.report.plots import MOST_NAMED, MOST_POINTS, Plot, made_of
 from consortia.report.subject import Subject
 from consortia.report.vector import INK, MUTED, RULE, SERIES, drawing
 from consortia.target import Target
@@ -23,7 +24,13 @@ MOST_COVARIED = 300
 
 
 def words(subject: Subject) -> str:
-    """What the network is, in a sentence."""
+    """What the network is, in a sentence or two."""
+    processes = subject.record.get("processes", ())
+    ran = f" It ran in {len(processes)} processes." if processes else ""
+    return _words(subject) + ran
+
+
+def _words(subject: Subject) -> str:
     record = subject.record
     if "workers" in record:
         return (
@@ -88,11 +95,7 @@ def _staleness(subject: Subject) -> Plot | None:
     from matplotlib.figure import Figure
 
     done = int(record.get("iterations_run", record["warmup"] + record["rounds"]))
-    sites = tuple(record["sites"])
-    trace = Arrivals(
-        mailbox, record["seed"], record["warmup"] + record["rounds"], record["warmup"], sites
-    ).trace
-    staleness = trace.accepted("staleness")[:, :done]
+    staleness = _trace(subject, mailbox, done).accepted("staleness")[:, :done]
     edges = np.unique(np.linspace(0, staleness.shape[1], WINDOWS + 1).astype(int))
     middle = (edges[1:] + edges[:-1]) / 2
     with drawing():
@@ -120,6 +123,23 @@ def _staleness(subject: Subject) -> Plot | None:
             f"{np.sum(record['dropped_gradients']):,} gradients dropped."
         )
         return made_of(figure, alt, caption)
+
+
+def _trace(subject: Subject, mailbox: Any, done: int) -> Trace:
+    """What arrived when: as it was recorded of processes, else as it was simulated."""
+    record = subject.record
+    rounds, warmup = record["warmup"] + record["rounds"], record["warmup"]
+    if "events" not in subject.tree.children:
+        return Arrivals(mailbox, record["seed"], rounds, warmup, tuple(record["sites"])).trace
+    events = subject.tree["events"]
+    return simulate(
+        latency.recorded(events["log"].values, times=events["time"].values),
+        workers=mailbox.workers,
+        servers=mailbox.servers,
+        max_staleness=mailbox.max_staleness,
+        updates=done,
+        warmup=warmup,
+    )
 
 
 def _mailbox(subject: Subject) -> Any:
@@ -161,7 +181,8 @@ def network(subject: Subject) -> Plot | None:
             return made_of(figure, alt, alt)
         _star(axes, list(names), list(rows), "server" if workers else "hub")
         span = f"{rows[0]:,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
-        alt = f"{len(names)} sites around one hub, with {span} rows each."
+        hub = "a server" if workers else "one hub"
+        alt = f"{len(names)} sites around {hub}, with {span} rows each."
         caption = f"{alt} The area of a site is its number of rows."
         return made_of(figure, alt, caption)
 
@@ -203,10 +224,10 @@ def _star(axes: Any, names: list[str], rows: list[int] | None, hub: str) -> None
     axes.annotate(hub, (0, 0), (0, -11), textcoords="offset points", ha="center", va="top")
     if len(names) <= 12:
         for place, (point, name) in enumerate(zip(points, names, strict=True)):
-            count = "" if rows is None else f": {rows[place]:,}"
-            lift = 15 if point[1] >= 0 else -15
+            count = "" if rows is None else f"\n{rows[place]:,} rows"
+            lift = 15 if point[1] > -0.1 else -15  # the side that its edge does not take
             axes.annotate(
-                f"{name[:16]}{count}",
+                f"{name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + '…'}{count}",
                 point,
                 (0, lift),
                 textcoords="offset points",
