@@ -30,8 +30,8 @@ test test-all: setup-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup $(selection) || status=1; \
 	exit $$status
 
-test-engines: setup-dev ## the tests that start processes: MPI ranks
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "engines and not slow"
+test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, hosts
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
 	$(BIN)/python -m benchmarks

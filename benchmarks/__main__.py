@@ -23,6 +23,8 @@ BENCHMARKS = {
     "gossip": "gossip",
     "stale": "stale",
     "decentralized": "decentralized",
+    "devices": "devices",
+    "mpi": "ranks",
     "run-loop": "recording",
     "cold-start": "cold_start",
 }

@@ -112,8 +112,8 @@ def site_of(method, sites: Sites, node: int, share: float) -> Site:
         jnp.asarray(int(sites.sizes[node])),
         jnp.asarray(share),
         jnp.asarray(method.prior_shares(np.asarray(sites.sizes))[node]),
-        (),
-        jnp.asarray(node),
+        node=jnp.asarray(node),
+        number=jnp.asarray(node),
     )
 
 

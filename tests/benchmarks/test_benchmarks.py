@@ -207,6 +207,7 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         "softmax",
         "gossip",
         "stale",
+        "MA-HMC",
         "run loop",
         "cold start",
     }

@@ -15,6 +15,8 @@ import pytest
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 TIMEOUT = 540
+PATHS = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+"""Where a script finds this folder's modules."""
 
 
 def mpiexec() -> str:

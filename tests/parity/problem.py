@@ -84,12 +84,14 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
         "federated_hmc",
         5,
         2,
-        {"force": "surrogate", "leapfrog_steps": None, "step_size": None},
+        {"force": "surrogate", "leapfrog_steps": None, "step_size": None, "mass_matrix": None},
     ),
 }
 """Label to algorithm, sites, chains and further arguments."""
 
-DIVIDED = {f"{label}-even": (name, 6, *rest) for label, (name, _, *rest) in CASES.items()}
+DIVIDED = {f"{label}-even": (name, 6, *rest) for label, (name, _, *rest) in CASES.items()} | {
+    "stale_sghmc-even": ("stale_sghmc", 1, 2, {})
+}
 """The same with a number of sites that two devices divide."""
 
 ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {

@@ -1,5 +1,6 @@
-"""One rank's part of a stored run that saves itself often: ``python stored.py STORE ALGORITHM``.
+"""One process's part of a stored run that saves itself often.
 
+``python stored.py ENGINE STORE ALGORITHM CHAINS``, the engine as in ``problem.py``.
 The run is begun where the directory has none, and gone on with where it has.
 """
 
@@ -25,16 +26,16 @@ SPECIFICATION = importlib.util.spec_from_file_location(
 problem = importlib.util.module_from_spec(SPECIFICATION)
 SPECIFICATION.loader.exec_module(problem)
 
-ROUNDS, CHAINS = 6000, 2
+ROUNDS = 6000
 
 
 def main() -> None:
     """Samples or resumes; the exit code is 7 after an error, as the command line's."""
-    store, name = sys.argv[1:]
+    kind, store, name, chains = sys.argv[1:]
     running.SECONDS_PER_CHUNK = 0.1
     running.SECONDS_PER_CALL = 0.05
     warnings.simplefilter("ignore", UserWarning)
-    engine = consortia.MPIEngine(deadline=60)
+    engine = problem.engine_of(kind)
     # All ranks must see the same: the first to come would else begin before the last has looked.
     begun = Path(store).exists()
     engine.meet()
@@ -48,10 +49,10 @@ def main() -> None:
         if begun:
             consortia.resume(store, *problem_of_it, **more)
         else:
-            lengths = {"rounds": ROUNDS, "chains": CHAINS, "thin": 3, "seed": 5}
+            lengths = {"rounds": ROUNDS, "chains": int(chains), "thin": 3, "seed": 5}
             consortia.sample(*problem_of_it, **lengths, store=store, **more)
     except ConsortiaError as error:
-        print(f"rank {engine.rank}: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         engine.leave(error, 7)
         sys.exit(7)
 

@@ -116,10 +116,34 @@ def test_ranks_that_were_given_different_studies_are_named(tmp_path):
     assert job.stdout.count("rank 1, 2 runs another study than rank 0") == 3
 
 
+HALTED = """
+import os, signal, sys, time, consortia
+from consortia.errors import RankError
+engine = consortia.MPIEngine(deadline=4)
+if engine.rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+began = time.monotonic()
+try:
+    engine.meet()
+except RankError as error:
+    print(f"{time.monotonic() - began:.0f} s: {error}", flush=True)
+    engine.leave(error, 7)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_rank_that_does_not_answer_is_named_at_the_deadline():
+    job = launch.ranks(3, "-c", HALTED, timeout=120)
+    assert job.returncode != 0
+    assert "4 s: rank 0 has waited 4 s" in job.stdout
+    assert "rank 1 has been halted" in job.stdout
+
+
 def start(store, algorithm, count):
     command = [launch.mpiexec(), "-n", str(count), sys.executable]
     return subprocess.Popen(
-        [*command, str(HERE / "stored.py"), str(store), algorithm],
+        [*command, str(HERE / "stored.py"), "mpi", str(store), algorithm, "2"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

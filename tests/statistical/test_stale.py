@@ -1,7 +1,8 @@
 """Stale gradients: Monte Carlo against the exact law along the same trace of events.
 
-Gates are 4.5 standard errors over 4,000 chains (some hundreds of comparisons in all: a correct
-sampler fails once in some 10³ seeds, and seeds are fixed). Beside each gate stands what must fail.
+Gates are 4 standard errors over 4,000 chains (some hundreds of comparisons in all, most of them of
+neighbouring updates of one chain: a correct sampler fails at about one seed in a hundred, and seeds
+are fixed; 2.0 is the largest seen). Beside each gate stands what must fail.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from consortia.oracles import (
     stale_trace_law,
 )
 
-CHAINS, GATE, SEED = 4000, 4.5, 6
+CHAINS, GATE, SEED = 4000, 4.0, 6
 ROW_PRECISION, PRIOR_SCALE = 0.5, 2.0
 
 MODEL = consortia.Model(
@@ -90,6 +91,7 @@ def test_means_and_variances_are_those_of_the_trace(name: str, model: Any) -> No
         )
 
     of_mean, of_variance = deviations(draws, law(trace.staleness, noise))
+    print("largest deviation, in standard errors: means", of_mean, "variances", of_variance)
     assert of_mean < GATE
     assert of_variance < GATE
     # Fresh gradients, and exact ones, have other laws.
@@ -136,6 +138,7 @@ def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
     averages = draws.mean(axis=1)
     error = averages.std() / math.sqrt(CHAINS)
     leading = abs(late.mean.mean() - target)  # O(h): the pulls of single sites do not commute
+    print("average", averages.mean(), "target", target, "standard error", error, "O(h)", leading)
     assert abs(averages.mean() - target) < 3 * error + leading
     assert leading < 0.01
     # Without the shares the fast site would draw the chain to itself.

@@ -56,7 +56,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the weighted average of the sites, one a round",
         step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
         source=f"{_FEDERATED_AVERAGING}, algorithms 1-3, B.1, B.2",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.02, "leapfrog_steps": 3, "local_steps": 2},
     ),
     "fa_ld": Entry(
@@ -66,7 +66,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the weighted average of the sites, one a round",
         step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
         source=f"{_FEDERATED_AVERAGING}, algorithm 3 with K = 1",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.02, "local_steps": 2},
     ),
     "dsgld": Entry(
@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source=f"{_TRAVELLING}, equations 3 and 4, after Ahn, Shahbaba, Welling (2014)",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.01, "local_steps": 3},
     ),
     "fsgld": Entry(
@@ -88,7 +88,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source=f"{_TRAVELLING}, equation 5, algorithm 1",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.01, "local_steps": 3},
     ),
     "de_sgld": Entry(
@@ -99,7 +99,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="eta: drift eta, noise variance 2 eta at each agent, h' = eta",
         source=f"{_GOSSIP}, equation 2",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.02, "mixing": "ring", "averaged_noise": False},
     ),
     "de_sghmc": Entry(
@@ -110,7 +110,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="eta: a step in time, position moves eta v; h' = eta^2 where friction = 1/eta",
         source=f"{_GOSSIP}, equations 20 and 21",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "friction": 4.0, "mixing": "ring"},
     ),
     "stale_sgld": Entry(
@@ -120,7 +120,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the server's position after each accepted update",
         step_size="h: drift h, noise variance 2h, h' = h",
         source=f"{_STALE}, sections 3 and 4",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.01, "batch_size": 4, "workers": 3},
         sites=1,
     ),
@@ -132,7 +132,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the server's position after each accepted update",
         step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
         source=f"{_STALE}, algorithm 1; the splitting of Chen, Ding, Carin (2015)",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
         sites=1,
     ),
@@ -144,7 +144,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the server's position after each accepted update",
         step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
         source=f"Ding et al. (2014), with stale gradients as in {_STALE}",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
         sites=1,
     ),
@@ -156,7 +156,7 @@ ALGORITHMS: dict[str, Entry] = {
         step_size="epsilon of the leapfrog, learned when left out; with one step drift "
         "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",
         source="Duane, Kennedy, Pendleton, Roweth (1987); the federated form is ours",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"},
     ),
     "decentralized_hmc": Entry(
@@ -169,7 +169,7 @@ ALGORITHMS: dict[str, Entry] = {
         step_size="epsilon: drift epsilon^2/(2m), noise variance epsilon^2/m of the average of m "
         "agents, h' = epsilon^2/(2m)",
         source=f"{_DECENTRALIZED}; variants 'corrected' and 'exact' are ours",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "mixing": "path", "gossip_rounds": 2},
     ),
     "decentralized_ula": Entry(
@@ -181,7 +181,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="alpha_0, about 20 times the first step alpha_t; h' = alpha_t",
         source=f"Parayil, Bai, George, Gurram (2020), with the constants of {_DECENTRALIZED}",
-        engines=("local",),
+        engines=("local", "mpi"),
         example={"step_size": 0.05, "mixing": "ring", "consensus": (0.4, 0.01, 230.0)},
     ),
 }

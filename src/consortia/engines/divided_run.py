@@ -15,6 +15,7 @@ from consortia.base import Site
 from consortia.engines.local_run import LocalRun, gradients
 from consortia.engines.sharded import ARRAYS, BUFFERS, ShardedProgram
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.errors import RankError
 from consortia.target import Target
 
 Array = jax.Array
@@ -94,8 +95,16 @@ class DividedRun(LocalRun):
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """As of `LocalRun`."""
-        carry, buffers, finite = super().advance(carry, buffers, window)
-        return carry, buffers, self._here(finite)
+        try:
+            carry, buffers, finite = super().advance(carry, buffers, window)
+            return carry, buffers, jax.block_until_ready(self._here(finite))
+        except jax.errors.JaxRuntimeError as error:
+            if self.division.processes == 1:
+                raise
+            raise RankError(
+                f"process {jax.process_index()} lost another of the {self.division.processes} "
+                f"processes of this run, which has ended or cannot be reached ({error})."
+            ) from error
 
     @property
     def devices(self) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -108,6 +110,16 @@ class LocalEngine:
         """Whether this process keeps the draws and speaks to the user."""
         # Asking JAX for the number of a process that is alone would start it.
         return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+    def leave(self, error: BaseException, code: int) -> None:
+        """To be called when this process ends with an error: of several, it ends at once.
+
+        JAX would else wait at its end for the others, which wait for this one.
+        """
+        if jax.distributed.is_initialized():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def meet(self) -> None:
         """Waits for all processes of ``jax.distributed``."""

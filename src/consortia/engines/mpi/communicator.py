@@ -259,9 +259,13 @@ class Communicator:
         waited = time.monotonic() - began
         self._listen_now_and_then()
         if waited > self.deadline:
+            halted = [rank for rank, process in self._neighbours.items() if _state(process) in "tT"]
+            late = "a rank is gone or far behind"
+            if halted:
+                late = f"rank {', '.join(map(str, halted))} has been halted"
             raise RankError(
-                f"rank {self.rank} has waited {self.deadline:g} s for {what}: a rank is gone or "
-                "far behind. Raise MPIEngine(deadline=...) if it is only slow."
+                f"rank {self.rank} has waited {self.deadline:g} s for {what}: {late}. Raise "
+                "MPIEngine(deadline=...) if it is only slow."
             )
         time.sleep(0 if waited < PATIENT else PAUSE)
 
@@ -288,12 +292,19 @@ def _alive(process: int) -> bool:
     """Whether a process of this machine runs; one that has ended but was not fetched does not."""
     try:
         os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False
-    except OSError:  # it is not ours to ask, or the system has no such folder
+    except OSError:  # it is not ours to ask
         return True
-    return state not in "ZX"
+    return _state(process) not in "ZX"
+
+
+def _state(process: int) -> str:
+    """The letter of a process's state (R, S, T, Z, ...); "?" where the system does not tell."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
 
 
 def _summable(array: Any) -> np.ndarray:

@@ -1,0 +1,127 @@
+"""Two devices of the processor against one: image classification, and 20 small sites.
+
+FA-HMC on the softmax regression shaped as Fashion-MNIST at ten sites, and on the logistic
+regression at 20 sites of 50 rows; one chain, the sites divided.
+Each contender has a process of its own, since the number of devices is fixed when JAX starts; the
+two take turns, each alone at its time, on all cores. Wall time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import ROOT, child_environment
+from benchmarks.measure import Gate, Row, throughput
+
+NAME = "devices"
+SIZES: dict[str, dict[str, Any]] = {
+    "full": {"pairs": 5, "images": 2, "sites": 4000},
+    "quick": {"pairs": 3, "images": 2, "sites": 1000},
+    "tiny": {"pairs": 1, "images": 1, "sites": 20},
+}
+GATES = {"images": 1.6, "sites": 1.5}
+WHAT = {"images": "softmax regression, 10 sites", "sites": "logistic regression, 20 sites"}
+
+
+def problem(kind: str, scale: str) -> tuple[Any, Any, Any]:
+    """Model, sites and method, as in the benchmarks of one core."""
+    import consortia
+    from benchmarks import federated_hmc, softmax
+
+    if kind == "sites":
+        small = federated_hmc.Problem.synthetic()
+        x, y, steps = small.x, small.y.astype(np.int32), federated_hmc.STEP_SIZE
+        model = consortia.models.logistic_regression(small.dimension)
+        method = consortia.fa_hmc(steps, small.leapfrog_steps, small.local_steps)
+    else:
+        size = softmax.SIZES[scale]
+        x, y = softmax.data(size["rows"])
+        model = consortia.models.softmax_regression(softmax.FEATURES, softmax.CLASSES)
+        method = consortia.fa_hmc(
+            softmax.STEP_SIZE,
+            softmax.LEAPFROG_STEPS,
+            size["local_steps"],
+            batch_size=size["batch"],
+        )
+    shards = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+    return model, consortia.Sites.from_list(shards), method
+
+
+def serve(kind: str, scale: str, devices: int, rounds: int) -> None:
+    """Runs once for every line of standard input, and answers with the seconds that it took."""
+    import consortia
+
+    engine = consortia.LocalEngine(devices=devices)
+    model, sites, method = problem(kind, scale)
+
+    def run(seed: int) -> float:
+        began = time.perf_counter()
+        consortia.sample(
+            model,
+            sites,
+            method,
+            rounds=rounds,
+            seed=seed,
+            thin=rounds,
+            engine=engine,
+            progress=False,
+        )
+        return time.perf_counter() - began
+
+    run(0)
+    for number, _ in enumerate(sys.stdin):
+        print(json.dumps(run(number + 1)), flush=True)
+
+
+def rows(scale: str) -> list[Row]:
+    """The figures."""
+    if (os.cpu_count() or 1) < 2:
+        return [Row(NAME, "two devices / one", skipped="this machine has one core")]
+    return [_compared(kind, scale) for kind in GATES]
+
+
+def _compared(kind: str, scale: str) -> Row:
+    pairs, rounds = SIZES[scale]["pairs"], SIZES[scale][kind]
+    environment = {**child_environment(), "JAX_NUM_CPU_DEVICES": "2"}
+    environment.pop("XLA_FLAGS")  # one device may use all threads, as it does by itself
+    names = {count: f"{WHAT[kind]}, {count} device{'s' * (count > 1)}" for count in (1, 2)}
+    started = {
+        count: subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.devices", kind, scale, str(count), str(rounds)],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_on_all_cores,
+        )
+        for count in names
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in names.values()}
+    for _ in range(pairs):
+        for count, process in started.items():
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            seconds[names[count]].append(json.loads(process.stdout.readline()) / rounds)
+    for process in started.values():
+        process.communicate()
+    times = {name: np.asarray(values) for name, values in seconds.items()}
+    return throughput(NAME, times, names[2], names[1], gate=Gate(">=", GATES[kind]))
+
+
+def _on_all_cores() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
