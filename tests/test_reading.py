@@ -287,6 +287,12 @@ def test_a_column_is_constant_when_it_is_at_all_sites_with_one_value() -> None:
     np.testing.assert_allclose(unlike.sd, 0.5)
 
 
+def test_no_row_is_told_with_the_moments() -> None:
+    rows = np.random.default_rng(3).normal(size=(20, 3))
+    told = np.concatenate([np.ravel(part) for part in Moments.of(rows).plain()])
+    assert not np.isin(rows, told).any()
+
+
 # --- studies -------------------------------------------------------------------------------------
 
 STUDY = """
@@ -449,6 +455,19 @@ def test_a_file_that_one_process_cannot_use_ends_all_alike(
         seen = file if "rank 2" in expected else tmp_path / name / "rome.csv"
         assert str(result).startswith(str(tmp_path / name / "study.toml"))
         assert expected.format(seen) in str(result)
+
+
+def test_ranks_with_other_studies_are_named_before_anything_is_read(tmp_path: Path) -> None:
+    studies = [load_study(write(tmp_path / n, {}, more="seed = 1")) for n in ("a", "b", "c")]
+    studies[1] = studies[1].with_run(rounds=11)
+    for result in everywhere(3, lambda engine: studies[engine.rank].build(engine)):
+        assert isinstance(result, RankError)
+        assert "rank 1 runs another study than rank 0" in str(result)
+    names = [NAMES, NAMES[::-1]]
+    for result in everywhere(
+        2, lambda engine: consortia.read_sites(shard, names[engine.rank], METHOD, engine)
+    ):
+        assert isinstance(result, RankError)
 
 
 def test_a_data_set_is_read_by_every_process(tmp_path: Path) -> None:

@@ -22,30 +22,34 @@ PyTree = Any
 class Moments:
     """Of the columns of some rows, what their common statistics with other rows follow from.
 
+    No row is among it, unless there is but one.
+
     Attributes:
         rows: n.
         mean: x̄, float64 (columns,), or a scalar of values without columns; so are the next two.
         squares: Σ_i (x_i − x̄)².
-        first: the first row.
         constant: whether all rows are equal.
+        value: their value where they are, else 0.
     """
 
     rows: int
     mean: Any
     squares: Any
-    first: Any
     constant: Any
+    value: Any
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
         """The moments of rows (rows, columns) or values (rows,)."""
         mean = values.mean(axis=0, dtype=np.float64)
         squares = np.square(values - mean).sum(axis=0, dtype=np.float64)
-        return cls(len(values), mean, squares, values[0], (values == values[:1]).all(axis=0))
+        constant = (values == values[:1]).all(axis=0)
+        value = np.where(constant, np.asarray(values[0], np.float64), 0.0)
+        return cls(len(values), mean, squares, constant, value)
 
     def plain(self) -> list[Any]:
         """As plain values, from which ``Moments(*values)`` has the same bits again."""
-        arrays = (self.mean, self.squares, np.asarray(self.first, np.float64), self.constant)
+        arrays = (self.mean, self.squares, self.constant, self.value)
         return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
 
     def __add__(self, other: Moments) -> Moments:
@@ -58,20 +62,21 @@ class Moments:
         sample variances" (1979).
         """
         n, delta = self.rows + other.rows, np.subtract(other.mean, self.mean)
-        equal = np.equal(self.first, other.first)
+        both = np.logical_and(self.constant, other.constant)
+        constant = both & np.equal(self.value, other.value)
         return Moments(
             n,
             self.mean + delta * (other.rows / n),
             np.add(self.squares, other.squares) + delta**2 * (self.rows * other.rows / n),
-            self.first,
-            np.logical_and(self.constant, other.constant) & equal,
+            constant,
+            np.where(constant, self.value, 0.0),
         )
 
     @property
     def centre(self) -> np.ndarray:
         """The mean; of a constant column its value."""
         # Rounding in the mean leaves a constant column with a scale near 0 instead of 0.
-        return np.where(self.constant, self.first, self.mean)
+        return np.where(self.constant, self.value, self.mean)
 
     @property
     def sd(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia import fingerprints
 from consortia.base import Method
-from consortia.errors import InputError
+from consortia.errors import InputError, RankError
 from consortia.sites import Rows, Sites, alike, check_finite, read_rows, site_names
 
 Arrays = Mapping[str, np.ndarray]
@@ -40,6 +40,7 @@ def read_sites(
     Raises:
         InputError: as `Sites.from_list`, in all processes when it is so in one; or two processes
             that run one site have read other rows.
+        RankError: the processes have been given other names.
 
     Example:
         >>> import consortia
@@ -50,6 +51,7 @@ def read_sites(
         Sites(2 sites, 10 rows; oslo: 4, lima: 6)
     """
     names = site_names(names, len(names))
+    check_same(engine, names)
     held = [int(number) for number in engine.held(len(names), algorithm)]
     own: dict[int, Rows] = {}
 
@@ -87,6 +89,21 @@ def jointly(engine: Any, work: Callable[[], Result]) -> Result:
     done: list[Result] = []
     engine.shared(lambda: done.append(work()))
     return done[0]
+
+
+def check_same(engine: Any, value: Any) -> None:
+    """Refuses to go on where processes have been given something else.
+
+    Raises:
+        RankError: in all processes.
+    """
+    told = engine.shared(lambda: fingerprints.of_value(value))
+    others = [str(rank) for rank, one in enumerate(told) if one != told[0]]
+    if others:
+        raise RankError(
+            f"rank {', '.join(others)} runs another study than rank 0: start all ranks with the "
+            "same study file."
+        )
 
 
 def merged(told: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> dict[int, Any]:

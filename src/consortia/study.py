@@ -26,7 +26,7 @@ from consortia.checks import unknown
 from consortia.engines import LocalEngine
 from consortia.errors import InputError
 from consortia.model import Model
-from consortia.reading import jointly, read_sites
+from consortia.reading import check_same, jointly, read_sites
 from consortia.sites import Sites
 from consortia.stopping import StopWhen, stop_when
 from consortia.study_data import PARTITIONS, Data, Partition, Prepared, Table, deal
@@ -217,8 +217,10 @@ class Study(Table):
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
                 the study file. It is raised in all processes.
+            RankError: the processes have been given other studies.
         """
         engine = LocalEngine() if engine is None else engine
+        check_same(engine, self.model_dump())
         try:
             return self._build(self._path.parent if self._path else Path(), engine)
         except InputError as error:

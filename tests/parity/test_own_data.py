@@ -121,7 +121,7 @@ def test_ranks_with_their_own_files_draw_what_one_process_draws(tmp_path):
     tree, store = alone(tmp_path)
     assert_same_run(consortia.open_run(run), tree)
     assert data_of(run) == data_of(store)
-    skipped = "\n".join(json.loads((run / "summary.json").read_text())["skipped"])
+    skipped = "\n".join(json.loads((run / "summary.json").read_text())["not_done"])
     assert "predictive scores: the held-out rows are in other processes" in skipped
     assert "reference: it needs the rows of all sites in one process" in skipped
 
