@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,9 @@ class Sketch:
 
     def meet(self) -> None:
         """There is one process."""
+
+    def shared(self, make: Callable[[], Any]) -> list[Any]:
+        return [make()]
 
     def prepare(self, *arguments: Any) -> Any:
         return Run(consortia.LocalEngine().prepare(*arguments), self)

@@ -25,6 +25,7 @@ from consortia.engines.mpi import MPIEngine
 from consortia.export import to_netcdf
 from consortia.keeping import keep_moments, keep_predictions
 from consortia.model import Model
+from consortia.reading import read_sites
 from consortia.sampling import resume, sample
 from consortia.sites import Sites
 from consortia.stopping import stop_when
@@ -60,6 +61,7 @@ __all__ = [
     "oracles",
     "partition",
     "predict",
+    "read_sites",
     "resume",
     "sample",
     "schedules",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from consortia.errors import InputError
+
+MOST_NAMES = 16
+"""Of the allowed names that a message lists."""
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -108,3 +112,12 @@ def _plain(value: Any) -> Any:
         }
         return {"kind": type(value).__name__, **fields}
     return repr(value)
+
+
+def unknown(name: str, allowed: Iterable[str]) -> str:
+    """What to say of a name that is not allowed: the nearest one, and all that are."""
+    names = list(allowed)
+    close = difflib.get_close_matches(name, names, 1, 0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    more = ", ..." if len(names) > MOST_NAMES else ""
+    return f"unknown; {hint}There are: {', '.join(names[:MOST_NAMES])}{more}"

@@ -105,12 +105,14 @@ def execute(
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
     chains = request.chains * servers_of(algorithm.build(target))
     starts = validation.starting_parameters(model, init, seed, chains)
-    validation.check_data(model, sites)
+    engine.shared(lambda: validation.check_data(model, sites))
     validation.check_density(target, sites)
     positions = jnp.stack([target.ravel(start) for start in starts])
     validation.check_rows_independent(target, sites, positions[0])
     validation.check_prior(target, positions[0])
-    validation.check_stability(algorithm, model, sites, starts[0])
+    notes = validation.check_stability(
+        engine.shared(lambda: validation.judged_stability(algorithm, model, sites, starts[0]))
+    )
 
     run = engine.prepare(target, sites, algorithm, chains)
     validation.check_thinning(thin, rounds, run.draws_per_iteration)
@@ -141,7 +143,9 @@ def execute(
     stored = writer is not None
     writer = writer if run.root else None  # one process writes for all
     most_kept = None if keep is None else getattr(keep, "draws", 0)
-    plan = planning.plan_of(run, carry, sites, algorithm, target, engine.name, length, most_kept)
+    plan = planning.plan_of(
+        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
+    )
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None and run.root:

@@ -7,13 +7,14 @@ import functools
 import hashlib
 import re
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from consortia.sites import Sites
-from consortia.target import Target
+if TYPE_CHECKING:
+    from consortia.sites import Sites
+    from consortia.target import Target
 
 ROWS = 2
 """Rows of the batch with which a model's functions are traced."""
@@ -22,13 +23,20 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def of_data(sites: Sites) -> str:
-    """SHA-256 of the sites' names, and of names, types, shapes and content of their arrays."""
+    """SHA-256 of the sites' names and digests, the same wherever the rows are."""
     digest = hashlib.sha256()
-    for name, shard in zip(sites.names, sites.shards, strict=True):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(shard):
-            where = jax.tree_util.keystr(path)
-            digest.update(f"{name}\0{where}\0{leaf.dtype.str}\0{leaf.shape}\0".encode())
-            digest.update(np.ascontiguousarray(leaf).data)
+    for name, of_site in zip(sites.names, sites.digests, strict=True):
+        digest.update(f"{name}\0{of_site}\0".encode())
+    return digest.hexdigest()
+
+
+def of_rows(rows: Any) -> str:
+    """SHA-256 of names, types, shapes and content of a pytree's arrays."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        where = jax.tree_util.keystr(path)
+        digest.update(f"{where}\0{leaf.dtype.str}\0{leaf.shape}\0".encode())
+        digest.update(np.ascontiguousarray(leaf).data)
     return digest.hexdigest()
 
 
@@ -43,7 +51,7 @@ def of_model(target: Target, sites: Sites) -> str:
         lambda leaf: jax.ShapeDtypeStruct(
             (ROWS, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
         ),
-        sites.shards[0],
+        sites.first,
     )
     model = target.model
     if model.log_prior is not None:

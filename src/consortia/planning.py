@@ -26,6 +26,7 @@ def plan_of(
     engine: str,
     length: Length,
     most_kept: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
     """The plan of a run that is ready to start; of each chain it keeps so many draws at most."""
     layout, chains = run.layout, run.layout.chains
@@ -67,13 +68,13 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    notes = validation.precision_notes(sites)
+    notes = (*notes, *validation.precision_notes(sites))
     if sites.padding_factor > 4:
-        notes.append(
+        notes += (
             f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
-            "times their size, and so do full-batch gradients."
+            "times their size, and so do full-batch gradients.",
         )
-    return Plan(tuple(lines), tuple(notes), up, down, rounds)
+    return Plan(tuple(lines), notes, up, down, rounds)
 
 
 def _graphs(run: Any) -> list[str]:

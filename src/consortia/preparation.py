@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, overload
 
 import numpy as np
@@ -12,6 +16,80 @@ from consortia.sites import read_rows
 
 Arrays = dict[str, np.ndarray]
 PyTree = Any
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of the columns of some rows, what their common statistics with other rows follow from.
+
+    No row is among it, unless there is but one.
+
+    Attributes:
+        rows: n.
+        mean: x̄, float64 (columns,), or a scalar of values without columns; so are the next two.
+        squares: Σ_i (x_i − x̄)².
+        constant: whether all rows are equal.
+        value: their value where they are, else 0.
+    """
+
+    rows: int
+    mean: Any
+    squares: Any
+    constant: Any
+    value: Any
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """The moments of rows (rows, columns) or values (rows,)."""
+        mean = values.mean(axis=0, dtype=np.float64)
+        squares = np.square(values - mean).sum(axis=0, dtype=np.float64)
+        constant = (values == values[:1]).all(axis=0)
+        value = np.where(constant, np.asarray(values[0], np.float64), 0.0)
+        return cls(len(values), mean, squares, constant, value)
+
+    def plain(self) -> list[Any]:
+        """As plain values, from which ``Moments(*values)`` has the same bits again."""
+        arrays = (self.mean, self.squares, self.constant, self.value)
+        return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
+
+    def __add__(self, other: Moments) -> Moments:
+        r"""Those of both parts together.
+
+        .. math:: \bar x = \bar x_1 + \frac{n_2}{n} \delta, \quad
+                  S = S_1 + S_2 + \frac{n_1 n_2}{n} \delta^2, \quad \delta = \bar x_2 - \bar x_1
+
+        Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+        sample variances" (1979).
+        """
+        n, delta = self.rows + other.rows, np.subtract(other.mean, self.mean)
+        both = np.logical_and(self.constant, other.constant)
+        constant = both & np.equal(self.value, other.value)
+        return Moments(
+            n,
+            self.mean + delta * (other.rows / n),
+            np.add(self.squares, other.squares) + delta**2 * (self.rows * other.rows / n),
+            constant,
+            np.where(constant, self.value, 0.0),
+        )
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The mean; of a constant column its value."""
+        # Rounding in the mean leaves a constant column with a scale near 0 instead of 0.
+        return np.where(self.constant, self.value, self.mean)
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviations, Σ over n; of a constant column 0."""
+        return np.where(self.constant, 0.0, np.sqrt(np.divide(self.squares, self.rows)))
+
+
+def moments_of_all(parts: Iterable[Sequence[Any]]) -> Moments:
+    """The moments of all sites' rows together, from each one's `Moments.plain`, in this order.
+
+    Whatever process has which rows, the result has the same bits.
+    """
+    return reduce(operator.add, (Moments(*part) for part in parts))
 
 
 @overload
@@ -25,7 +103,7 @@ def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arra
               s_j^2 = \tfrac1n \sum_i (x_{ij} - \bar x_j)^2
 
     A constant column becomes 0, so add an intercept afterwards (`with_intercept`). The statistics
-    are those of all train rows together: sites that may not pool would have to agree on them.
+    are those of all train rows together; sites that may not pool agree on them by their `Moments`.
 
     Args:
         train: dict with x, (rows, features).
@@ -37,29 +115,25 @@ def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arra
     Raises:
         InputError: no x, x not (rows, features), or other columns in test than in train.
     """
-    x = _features(train, "train")
-    mean = x.mean(axis=0, dtype=np.float64)
-    scale = x.std(axis=0, dtype=np.float64)
-    # Rounding in the mean leaves a constant column with a scale near 0 instead of 0.
-    constant = (x == x[:1]).all(axis=0)
-    mean = np.where(constant, x[0], mean)
-    scale = np.where(constant, 1.0, scale)
+    moments = Moments.of(features(train, "train"))
+    scaled = standardised(train, moments, "train")
+    return scaled, None if test is None else standardised(test, moments, "test")
 
-    def scaled(arrays: Arrays, where: str) -> Arrays:
-        values = _features(arrays, where)
-        if values.shape[1:] != x.shape[1:]:
-            raise InputError(
-                f"{where}: x has {values.shape[1]} columns, but train has {x.shape[1]}."
-            )
-        dtype = np.float32 if values.dtype == np.float32 else np.float64
-        return {**arrays, "x": ((values - mean) / scale).astype(dtype)}
 
-    return scaled(train, "train"), None if test is None else scaled(test, "test")
+def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
+    """The arrays with x centred and scaled by these moments, see `standardise`."""
+    values = features(arrays, where)
+    columns = len(moments.centre)
+    if values.shape[1] != columns:
+        raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
+    unit = np.where(moments.sd == 0, 1.0, moments.sd)
+    dtype = np.float32 if values.dtype == np.float32 else np.float64
+    return {**arrays, "x": ((values - moments.centre) / unit).astype(dtype)}
 
 
 def with_intercept(arrays: Arrays) -> Arrays:
     """The arrays with a column of ones, of the same type, behind the columns of x."""
-    x = _features(arrays, "arrays")
+    x = features(arrays, "arrays")
     return {**arrays, "x": np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)}
 
 
@@ -111,7 +185,12 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
     return data.take(np.sort(order[count:])), data.take(np.sort(order[:count]))
 
 
-def _features(arrays: Arrays, where: str) -> np.ndarray:
+def features(arrays: Arrays, where: str) -> np.ndarray:
+    """The array x of some rows, (rows, features).
+
+    Raises:
+        InputError: there is none, or it has another shape.
+    """
     if "x" not in arrays:
         raise InputError(f"{where} has no x; the keys are {', '.join(arrays)}.")
     x = np.asarray(arrays["x"])

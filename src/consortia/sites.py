@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
+from consortia import fingerprints
 from consortia.errors import InputError
 
 PyTree = Any
@@ -26,15 +27,19 @@ LARGEST_SITE = 2**31 - 1
 class Sites:
     r"""The rows of n = Σ_c n_c data that N sites hold, unequal sizes n_c being the normal case.
 
-    Made by `Sites.from_list` or by the functions of `consortia.partition`. Immutable: the arrays
-    are read-only views of the given ones, and nothing is copied that need not be. Compares and
-    hashes by identity.
+    Made by `Sites.from_list`, by the functions of `consortia.partition`, or by
+    `consortia.read_sites` where each process of several reads its own sites only. Immutable: the
+    arrays are read-only views of the given ones, and nothing is copied that need not be. Compares
+    and hashes by identity.
 
     Attributes:
         names: one name per site.
         sizes: n_c, rows per site, int32 (sites,), read-only.
-        shards: one pytree of NumPy arrays per site, each leaf (n_c, ...).
+        shards: one pytree of NumPy arrays per site, each leaf (n_c, ...), or (0, ...) where the
+            rows are in another process.
         structure: the pytree structure that all sites share.
+        elsewhere: of the sites whose rows are in another process, by index, the digest that it
+            told of them; empty where all rows are here.
 
     Example:
         >>> import numpy as np
@@ -47,6 +52,7 @@ class Sites:
     sizes: np.ndarray
     shards: tuple[PyTree, ...]
     structure: Any
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def from_list(cls, shards: Sequence[PyTree], names: Sequence[str] | None = None) -> Sites:
@@ -67,29 +73,23 @@ class Sites:
         shards = list(shards)
         if not shards:
             raise InputError("shards is empty: give at least one site.")
-        names = _site_names(names, len(shards))
+        names = site_names(names, len(shards))
         parts = [
             read_rows(shard, f"site {name!r}") for shard, name in zip(shards, names, strict=True)
         ]
+        kept = alike(names, parts)
         for name, part in zip(names, parts, strict=True):
-            _same_structure(name, part, names[0], parts[0])
-        dtypes = _common_dtypes(names, parts)
-        for name, part in zip(names, parts, strict=True):
-            for leaf_name, leaf in zip(part.names, part.leaves, strict=True):
-                _finite(leaf, f"site {name!r}, leaf {leaf_name!r}")
+            check_finite(name, part)
+        return cls.of_rows(names, kept, {})
 
-        structure = parts[0].structure
-        kept = tuple(
-            structure.unflatten(
-                [
-                    _frozen(leaf.astype(d, copy=False))
-                    for leaf, d in zip(part.leaves, dtypes, strict=True)
-                ]
-            )
-            for part in parts
-        )
+    @classmethod
+    def of_rows(
+        cls, names: tuple[str, ...], parts: Sequence[Rows], elsewhere: Mapping[int, str]
+    ) -> Sites:
+        """Sites of rows that have been checked."""
         sizes = _frozen(np.array([part.rows for part in parts], np.int32))
-        return cls(names=names, sizes=sizes, shards=kept, structure=structure)
+        shards = tuple(part.structure.unflatten(part.leaves) for part in parts)
+        return cls(names, sizes, shards, parts[0].structure, elsewhere)
 
     def __len__(self) -> int:
         """The number of sites."""
@@ -97,6 +97,7 @@ class Sites:
 
     def __iter__(self) -> Iterator[PyTree]:
         """The sites' pytrees, in order."""
+        self._need(range(len(self)))
         return iter(self.shards)
 
     def __repr__(self) -> str:
@@ -104,7 +105,8 @@ class Sites:
             f"{n}: {s}" for n, s in zip(self.names[:4], self.sizes[:4].tolist(), strict=True)
         )
         more = ", ..." if len(self) > 4 else ""
-        return f"Sites({len(self)} sites, {self.rows} rows; {shown}{more})"
+        away = f"; {len(self.elsewhere)} elsewhere" if self.elsewhere else ""
+        return f"Sites({len(self)} sites, {self.rows} rows; {shown}{more}{away})"
 
     @property
     def rows(self) -> int:
@@ -116,14 +118,42 @@ class Sites:
         """Rows of the padded arrays over true rows, N · max n_c / n; 1 when all sizes are equal."""
         return len(self) * int(self.sizes.max()) / self.rows
 
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Numbers of the sites whose rows are in this process."""
+        return tuple(number for number in range(len(self)) if number not in self.elsewhere)
+
+    @property
+    def first(self) -> PyTree:
+        """The first site whose rows are here; one row of zeros where none is.
+
+        For what follows from one site's types and shapes, which are those of all.
+        """
+        if self.here:
+            return self.shards[self.here[0]]
+        return jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), self.shards[0])
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """SHA-256 of each site's names, types, shapes and content of arrays; made once and kept."""
+        return tuple(
+            self.elsewhere[number] if number in self.elsewhere else fingerprints.of_rows(shard)
+            for number, shard in enumerate(self.shards)
+        )
+
     def site(self, which: int | str) -> PyTree:
-        """The pytree of one site, by index or by name."""
+        """The pytree of one site, by index or by name.
+
+        Raises:
+            InputError: there is no such site, or its rows are in another process.
+        """
         if isinstance(which, str):
             if which not in self.names:
                 raise InputError(f"No site is called {which!r}; the names are {self.names}.")
-            return self.shards[self.names.index(which)]
+            which = self.names.index(which)
         if not 0 <= which < len(self):
             raise InputError(f"Site {which} does not exist: there are {len(self)}, from 0.")
+        self._need([which])
         return self.shards[which]
 
     def only(self, which: Sequence[int] | np.ndarray) -> Sites:
@@ -134,10 +164,16 @@ class Sites:
             _frozen(self.sizes[kept]),
             tuple(self.shards[number] for number in kept),
             self.structure,
+            {i: self.elsewhere[n] for i, n in enumerate(kept) if n in self.elsewhere},
         )
 
     def pooled(self) -> PyTree:
-        """All rows as one pytree, the sites one after the other; leaves (n, ...)."""
+        """All rows as one pytree, the sites one after the other; leaves (n, ...).
+
+        Raises:
+            InputError: the rows of a site are in another process.
+        """
+        self._need(range(len(self)))
         if len(self) == 1:
             return self.shards[0]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.shards)
@@ -147,7 +183,11 @@ class Sites:
 
         Shorter sites are filled by repeating their own first row. Which rows are true follows
         from ``sizes``.
+
+        Raises:
+            InputError: the rows of a site are in another process.
         """
+        self._need(range(len(self)))
         return self._padded
 
     @cached_property
@@ -165,7 +205,18 @@ class Sites:
 
     def map(self, function: Callable[[PyTree], PyTree]) -> Sites:
         """New sites under the same names, ``function`` applied to the pytree of each."""
-        return Sites.from_list([function(shard) for shard in self.shards], self.names)
+        return Sites.from_list([function(shard) for shard in self], self.names)
+
+    def _need(self, numbers: Iterable[int]) -> None:
+        """Refuse to go on without the rows of these sites."""
+        missing = next((number for number in numbers if number in self.elsewhere), None)
+        if missing is not None:
+            held = ", ".join(repr(self.names[number]) for number in self.here) or "no site"
+            raise InputError(
+                f"the rows of site {self.names[missing]!r} are in another process, this one has "
+                f"read {held}: sample with the engine and the algorithm that the sites were read "
+                "for; what needs all rows needs a process that has read all of them."
+            )
 
 
 @dataclass(frozen=True)
@@ -231,7 +282,8 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/") or "data"
 
 
-def _site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """The names of so many sites, as given or made."""
     if names is None:
         return tuple(f"site {i}" for i in range(count))
     if isinstance(names, str):
@@ -246,6 +298,33 @@ def _site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if doubled:
         raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")
     return names
+
+
+def alike(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
+    """The rows of all sites, read-only and of common types.
+
+    Raises:
+        InputError: they differ in structure, in the shape of a row or in kinds of number.
+    """
+    for name, part in zip(names, parts, strict=True):
+        _same_structure(name, part, names[0], parts[0])
+    dtypes = _common_dtypes(names, parts)
+    return [
+        replace(
+            part,
+            leaves=tuple(
+                _frozen(leaf.astype(dtype, copy=False))
+                for leaf, dtype in zip(part.leaves, dtypes, strict=True)
+            ),
+        )
+        for part in parts
+    ]
+
+
+def check_finite(name: str, part: Rows) -> None:
+    """Refuse NaN and infinities at a site."""
+    for leaf_name, leaf in zip(part.names, part.leaves, strict=True):
+        _finite(leaf, f"site {name!r}, leaf {leaf_name!r}")
 
 
 def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None:

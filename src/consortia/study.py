@@ -22,11 +22,15 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from consortia import models
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.base import Method
+from consortia.checks import unknown
+from consortia.engines import LocalEngine
 from consortia.errors import InputError
 from consortia.model import Model
+from consortia.reading import check_same, jointly, read_sites
 from consortia.sites import Sites
 from consortia.stopping import StopWhen, stop_when
-from consortia.study_data import PARTITIONS, Arrays, Data, Partition, Prepared, Table, deal, unknown
+from consortia.study_data import PARTITIONS, Data, Partition, Prepared, Table, deal
+from consortia.study_files import Arrays
 from consortia.study_options import called, check_options, given
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
@@ -74,8 +78,8 @@ class ModelTable(Table):
         """The model for these data."""
         factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
         known: dict[str, Any] = {}
-        if "x" in data.train and data.train["x"].ndim == 2:
-            known["features"] = data.train["x"].shape[1]
+        if data.features is not None:
+            known["features"] = data.features
         if data.class_names is not None:
             known["classes"] = len(data.class_names)
         wanted = inspect.signature(factory).parameters
@@ -202,30 +206,39 @@ class Study(Table):
         given = {key: value for key, value in changes.items() if value is not None}
         return self.model_copy(update={"run": self.run.model_copy(update=given)})
 
-    def build(self) -> Built:
+    def build(self, engine: Any = None) -> Built:
         """The objects that `consortia.sample` takes, and the rest.
+
+        Args:
+            engine: what will run the study; `LocalEngine()` when None. All processes of a
+                `consortia.MPIEngine` call this alike, and of ``data.files`` each reads those of
+                the sites that it runs.
 
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
-                the study file.
+                the study file. It is raised in all processes.
+            RankError: the processes have been given other studies.
         """
+        engine = LocalEngine() if engine is None else engine
+        check_same(engine, self.model_dump())
         try:
-            return self._build(self._path.parent if self._path else Path())
+            return self._build(self._path.parent if self._path else Path(), engine)
         except InputError as error:
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
 
-    def _build(self, directory: Path) -> Built:
-        prepared = self.data.read(directory)
-        if self.partition is None:
-            sites = Sites.from_list(prepared.shards(), prepared.sites)
+    def _build(self, directory: Path, engine: Any) -> Built:
+        method = self.algorithm._method
+        prepared = self.data.read(directory, engine, method)
+        if prepared.sites is not None:
+            sites = read_sites(prepared.train.__getitem__, prepared.sites, method, engine)
         else:
             sites = deal(self.partition, prepared)
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
-        model = self.model.make(prepared, directory)
+        model = jointly(engine, lambda: self.model.make(prepared, directory))
         labels = {} if self.model.kind is None else prepared.labels()
-        return Built(model, sites, self.algorithm._method, prepared.test, stop, labels)
+        return Built(model, sites, method, prepared.test, stop, labels, prepared.skipped)
 
 
 @dataclass(frozen=True)
@@ -239,6 +252,7 @@ class Built:
         held_out: rows for the predictive scores, a pytree as one site's data, or None.
         stop: the stopping rule, or None.
         labels: names along the axes of a ready model's variables, counted from the last axis.
+        skipped: what cannot be had in this process, each with the reason.
     """
 
     model: Model
@@ -247,6 +261,7 @@ class Built:
     held_out: Arrays | None
     stop: StopWhen | None
     labels: dict[str, tuple[tuple[str, ...] | None, ...]]
+    skipped: tuple[str, ...] = ()
 
 
 # --- reading -------------------------------------------------------------------------------------

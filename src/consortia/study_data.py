@@ -6,9 +6,8 @@ one file per site and stay where they are.
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,23 +15,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from consortia import datasets, partition, preparation
+from consortia import datasets, partition, preparation, reading
+from consortia.base import Method
+from consortia.checks import unknown
+from consortia.engines import LocalEngine
 from consortia.errors import InputError
-from consortia.sites import Sites
-
-Arrays = dict[str, np.ndarray]
-
-MOST_NAMES = 16
-"""Of the allowed names that a message lists."""
-
-
-def unknown(name: str, allowed: Iterable[str]) -> str:
-    """What to say of a name that is not allowed: the nearest one, and all that are."""
-    names = list(allowed)
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    more = ", ..." if len(names) > MOST_NAMES else ""
-    return f"unknown; {hint}There are: {', '.join(names[:MOST_NAMES])}{more}"
+from consortia.preparation import Moments
+from consortia.sites import Sites, check_finite, read_rows
+from consortia.study_files import Arrays, Source, read_files
 
 
 class Table(BaseModel):
@@ -51,7 +41,8 @@ class Data(Table):
         None,
         min_length=1,
         description="instead of dataset: one .csv (with a header) or .npz file per site, relative "
-        "to the study file; then there is no [partition]",
+        "to the study file; then there is no [partition]. With the engine mpi a process reads the "
+        "files of its own sites only",
     )
     target: str = Field("y", description="with files: the column or array that is the response")
     test_file: str | None = Field(None, description="with files: a file of held-out rows")
@@ -93,45 +84,77 @@ class Data(Table):
             raise ValueError("give at most one of test_file and test_share")
         return self
 
-    def read(self, directory: Path) -> Prepared:
-        """The rows, ready to be dealt out.
+    def read(self, directory: Path, engine: Any, algorithm: Method) -> Prepared:
+        """The rows, ready to be dealt out; of files those of the sites that this process runs.
+
+        All processes of the engine call it alike.
 
         Args:
             directory: where the names of files start.
+            engine: says which sites this process runs.
+            algorithm: what is run.
 
         Raises:
-            InputError: a file cannot be used.
+            InputError: a file cannot be used; in all processes, wherever it is.
             DatasetMissing: a data set is not there.
         """
-        source = self._of_dataset() if self.files is None else self._of_files(directory)
-        train, test = source.train, source.test
-        names = source.feature_names
-        if "x" in train and train["x"].ndim > 2:
-            factor = 1 / 255 if self.scale is None else self.scale
-            flat = functools.partial(preparation.images_to_rows, scale=factor, intercept=False)
-            train, test = _each(flat, train, test)
-        elif self.scale is not None:
-            train, test = _each(_scaled("x", 0.0, 1 / self.scale), train, test)
-        columns = {name: train["x"][:, place] for place, name in enumerate(names)}
-        columns |= {name: array for name, array in train.items() if array.ndim == 1}
-        classes = _classes(train, test, source.target_names)
-        if self.standardise and test is not None:
-            train, test = preparation.standardise(train, test)
-        elif self.standardise:
-            train, _ = preparation.standardise(train)
-        if self.standardise_target:
-            mean, sd = float(train["y"].mean()), float(train["y"].std())
-            if classes is not None or sd == 0:
-                raise InputError("data.standardise_target: the response is not a measured number.")
-            train, test = _each(_scaled("y", mean, sd), train, test)
-        if self.intercept:
-            train, test = _each(preparation.with_intercept, train, test)
-            names = (*names, "intercept") if names else ()
-        if self.dtype is not None:
-            train, test = _each(functools.partial(_as_type, dtype=self.dtype), train, test)
-        return Prepared(train, test, columns, source.sizes, source.sites, names, classes)
+        if self.files is None:
+            source = reading.jointly(engine, self._of_dataset)
+            engine = LocalEngine()  # a data set is read by every process
+        else:
+            source = read_files(
+                self.files,
+                directory,
+                engine,
+                algorithm,
+                **self.model_dump(include={"target", "test_share", "test_file", "seed"}),
+            )
+        change = self._of_features(source.row_shape)
+        raw = reading.jointly(engine, lambda: source.each(change))
+        statistics = _statistics(raw, engine, self)
+        made = reading.jointly(engine, lambda: raw.each(lambda one: self._made(one, statistics)))
+        names, features = source.feature_names, _width(source.row_shape)
+        if self.intercept and features is not None:
+            names, features = (*names, "intercept") if names else (), features + 1
+        test = made.test
+        skipped: tuple[str, ...] = ()
+        if made.sites is not None and len(made.held_out) == len(made.sites):
+            test = _stacked([made.held_out[number] for number in range(len(made.sites))])
+        if test is None and (self.test_share is not None or self.test_file is not None):
+            skipped = ("predictive scores: the held-out rows are in other processes",)
+        return Prepared(
+            train=made.train,
+            test=test,
+            columns=_columns(raw) if made.sites is None else {},
+            sites=made.sites,
+            features=features,
+            feature_names=names,
+            class_names=statistics.classes,
+            skipped=skipped,
+        )
 
-    def _of_dataset(self) -> _Source:
+    def _of_features(self, row_shape: tuple[int, ...] | None) -> Callable[[Arrays], Arrays]:
+        """What is done to x row by row."""
+        if row_shape is not None and len(row_shape) > 1:
+            factor = 1 / 255 if self.scale is None else self.scale
+            return functools.partial(preparation.images_to_rows, scale=factor, intercept=False)
+        if self.scale is None:
+            return lambda arrays: arrays
+        if row_shape is None:
+            raise InputError("data.scale: there is no x to be scaled.")
+        return _scaled("x", 0.0, 1 / self.scale)
+
+    def _made(self, arrays: Arrays, statistics: _Statistics) -> Arrays:
+        """Rows in the units of all rows."""
+        if statistics.x is not None:
+            arrays = preparation.standardised(arrays, statistics.x, "the rows")
+        if statistics.y is not None:
+            arrays = _scaled("y", float(statistics.y.centre), float(statistics.y.sd))(arrays)
+        if self.intercept:
+            arrays = preparation.with_intercept(arrays)
+        return arrays if self.dtype is None else _as_type(arrays, dtype=self.dtype)
+
+    def _of_dataset(self) -> Source:
         assert self.dataset is not None
         found = datasets.load(self.dataset, download=self.download)
         train, test = found.train, found.test
@@ -141,37 +164,8 @@ class Data(Table):
             train, test = preparation.train_test_split(
                 found.rows, test_share=self.test_share, seed=self.seed
             )
-        return _Source(train, test, found.feature_names, found.target_names, None, None)
-
-    def _of_files(self, directory: Path) -> _Source:
-        assert self.files is not None
-        paths = [directory / name for name in self.files]
-        parts: list[Arrays] = []
-        held_out: list[Arrays] = []
-        names: tuple[str, ...] = ()
-        for place, path in enumerate(paths):
-            arrays, these = _read_file(path, self.target)
-            if place and (these != names or arrays.keys() != parts[0].keys()):
-                raise InputError(
-                    f"{path} has other columns than {paths[0]}: give all sites the same."
-                )
-            names = these
-            if self.test_share is not None:
-                arrays, other = preparation.train_test_split(
-                    arrays, test_share=self.test_share, seed=self.seed + place
-                )
-                held_out.append(other)
-            parts.append(arrays)
-        if self.test_file is not None:
-            arrays, these = _read_file(directory / self.test_file, self.target)
-            if these != names:
-                raise InputError(f"{directory / self.test_file} has other columns than the sites.")
-            held_out.append(arrays)
-        sizes = tuple(len(next(iter(part.values()))) for part in parts)
-        test = _stacked(held_out) if held_out else None
-        stems = tuple(path.stem for path in paths)
-        sites = stems if len(set(stems)) == len(stems) else tuple(self.files)
-        return _Source(_stacked(parts), test, names, (), sizes, sites)
+        shape = train["x"].shape[1:] if "x" in train else None
+        return Source({0: train}, {}, test, shape, found.feature_names, found.target_names, None)
 
 
 @dataclass(frozen=True)
@@ -179,43 +173,31 @@ class Prepared:
     """Rows that are ready to be dealt out.
 
     Attributes:
-        train: arrays (rows, ...), the sites one after the other when ``sizes`` is given.
+        train: arrays (rows, ...), by the site's number, of the sites that are here; all rows under
+            0 when a partition is still to be made.
         test: held-out rows, or None.
-        columns: the features and the response as they were read, (rows,) each, by name.
-        sizes: rows of each site, None when a partition is still to be made.
-        sites: names of the sites, None likewise.
+        columns: the features and the response as they were read, (rows,) each, by name; empty
+            without a partition.
+        sites: names of the sites, None when a partition is still to be made.
+        features: columns of x, None without x or columns.
         feature_names: one name per column of x, empty when they have none.
         class_names: one name per class, None when the response is no class.
+        skipped: what cannot be had in this process, each with the reason.
     """
 
-    train: Arrays
+    train: dict[int, Arrays]
     test: Arrays | None
     columns: Arrays
-    sizes: tuple[int, ...] | None
     sites: tuple[str, ...] | None
+    features: int | None
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...] | None
-
-    def shards(self) -> list[Arrays]:
-        """The rows of each site, for data that came as one file per site."""
-        assert self.sizes is not None
-        ends = np.cumsum(self.sizes)[:-1]
-        cut = {name: np.split(array, ends) for name, array in self.train.items()}
-        return [{name: cut[name][site] for name in cut} for site in range(len(self.sizes))]
+    skipped: tuple[str, ...] = ()
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
         """Names along the axes of the ready models' parameters, (classes, features)."""
         features, classes = self.feature_names or None, self.class_names
         return {"coefficients": (classes, features), "intercept": (classes,)}
-
-
-class _Source(NamedTuple):
-    train: Arrays
-    test: Arrays | None
-    feature_names: tuple[str, ...]
-    target_names: tuple[str, ...]
-    sizes: tuple[int, ...] | None
-    sites: tuple[str, ...] | None
 
 
 # --- how they are dealt out to sites -------------------------------------------------------------
@@ -292,16 +274,107 @@ def deal(table: Any, data: Prepared) -> Sites:
                 f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
             )
         options |= {"column": data.columns[table.column], "name": table.column}
-    return getattr(partition, table.kind)(data.train, **options)
+    return getattr(partition, table.kind)(data.train[0], **options)
 
 
-# --- reading and preparing -----------------------------------------------------------------------
+# --- preparing -----------------------------------------------------------------------------------
 
 
-def _each(
-    change: Callable[[Arrays], Arrays], train: Arrays, test: Arrays | None
-) -> tuple[Arrays, Arrays | None]:
-    return change(train), None if test is None else change(test)
+class _Statistics(NamedTuple):
+    """What follows from the rows of all sites together.
+
+    Attributes:
+        x: of the features, where they are to be standardised.
+        y: of the response, likewise.
+        classes: names of the classes, when the response is one.
+    """
+
+    x: Moments | None
+    y: Moments | None
+    classes: tuple[str, ...] | None
+
+
+def _statistics(source: Source, engine: Any, data: Data) -> _Statistics:
+    """From what each process tells of its sites, site by site."""
+
+    def tell() -> dict[str, Any]:
+        told: dict[str, Any] = {"sites": {}, "test": None}
+        if source.test is not None:
+            told["test"] = _labels([source.test])
+        for number, arrays in source.train.items():
+            facts: dict[str, Any] = {}
+            if source.sites is not None:  # a NaN would spread to all sites by their statistics
+                name = source.sites[number]
+                check_finite(name, read_rows(arrays, f"site {name!r}"))
+            held_out = [source.held_out[number]] if number in source.held_out else []
+            facts["labels"] = _labels([arrays, *held_out])
+            if data.standardise:
+                facts["x"] = Moments.of(preparation.features(arrays, "train")).plain()
+            if data.standardise_target:
+                facts["y"] = Moments.of(_measured(arrays)).plain()
+            told["sites"][number] = facts
+        return told
+
+    told = engine.shared(tell)
+    names = source.sites or ("all rows",)
+    facts = list(reading.merged([one["sites"] for one in told], names).values())
+    labels = [one["labels"] for one in facts] + [one["test"] for one in told if one["test"]]
+    classes = _classes(labels, source.target_names)
+    x = preparation.moments_of_all(one["x"] for one in facts) if data.standardise else None
+    if not data.standardise_target:
+        return _Statistics(x, None, classes)
+    y = preparation.moments_of_all(one["y"] for one in facts)
+    if classes is not None or y.sd == 0:
+        raise InputError("data.standardise_target: the response is not a measured number.")
+    return _Statistics(x, y, classes)
+
+
+def _measured(arrays: Arrays) -> np.ndarray:
+    if "y" not in arrays:
+        raise InputError("data.standardise_target: there is no response y.")
+    return arrays["y"].reshape(-1)
+
+
+def _labels(parts: list[Arrays]) -> list[Any] | None:
+    """Whether the responses are whole numbers, the least and the largest; None without any."""
+    responses = [part["y"] for part in parts if "y" in part]
+    if not responses:
+        return None
+    if not all(_whole(y) for y in responses):
+        return [False, 0, 0]
+    return [True, min(int(y.min()) for y in responses), max(int(y.max()) for y in responses)]
+
+
+def _whole(y: np.ndarray) -> bool:
+    return y.dtype.kind in "biu" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
+
+
+def _classes(labels: list[list[Any] | None], names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Names of the classes, when the response is one."""
+    known = [one for one in labels if one is not None]
+    if not known:
+        return None
+    if len(names) > 1:
+        return names
+    if names or not all(whole for whole, _, _ in known) or min(low for _, low, _ in known) < 0:
+        return None
+    return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
+
+
+def _columns(source: Source) -> Arrays:
+    """Features and response of a data set, by name."""
+    train = source.train[0]
+    columns = {name: train["x"][:, place] for place, name in enumerate(source.feature_names)}
+    return columns | {name: array for name, array in train.items() if array.ndim == 1}
+
+
+def _width(row_shape: tuple[int, ...] | None) -> int | None:
+    """Columns of x once it is flat; None without x or columns."""
+    return int(np.prod(row_shape)) if row_shape else None
+
+
+def _stacked(parts: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _scaled(key: str, centre: float, unit: float) -> Callable[[Arrays], Arrays]:
@@ -319,69 +392,3 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
         return array.astype(whole) if wide else array
 
     return {name: narrowed(name, array) for name, array in arrays.items()}
-
-
-def _classes(train: Arrays, test: Arrays | None, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Names of the classes, when the response is one."""
-    if "y" not in train:
-        return None
-    labels = np.concatenate([part["y"] for part in (train, test) if part is not None])
-    whole = labels.dtype.kind in "biu" or bool((labels == np.round(labels)).all())
-    if len(names) > 1:
-        return names
-    if names or not whole or labels.min() < 0:
-        return None
-    return tuple(str(label) for label in range(int(labels.max()) + 1))
-
-
-def _stacked(parts: list[Arrays]) -> Arrays:
-    for part in parts[1:]:
-        for name, array in part.items():
-            if array.shape[1:] != parts[0][name].shape[1:]:
-                raise InputError(
-                    f"data.files: array {name!r} has rows of shape {array.shape[1:]} in one file "
-                    f"and {parts[0][name].shape[1:]} in another: give all sites the same."
-                )
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    """The arrays of one file, the response under the name y, and the names of the features."""
-    if path.suffix not in (".csv", ".npz"):
-        raise InputError(f"{path}: give a .csv or an .npz file.")
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file (names start at the study file's folder).")
-    try:
-        return _read_npz(path, target) if path.suffix == ".npz" else _read_csv(path, target)
-    except (ValueError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read: {error}") from error
-
-
-def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: np.atleast_1d(stored[name]) for name in stored.files}
-    if target != "y":
-        if target not in arrays:
-            raise InputError(f"{path}: data.target = {target!r}: {unknown(target, arrays)}.")
-        arrays["y"] = arrays.pop(target)
-    return arrays, ()
-
-
-def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    with path.open(encoding="utf-8-sig") as lines:
-        header = [name.strip().strip('"') for name in lines.readline().split(",")]
-        table = np.loadtxt(lines, delimiter=",", ndmin=2)
-    if target not in header:
-        raise InputError(f"{path}: data.target = {target!r}: {unknown(target, header)}.")
-    if table.shape[0] == 0 or table.shape[1] != len(header):
-        raise InputError(
-            f"{path}: {table.shape[0]} rows of {table.shape[1]} numbers under {len(header)} names."
-        )
-    place = header.index(target)
-    y = table[:, place]
-    if bool((y == np.round(y)).all()):
-        y = y.astype(np.int64)
-    names = tuple(name for name in header if name != target)
-    return {"x": np.delete(table, place, axis=1), "y": y}, names

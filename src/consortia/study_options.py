@@ -8,8 +8,8 @@ from typing import Any
 
 from consortia import latency, schedules
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.checks import unknown
 from consortia.errors import InputError
-from consortia.study_data import unknown
 
 SCHEDULES = (
     *("constant", "polynomial", "fa_hmc_stages", "fa_hmc_step_size", "stale_error_step_size"),

@@ -114,13 +114,13 @@ def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
 
 
 def check_data(model: Model, sites: Sites) -> None:
-    """The model's own check of each site's rows."""
+    """The model's own check of the rows of each site that is here."""
     if model.check is None:
         return
-    for name, shard in zip(sites.names, sites.shards, strict=True):
-        problem = model.check(shard)
+    for number in sites.here:
+        problem = model.check(sites.site(number))
         if problem:
-            raise InputError(f"site {name!r}: {problem}")
+            raise InputError(f"site {sites.names[number]!r}: {problem}")
 
 
 def check_density(target: Target, sites: Sites) -> None:
@@ -136,7 +136,7 @@ def check_density(target: Target, sites: Sites) -> None:
             )
     for rows in (3, 2):
         index = np.zeros(rows, int)
-        batch = jax.tree.map(lambda leaf, index=index: leaf[index], sites.shards[0])
+        batch = jax.tree.map(lambda leaf, index=index: leaf[index], sites.first)
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):
             continue
@@ -166,7 +166,7 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
 
 def check_rows_independent(target: Target, sites: Sites, position: Array) -> None:
     """The value of a row must not depend on the other rows of its batch."""
-    shard = sites.shards[0]
+    shard = sites.first
     length = len(jax.tree.leaves(shard)[0])
     if length < 2:
         return
@@ -213,12 +213,29 @@ def check_prior(target: Target, position: Array) -> None:
         )
 
 
-def check_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> None:
-    """Warn of a step size with which the method diverges, where the method can tell."""
+def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
+    """What the method has against its step size, "" for nothing; None without the rows to tell."""
     judge = getattr(method, "check_stability", None)
-    reason = None if judge is None else judge(model, sites, parameters)
-    if reason:
-        warnings.warn(reason, UserWarning, stacklevel=3)
+    if judge is None:
+        return ""
+    return None if sites.elsewhere else judge(model, sites, parameters) or ""
+
+
+def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
+    """Warns of a step size with which the method diverges, where a process could tell.
+
+    Returns:
+        What the plan should say: that none could.
+    """
+    known = [text for text in judgements if text is not None]
+    if not known:
+        return (
+            "step_size is not judged by the curvatures at the start: no process has the rows of "
+            "all sites.",
+        )
+    if known[0]:
+        warnings.warn(known[0], UserWarning, stacklevel=3)
+    return ()
 
 
 def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
@@ -322,7 +339,7 @@ def precision_notes(sites: Sites) -> list[str]:
     """What the user should know about the width of numbers."""
     wide = {
         str(leaf.dtype)
-        for leaf in jax.tree.leaves(sites.shards[0])
+        for leaf in jax.tree.leaves(sites.first)
         if leaf.dtype.kind in "fiuc" and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype)
     }
     if not wide:

@@ -74,7 +74,7 @@ def gradient_noise_variance(
     for c, size in enumerate(sizes):
         mean, second = (
             np.asarray(moment, np.float64)
-            for moment in moments(target, theta, _rows(sites.shards[c], rows))
+            for moment in moments(target, theta, _rows(sites.site(c), rows))
         )
         pulls[c] = -size * mean - size / sizes.sum() * prior_part
         if batch is not None:
@@ -111,14 +111,14 @@ def largest_curvature(
     parameters = jax.tree.map(jnp.asarray, position)
     if rows is None:
         rows = _affordable_rows(model, parameters, sites, iterations)
-    parts = [_rows(shard, rows) for shard in sites.shards]
+    parts = [_rows(shard, rows) for shard in sites]
     sizes = jnp.asarray(np.asarray(sites.sizes), jnp.result_type(float))
     return float(_power(model, iterations, parameters, parts, sizes, jnp.asarray(tolerance)))
 
 
 def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: int) -> int:
     """Rows whose products with the Hessian are some seconds of work at most, if 200 are."""
-    row = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[:1])), sites.shards[0])
+    row = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[:1])), sites.first)
 
     def value(params: Any, row: Any) -> Array:
         return jnp.sum(jnp.asarray(model.log_likelihood(params, row)))

@@ -105,7 +105,7 @@ def _resume(
     if not begun and rounds is not None:
         options["rounds"] = rounds
     study = study.with_run(**options)
-    built = study.build()
+    built = study.build(engine)
     wanted = request.get("reference", True) if reference is None else reference
     resumed = None
     if begun:

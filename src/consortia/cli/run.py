@@ -53,14 +53,15 @@ def run(
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
+        from consortia.reading import jointly
         from consortia.store import RunStore
         from consortia.study import load_study
 
-        asked = load_study(study)
+        asked = jointly(over, lambda: load_study(study))
         directory = _free_directory(asked.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         asked = asked.with_run(**changes)
-        built = asked.build()
+        built = asked.build(over)
 
         def request() -> None:
             keep_request(directory, study, {**changes, "reference": reference})
@@ -162,13 +163,15 @@ def _report(
         console.print(GO_ON.format(directory), soft_wrap=True)
         return INTERRUPTED
 
-    beside, skipped = None, []
+    beside, skipped = None, list(built.skipped)
     if study.reference is None:
         skipped.append("reference: the study has no [reference]")
     elif not reference:
         skipped.append("reference: --no-reference")
     elif interrupted:
         skipped.append("reference: the run was interrupted")
+    elif built.sites.elsewhere:
+        skipped.append("reference: it needs the rows of all sites in one process")
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -127,6 +127,14 @@ class LocalEngine:
             with hosts.losses_told():
                 multihost_utils.sync_global_devices("meet")
 
+    def held(self, nodes: int, method: Method) -> np.ndarray:
+        """Numbers of the sites, of so many, whose rows this process needs: of all."""
+        return np.arange(nodes)
+
+    def shared(self, make: Callable[[], Any]) -> list[Any]:
+        """What ``make`` returns in every process that has sites of its own: here in this one."""
+        return [make()]
+
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Places the data and finds or makes the program; compiles nothing yet.
 
@@ -181,7 +189,7 @@ class LocalEngine:
             alone = nodes == divided.nodes
         cost = method.cost(np.asarray(sites.sizes, np.int64))
         rows = cost.row_gradients / max(cost.gradients, 1)
-        row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.shards[0]))
+        row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.first))
         mapped = self.node_mode == "map"
         if self.node_mode == "auto":
             mapped = alone or rows * row_bytes > MAP_BYTES

@@ -221,7 +221,8 @@ def gather(
     if model is None:
         pass  # the caller says why
     elif held_out is None:
-        notes.append("predictive scores: the study holds no rows out")
+        if not any(note.startswith("predictive scores:") for note in notes):
+            notes.append("predictive scores: the study holds no rows out")
     elif model.predict is None:
         notes.append("predictive scores: the model has no predict function")
     else:

@@ -33,7 +33,7 @@ class AsynchronousRun:
 
     Args:
         whole: the program of all nodes; only its shapes are used, and its start values.
-        arrays: the data of all sites (one site), or of this worker's; of a server, the first's.
+        arrays: the data of this worker's site; of a server, a row that has their shapes.
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
@@ -81,8 +81,6 @@ class AsynchronousRun:
     def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
         """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains)."""
         prior, values, finite = self._own.start_values(self._arrays, positions)
-        if len(self.names) == 1:
-            return prior, values, finite
         return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
 
     def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
@@ -357,15 +355,15 @@ class AsynchronousRun:
         return self._servers
 
     def _of_all(self, own: Any) -> np.ndarray:
-        """Of every site, node axis first, from the workers of server 0, each of whom has one."""
+        """Of every site, node axis first, from the first workers of server 0: each has one."""
         own = np.asarray(own)
         padded = np.zeros((len(self.names), *own.shape[1:]), own.dtype)
-        if self._place[0] == 0 and self._place[1] >= 0:
+        if self._place[0] == 0 and 0 <= self._place[1] < len(self.names):
             padded[self._place[1]] = own[0]
         return self._communicator.total(padded)
 
 
-def check_ranks(box: Mailbox, ranks: int, names: tuple[str, ...]) -> None:
+def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
     """Refuse what cannot run on so many ranks."""
     wanted = box.servers * (1 + box.workers)
     if ranks != wanted:
@@ -373,9 +371,14 @@ def check_ranks(box: Mailbox, ranks: int, names: tuple[str, ...]) -> None:
             f"{box.servers} servers with {box.workers} workers each are {wanted} processes, the "
             f"job has {ranks}: start it with mpiexec -n {wanted}."
         )
+    if nodes > 1 and nodes != box.workers:
+        raise InputError(
+            f"there are {nodes} sites for {box.workers} workers: give each worker a site of its "
+            "own, or all of them one."
+        )
     if isinstance(box.latency, Recorded):
         raise InputError("a recorded trace is replayed in one process: leave engine out.")
-    if len(names) > 1 and box.shares is None:
+    if nodes > 1 and box.shares is None:
         raise InputError(
             "where each worker holds its own site, real processes cannot know beforehand how often "
             "each will be heard: declare shares=(...), one for each site; `update_shares` of an "

@@ -141,6 +141,17 @@ class Communicator:
         self._wait(self._world.Ibcast(own), "word from rank 0")
         return own
 
+    def texts(self, own: str) -> list[str]:
+        """What each rank says, in the order of the ranks."""
+        words = np.frombuffer(own.encode(), np.uint8)
+        lengths = np.zeros(self.size, np.int64)
+        lengths[self.rank] = len(words)
+        lengths = self.total(lengths)
+        every = np.zeros((self.size, max(int(lengths.max()), 1)), np.uint8)
+        every[self.rank, : len(words)] = words
+        rows = zip(self.total(every), lengths, strict=True)
+        return [row[:length].tobytes().decode() for row, length in rows]
+
     # --- neighbours -------------------------------------------------------------------------------
 
     def network(self, links: Links) -> Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]:

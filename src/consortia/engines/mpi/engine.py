@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from consortia import checks
-from consortia.base import Method
+from consortia.base import Mailbox, Method
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
@@ -18,8 +22,10 @@ from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.program import Program
-from consortia.errors import RankError
-from consortia.sites import Sites
+from consortia.engines.types import SiteArrays
+from consortia.errors import InputError, RankError
+from consortia.model import Model
+from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 from consortia.validation import start_values
 
@@ -34,7 +40,8 @@ class MPIEngine:
     returns them, the others return None. Averages and sums are one Allreduce; in gossip a rank
     exchanges with the ranks that hold a neighbour, in one neighbourhood collective; a travelling
     chain goes from rank to rank as one message. The draws are those of `LocalEngine` up to
-    rounding: sums are taken in another order.
+    rounding: sums are taken in another order. A process needs the rows of its own sites only, see
+    `consortia.read_sites`.
 
     Args:
         deadline: seconds that a rank waits for others before the run ends with a `RankError`.
@@ -82,6 +89,50 @@ class MPIEngine:
         """Waits until all ranks are here."""
         self._communicator.total(np.zeros(1, np.int32))
 
+    def held(self, nodes: int, method: Method) -> np.ndarray:
+        """Numbers of the sites, of so many, whose rows this rank needs; a server needs none.
+
+        Raises:
+            InputError: the method cannot run on so many ranks and sites.
+        """
+        # What is exchanged does not depend on the model, which may be known only with the data.
+        box = mailbox_of(method.build(_any_target()))
+        if box is None:
+            return Places(nodes, self.ranks, self.rank).own
+        check_ranks(box, self.ranks, nodes)
+        worker = place_of(box, self.rank)[1]
+        if worker < 0:
+            return np.zeros(0, int)
+        return np.array([worker if nodes > 1 else 0])
+
+    def shared(self, make: Callable[[], Any]) -> list[Any]:
+        """What ``make`` returns at every rank, in their order: plain values, as in JSON.
+
+        Raises:
+            InputError: it raised one at some rank; the others are told and raise it too.
+            RankError: it raised something else at another rank.
+        """
+        own: dict[str, Any] = {}
+        error: Exception | None = None
+        try:
+            own["made"] = make()
+        except Exception as caught:
+            error = caught
+            own = {"error": str(caught) or type(caught).__name__}
+            own["input"] = isinstance(caught, InputError)
+        told = [json.loads(text) for text in self._communicator.texts(json.dumps(own))]
+        failed = [rank for rank, one in enumerate(told) if "error" in one]
+        if not failed:
+            return [one["made"] for one in told]
+        if error is not None and not own["input"]:
+            raise error
+        first = told[failed[0]]
+        if not first["input"]:
+            raise RankError(f"rank {failed[0]} failed: {first['error']}") from error
+        everywhere = len(failed) == self.ranks
+        where = "" if everywhere else f"rank {failed[0]}: "
+        raise InputError(f"{where}{first['error']}") from error
+
     def prepare(
         self, target: Target, sites: Sites, method: Method, chains: int
     ) -> MPIRun | AsynchronousRun:
@@ -97,14 +148,7 @@ class MPIEngine:
         start = partial(start_values, target)
         box = mailbox_of(algorithm)
         if box is not None:
-            check_ranks(box, self.ranks, sites.names)
-            worker = place_of(box, self.rank)[1]
-            held = max(worker, 0) if len(sites) > 1 else 0
-            arrays = site_arrays(sites, method, np.array([held]))
-            if box.shares is not None:
-                arrays = arrays._replace(
-                    weights=jnp.asarray([box.shares[held]], arrays.weights.dtype)
-                )
+            arrays = self._of_worker(box, sites, method)
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
@@ -120,6 +164,22 @@ class MPIEngine:
             target.dimension,
         )
 
+    def _of_worker(self, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
+        """The data of this rank's site; a server has one row of zeros, which has their shapes."""
+        held = self.held(len(sites), method)
+        if not len(held):
+            one = jnp.ones(1, jnp.result_type(float))
+            row = jax.tree.map(
+                lambda leaf: jnp.zeros((1, 1, *leaf.shape[1:]), in_jax_width(leaf[:1]).dtype),
+                sites.first,
+            )
+            return SiteArrays(row, jnp.ones(1, jnp.int32), one, one, ())
+        arrays = site_arrays(sites, method, held)
+        if box.shares is None:
+            return arrays
+        share = jnp.asarray([box.shares[held[0]]], arrays.weights.dtype)
+        return arrays._replace(weights=share)
+
     def _same_everywhere(self, what: str) -> None:
         """All ranks have been given the same."""
         digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8).copy()
@@ -133,3 +193,9 @@ class MPIEngine:
                 f"rank {ranks} runs another study than rank 0 (algorithm, sites or sizes differ): "
                 "start all ranks with the same study file and the same data."
             )
+
+
+def _any_target() -> Target:
+    """A posterior of one parameter, where any will do."""
+    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
+    return Target(model, model.init)

@@ -1,0 +1,168 @@
+"""Runs over MPI ranks of which each has its own files only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from parity import launch
+from parity.comparing import TOLERANCE, assert_same_run
+
+import consortia
+from consortia.store import read_record
+from consortia.study import load_study
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
+
+NAMES = ("oslo", "lima", "rome")
+
+AT_HOME = """
+import os, sys
+os.environ["JAX_ENABLE_X64"] = "1"
+os.chdir(os.path.join(sys.argv.pop(1), os.environ["PMI_RANK"]))
+from consortia.cli import main
+main()
+"""
+"""The command line of a rank, in a folder of its own."""
+
+STUDY = """
+[data]
+files = ["oslo.csv", "lima.csv", "rome.csv"]
+standardise = true
+test_share = 0.2
+
+[model]
+kind = "logistic_regression"
+
+[algorithm]
+{algorithm}
+
+[run]
+rounds = {rounds}
+chains = 2
+seed = 4
+
+[reference]
+draws = 50
+
+[output]
+figure = false
+"""
+AVERAGED = 'name = "fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 2\nlocal_steps = 2'
+SERVED = 'name = "stale_sgld"\nstep_size = 1e-3\nbatch_size = 4\nworkers = 3\n'
+SERVED += "shares = [0.3, 0.3, 0.4]"
+
+
+def tables():
+    rng = np.random.default_rng(8)
+    return {
+        name: np.column_stack([rng.normal(number, 2, (rows, 2)), rng.permutation(rows) % 2])
+        for number, (name, rows) in enumerate(zip(NAMES, (40, 13, 27), strict=True))
+    }
+
+
+def folders(tmp_path, files, algorithm, rounds=60):
+    """A folder for each rank with the files that it is to have, and one with all."""
+    text = STUDY.format(algorithm=algorithm, rounds=rounds)
+    for folder, names in {**{str(r): own for r, own in enumerate(files)}, "all": NAMES}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "study.toml").write_text(text)
+        for name in names:
+            path = tmp_path / folder / f"{name}.csv"
+            np.savetxt(path, tables()[name], "%.17g", ",", header="a,b,y", comments="")
+    return tmp_path
+
+
+def over_ranks(tmp_path, count):
+    run = tmp_path / "run"
+    command = ("run", "study.toml", "--engine", "mpi", "--output", str(run))
+    return run, launch.ranks(count, "-c", AT_HOME, str(tmp_path), *command)
+
+
+def alone(tmp_path, method=None):
+    """The same study in one process that has all files."""
+    study = load_study(tmp_path / "all" / "study.toml")
+    built, store = study.build(), tmp_path / "alone"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        tree = consortia.sample(
+            built.model,
+            built.sites,
+            built.algorithm if method is None else method,
+            **study.run.model_dump(),
+            engine=consortia.LocalEngine(devices=1),
+            store=store,
+            progress=False,
+        )
+    return tree, store
+
+
+def data_of(store):
+    return read_record(store)[1]["data"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_ranks_with_their_own_files_draw_what_one_process_draws(tmp_path):
+    folders(tmp_path, [["oslo"], ["lima"], ["rome"]], AVERAGED)
+    run, job = over_ranks(tmp_path, 3)
+    assert job.returncode == 0, job.stderr
+    tree, store = alone(tmp_path)
+    assert_same_run(consortia.open_run(run), tree)
+    assert data_of(run) == data_of(store)
+    skipped = "\n".join(json.loads((run / "summary.json").read_text())["not_done"])
+    assert "predictive scores: the held-out rows are in other processes" in skipped
+    assert "reference: it needs the rows of all sites in one process" in skipped
+
+    for name in NAMES:  # now they are where the study file of rank 0 is
+        shutil.copy(tmp_path / "all" / f"{name}.csv", tmp_path / "0")
+    command = ("resume", str(run), "--rounds", "90", "--inexact", "--no-reference")
+    longer = subprocess.run(
+        [sys.executable, "-c", AT_HOME, str(tmp_path), *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=launch.environment(PMI_RANK="0"),
+    )
+    assert longer.returncode == 0, longer.stderr
+    assert next(iter(consortia.open_run(run)["posterior"].values())).shape[:2] == (2, 90)
+
+
+def test_workers_read_their_own_file_and_the_server_none(tmp_path):
+    folders(tmp_path, [[], ["oslo"], ["lima"], ["rome"]], SERVED, rounds=400)
+    run, job = over_ranks(tmp_path, 4)
+    assert job.returncode == 0, job.stderr
+    assert "not judged by the curvatures" in job.stdout.replace("\n", " ")
+    recorded = consortia.open_run(run)
+    latency = consortia.latency.recorded(recorded["events"]["log"].values)
+    method = consortia.stale_sgld(
+        step_size=1e-3, batch_size=4, workers=3, shares=(0.3, 0.3, 0.4), latency=latency
+    )
+    tree, store = alone(tmp_path, method)
+    assert data_of(run) == data_of(store)
+    for name, values in tree["posterior"].data_vars.items():
+        gap = np.abs(values.values - recorded["posterior"][name].values).max()
+        assert gap <= TOLERANCE * values.values.std()
+
+
+def test_a_file_that_one_rank_misses_ends_the_job_with_its_message(tmp_path):
+    folders(tmp_path, [["oslo"], [], ["rome"]], AVERAGED)
+    began = time.monotonic()
+    run, job = over_ranks(tmp_path, 3)
+    assert job.returncode == 2
+    assert time.monotonic() - began < 100  # of a deadline of 300
+    text = " ".join(job.stderr.split())
+    assert text.count("rank 1: lima.csv: there is no such file") == 1
+    assert "Traceback" not in job.stderr
+    assert not run.exists()
