@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -153,18 +154,27 @@ def start(store, algorithm, count):
 
 
 def ranks_of(job):
-    """Process numbers of the ranks: of the two processes of each, the guard's child."""
-    found, parents = [], set()
+    """Process numbers of the ranks: the job's last descendants, under the guards of each."""
+    parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes().split(b"\0")
-            _, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if int(session) == job.pid and command[0] == sys.executable.encode():
-            found.append(int(folder.name))
-            parents.add(int(parent))
-    return sorted(set(found) - parents)
+            if stat[0] not in "ZX":
+                parents[int(folder.name)] = (int(stat[1]), command[0])
+
+    def descends(process):
+        while process in parents and process != job.pid:
+            process = parents[process][0]
+        return process == job.pid
+
+    with_children = {parent for parent, _ in parents.values()}
+    python = sys.executable.encode()
+    return sorted(
+        process
+        for process, (_, command) in parents.items()
+        if command == python and process not in with_children and descends(process)
+    )
 
 
 def kill_in_mid_run(store, algorithm, count, rng):
@@ -176,7 +186,7 @@ def kill_in_mid_run(store, algorithm, count, rng):
     time.sleep(rng.uniform(0.0, 1.0))
     alive = ranks_of(job)
     if job.poll() is not None or not alive:
-        job.wait(60)
+        finishes(job)
         return None
     victim = rng.choice(alive)
     began = time.monotonic()
@@ -187,12 +197,16 @@ def kill_in_mid_run(store, algorithm, count, rng):
     return time.monotonic() - began
 
 
+def finishes(job):
+    _, said = job.communicate(timeout=300)
+    assert job.returncode == 0, said
+
+
 def survives(folder, algorithm, count, kills, seed):
     """Draws after so many kills are those of a run that was left alone, bit by bit."""
     rng = random.Random(seed)
     alone, killed = folder / "alone", folder / "killed"
-    whole = start(alone, algorithm, count)
-    assert whole.wait(300) == 0, whole.stderr.read()
+    finishes(start(alone, algorithm, count))
     done = 0
     while done < kills:
         seconds = kill_in_mid_run(killed, algorithm, count, rng)
@@ -200,8 +214,7 @@ def survives(folder, algorithm, count, kills, seed):
             break  # it has finished
         assert seconds < 60
         done += 1
-    last = start(killed, algorithm, count)
-    assert last.wait(300) == 0, last.stderr.read()
+    finishes(start(killed, algorithm, count))
     expected, found = draws(alone), draws(killed)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
