@@ -25,6 +25,9 @@ class Sketch:
     name = "sketch"
     root = True
 
+    def meet(self) -> None:
+        """There is one process."""
+
     def prepare(self, *arguments: Any) -> Any:
         return Run(consortia.LocalEngine().prepare(*arguments), self)
 
