@@ -22,7 +22,7 @@ STEP, ULA_STEP = 7e-5, 1e-7
 HIDDEN = {"quick": 8, "laptop": 20, "paper": 100}
 SCALES = {
     "quick": Scale(400, 400, 7, 120, 40, (100, 20)),
-    "laptop": Scale(1500, 2000, 14, 4000, 1000, (150, 100)),
+    "laptop": Scale(1500, 2000, 14, 20_000, 2000, (150, 100)),
     "paper": Scale(images.PAPER_ROWS, 10_000, 28, 500_000, 2000, (1000, 1000)),
 }
 

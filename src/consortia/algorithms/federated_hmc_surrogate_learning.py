@@ -123,10 +123,13 @@ def chosen_turn(method: SurrogateSettings, hub: Any) -> Any:
     enough = jnp.min(tried["made"]) >= LEAST_TRIAL
     chosen = jnp.where(enough, jnp.argmax(jnp.nan_to_num(a_round)), 0).astype(jnp.int32)
     rates = hub["tally"]["rates"] / jnp.maximum(hub["tally"]["rounds"], 1)
+    # The draws are thrown away, which also keeps the compiler from taking the sorts and transforms
+    # out of this phase's loop, as of something that the loop leaves alone, into every iteration.
+    measured = {"ess": a_round, "draws": jnp.zeros_like(tried["draws"])}
     return hub | {
         "chosen": chosen,
         "last_rate": rates[chosen],
-        "tried": tried | {"ess": a_round},
+        "tried": tried | measured,
     }
 
 
