@@ -88,7 +88,7 @@ def test_a_store_keeps_all_draws_out_of_the_memory(short_run: float, tmp_path: P
     assert peak - short_run < 300
 
 
-# All ten million draws, 763 MiB, go to the store with a checkpoint after each piece of 8 MiB; 141
+# All ten million draws, 763 MiB, go to the store with a checkpoint after each piece of 8 MiB; 124
 # MiB more than the short run were measured.
 @pytest.mark.slow
 def test_ten_million_draws_are_streamed_in_the_memory_of_a_thousand(tmp_path: Path) -> None:

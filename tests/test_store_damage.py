@@ -170,6 +170,23 @@ def test_draws_that_are_damaged_are_named_and_the_rest_stays(copy: Path) -> None
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
+def test_draws_of_another_run_are_told_though_their_file_is_whole(
+    copy: Path, another: Path
+) -> None:
+    file = "draws.zarr/posterior/theta/c/0/0/0"
+    assert (copy / file).stat().st_size == (another / file).stat().st_size
+    shutil.copyfile(another / file, copy / file)
+    with pytest.raises(StoreError, match="posterior/theta: they are not those of this run"):
+        resumed(copy)
+
+
+def test_the_record_of_another_run_that_has_ended_does_not_end_this_one(
+    copy: Path, another: Path, whole: np.ndarray
+) -> None:
+    shutil.copyfile(another / "run.json", copy / "run.json")
+    np.testing.assert_array_equal(resumed(copy), whole)
+
+
 def test_draws_beyond_the_checkpoint_are_drawn_again(
     copy: Path, killed: Path, whole: np.ndarray
 ) -> None:

@@ -303,6 +303,13 @@ def test_a_directory_without_a_run_has_its_own_exit_code(tmp_path):
     assert "holds no run" in outcome.stderr
 
 
+def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
+    tree = tree_of(parameters=1, draws=750)
+    tree["moments"] = xarray.DataTree(xarray.Dataset(attrs={"draws": 1500}))
+    text = page(tmp_path, subject_of(tree))
+    assert "750 evenly spaced draws a chain; means and variances of all 1,500 are" in text
+
+
 def test_a_run_without_draws_is_refused():
     with pytest.raises(InputError, match="holds no draws"):
         subject_of(xarray.DataTree())

@@ -55,7 +55,7 @@ def check(
             found = {"study": str(study), "plan": dict(plan.lines), "notes": plan.warnings}
             typer.echo(json.dumps(found | {"cost": costs, "bias": _plain(prediction)}, indent=1))
             return
-        _show(asked, plan, costs, prediction)
+        _show(asked, plan, costs, prediction, built.labels)
 
 
 def plan_of(study: Study, built: Built) -> Plan:
@@ -130,7 +130,9 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any) -> None:
+def _show(
+    study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: dict[str, Any]
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -145,7 +147,8 @@ def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any) -> N
         table.add_row(label, escape(value))
     console.print(f"[bold]Cost of the whole run[/]{stops}", table)
     if prediction is not None:
-        console.print("", "[bold]Predicted bias[/]", *map(escape, prediction.lines()), sep="\n")
+        lines = prediction.lines([_labelled(name, labels) for name in prediction.names])
+        console.print("", "[bold]Predicted bias[/]", *map(escape, lines), sep="\n")
     console.print("", "The study can be run: consortia run " + escape(str(study.path)), sep="\n")
 
 
@@ -169,6 +172,17 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
             )
         )
     return lines
+
+
+def _labelled(name: str, labels: dict[str, Any]) -> str:
+    """The name of a coordinate with the study's labels in the place of numbers."""
+    variable, _, inside = name.partition("[")
+    places = inside.removesuffix("]").split(", ") if inside else []
+    axes = zip(range(-1, -len(places) - 1, -1), reversed(labels.get(variable, ())), strict=False)
+    for axis, words in axes:
+        if words is not None and int(places[axis]) < len(words):
+            places[axis] = words[int(places[axis])]
+    return f"{variable}[{', '.join(places)}]" if places else variable
 
 
 def _plain(prediction: Any) -> Any:

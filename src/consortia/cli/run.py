@@ -198,7 +198,9 @@ def _report(
     )
     if interrupted:
         console.print(GO_ON.format(directory), soft_wrap=True)
-    return INTERRUPTED if interrupted else 0
+        return INTERRUPTED
+    console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
+    return 0
 
 
 def _reference(study: Study, built: Built, directory: Path) -> Any:

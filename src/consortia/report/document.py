@@ -177,6 +177,17 @@ def _lead(subject: Subject) -> str:
     )
 
 
+def _notes(subject: Subject) -> tuple[str, ...]:
+    notes = [note for note in subject.report.table.notes if not note.startswith("shift =")]
+    if "moments" in subject.tree.children:
+        count = subject.tree["moments"].attrs["draws"]
+        notes.append(
+            f"All numbers are of {subject.draws:,} evenly spaced draws a chain; means and "
+            f"variances of all {count:,} are in the group `moments` of the run."
+        )
+    return tuple(notes)
+
+
 def _predicted_lines(subject: Subject) -> tuple[str, ...]:
     if subject.prediction is None:
         return ()
@@ -198,7 +209,7 @@ def _parts(subject: Subject) -> list[Part]:
             (f"Where the parameters are, and how sure the data make us. Shown: {which}.",),
             tuple(plot for plot in (plots.forest([subject]),) if plot),
             (parameter_table(subject),),
-            tuple(note for note in subject.report.table.notes if not note.startswith("shift =")),
+            _notes(subject),
         ),
         Part(
             "bias",

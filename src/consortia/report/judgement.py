@@ -145,7 +145,8 @@ def _predicted(subject: Subject) -> Judgement:
             Level.GOOD, title, "no bias", f"{prediction.basis[:1].upper()}{prediction.basis[1:]}."
         )
     shift = float(np.abs(prediction.shift).max())
-    level, value = _level(shift, SHIFT), f"means ≤ {shift:.2g} sd"
+    level = _level(shift, SHIFT)
+    value = f"means ≤ {shift:.2g} sd" if shift >= 1e-3 else "means < 0.001 sd"
     if prediction.sd_ratio is None:
         level = max(level, Level.UNKNOWN)
     else:

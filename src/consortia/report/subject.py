@@ -85,6 +85,11 @@ def load_run(path: str | os.PathLike[str]) -> Subject:
     """
     directory = Path(path)
     tree = open_run(directory)
+    if "predictions" in tree.children:
+        raise StoreError(
+            f"{str(path)!r} keeps predictions and no draws, of which a report could be made: look "
+            "at the group `predictions` of consortia.open_run."
+        )
     if "posterior" not in tree.children or not tree["posterior"].sizes.get("draw", 0):
         raise StoreError(
             f"{str(path)!r} holds no draw yet: wait for the first chunk of the run, and ask again."
