@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,12 @@ def test_ctrl_c_beside_a_bar_ends_the_chunk_saves_it_and_says_how_to_go_on(
         stdout=subprocess.PIPE,
         stderr=end,
         text=True,
+        # A shell's background jobs, and what they start, ignore the interrupt.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(end)
+    guard = threading.Timer(300, process.kill)
+    guard.start()
     shown = b""
     with contextlib.suppress(OSError):  # at its end
         while part := os.read(terminal, 4096):
@@ -138,6 +143,7 @@ def test_ctrl_c_beside_a_bar_ends_the_chunk_saves_it_and_says_how_to_go_on(
             if b"/s" in shown and not asked:
                 process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
+    guard.cancel()
     os.close(terminal)
     assert process.returncode == 130, shown.decode()
     assert f"consortia resume {out}" in said.replace("\n", " ")
