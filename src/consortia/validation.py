@@ -251,7 +251,10 @@ def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> 
     if explanation is None or error.site is None:
         return
     position = jnp.asarray(error.position, target.dtype)
-    reason = explanation(target, run.site(error.site), error.site, position)
+    site = run.site(error.site)
+    if site is None:  # its rows are in another process
+        return
+    reason = explanation(target, site, error.site, position)
     if reason:
         error.args = (f"{error} {reason}",)
 

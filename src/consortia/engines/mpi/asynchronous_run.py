@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import numbers
-from consortia.base import Mailbox, Site
+from consortia.base import Mailbox
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import slots
 from consortia.engines import state as states
@@ -288,11 +288,8 @@ class AsynchronousRun:
         """Nothing: an asynchronous method has no ``fit`` phases."""
         return ()
 
-    def site(self, name: str) -> Site:
-        """One site, as its worker sees it."""
-        arrays, node = self._arrays, jnp.int32(0)
-        parts = (arrays.sizes[0], arrays.weights[0], arrays.prior_shares[0])
-        return Site(arrays.data, *parts, (), node, jnp.int32(self.names.index(name)))
+    def site(self, name: str) -> None:
+        """None: the rows of a site are at its workers."""
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(messages to a server, bytes up, bytes down) of one update of all chains."""

@@ -93,3 +93,14 @@ class Neighbourhood:
             tuple(len(rows) for rows in leaving),
         )
         return cls(links, receivers[here] - first, index, weights[:, here])
+
+
+MOST_NAMES = 6
+"""Sites of a rank that the plan names."""
+
+
+def some(names: tuple[str, ...]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -18,7 +18,7 @@ from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
-from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.places import Places, some
 from consortia.engines.mpi.travelling import Travel
 from consortia.engines.mpi.wire import Packed
 from consortia.engines.program import Program
@@ -29,10 +29,6 @@ from consortia.sites import Sites
 
 Array = jax.Array
 PyTree = Any
-
-
-MOST_NAMES = 6
-"""Sites of a rank that the plan names."""
 
 
 class MPIRun:
@@ -314,9 +310,11 @@ class MPIRun:
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
         return jax.tree.map(self._of_all, self._arrays.fitted)
 
-    def site(self, name: str) -> Site:
-        """One site of this rank, as a visiting chain sees it."""
+    def site(self, name: str) -> Site | None:
+        """One site of this rank, as a visiting chain sees it; None if another rank holds it."""
         node = self.names.index(name) - int(self._places.own[0])
+        if node not in range(len(self._places.own)):
+            return None
         arrays = self._arrays
         fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
         size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
@@ -350,7 +348,7 @@ class MPIRun:
         bounds = self._places.bounds
         held = [self.names[bounds[r] : bounds[r + 1]] for r in range(self._places.ranks)]
         return [
-            f"rank {rank} (process {number}): {_some(names)}"
+            f"rank {rank} (process {number}): {some(names)}"
             for rank, (names, number) in enumerate(
                 zip(held, self._communicator.processes, strict=True)
             )
@@ -391,9 +389,3 @@ class MPIRun:
                 self.program.setup, arrays, jax.ShapeDtypeStruct((2,), jnp.uint32), carry
             )
         return carry, arrays
-
-
-def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
