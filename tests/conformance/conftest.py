@@ -22,6 +22,19 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 }
 
 
+SHARING = {
+    "fa_ld": "fa_hmc",
+    "dsgld": "fsgld",
+    "de_sgld": "de_sghmc",
+    "stale_sgld": "stale_sghmc",
+    "stale_sgnht": "stale_sghmc",
+    "decentralized_ula": "decentralized_hmc",
+}
+"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow."""
+
+COMPILE_NOTHING = "test_values"
+
+
 class Case(NamedTuple):
     """One algorithm of the registry with one set of arguments."""
 
@@ -48,9 +61,16 @@ def richest(name: str, wanted: dict[str, Any]) -> Case:
 
 def pytest_generate_tests(metafunc: Any) -> None:
     """A test that asks for one of these names runs over the registry."""
-    examples = [pytest.param(Case(n, e.example), id=f"{n}-example") for n, e in ALGORITHMS.items()]
-    private = [pytest.param(richest(n, PRIVATE), id=f"{n}-private") for n in ALGORITHMS]
-    rich = [pytest.param(richest(n, EVERYTHING), id=f"{n}-everything") for n in ALGORITHMS]
+    quick = metafunc.module.__name__.endswith(COMPILE_NOTHING)
+
+    def parameter(case: Case, settings: str) -> Any:
+        slow = case.name in SHARING and not quick
+        marks = [pytest.mark.slow] if slow else []
+        return pytest.param(case, id=f"{case.name}-{settings}", marks=marks)
+
+    examples = [parameter(Case(n, e.example), "example") for n, e in ALGORITHMS.items()]
+    private = [parameter(richest(n, PRIVATE), "private") for n in ALGORITHMS]
+    rich = [parameter(richest(n, EVERYTHING), "everything") for n in ALGORITHMS]
     choices = {"example": examples, "private": private, "rich": rich, "case": examples + rich}
     for name, values in choices.items():
         if name in metafunc.fixturenames:
