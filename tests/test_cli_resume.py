@@ -116,6 +116,15 @@ def test_an_interrupted_run_says_how_to_go_on_and_its_draws_are_those_of_a_whole
     assert json.loads((out / "summary.json").read_text())["parameters"]
 
 
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from consortia.cli import main
+main()
+"""
+"""A shell's background jobs, and what they start, ignore the interrupt."""
+
+
 def test_ctrl_c_beside_a_bar_ends_the_chunk_saves_it_and_says_how_to_go_on(
     study: Path, tmp_path: Path
 ) -> None:
@@ -124,13 +133,11 @@ def test_ctrl_c_beside_a_bar_ends_the_chunk_saves_it_and_says_how_to_go_on(
     out = tmp_path / "out"
     command = ["run", str(study), "--output", str(out), "--rounds", str(10**7)]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from consortia.cli import main; main()", *command],
+        [sys.executable, "-c", INTERRUPTIBLE, *command],
         env={"JAX_PLATFORMS": "cpu", **os.environ, "TERM": "xterm"},
         stdout=subprocess.PIPE,
         stderr=end,
         text=True,
-        # A shell's background jobs, and what they start, ignore the interrupt.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(end)
     guard = threading.Timer(300, process.kill)

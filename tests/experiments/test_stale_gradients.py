@@ -215,6 +215,7 @@ def test_the_loss_on_a9a_falls_sooner_with_four_workers(
     assert [entry["servers"] for entry in results["servers"]] == [1, 3]
 
 
+@pytest.mark.slow
 def test_lenet_learns_digits_sooner_with_two_workers(
     require_data: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -68,10 +68,14 @@ def infos_at(buffers: Buffers, slot: int) -> PyTree:
 
 def with_infos(buffers: Buffers, infos: PyTree) -> Buffers:
     """The buffers with such infos in the first slot."""
-    put = jax.tree.map(
-        lambda leaf, value: leaf.at[0].set(value), (buffers.hub_info, buffers.node_info), infos
-    )
-    return buffers._replace(hub_info=put[0], node_info=put[1])
+
+    def put(leaf: Array, value: Any) -> Array:
+        host = np.array(leaf)  # on the host, where nothing is compiled
+        host[0] = value
+        return jax.device_put(host)
+
+    hub, node = jax.tree.map(put, (buffers.hub_info, buffers.node_info), infos)
+    return buffers._replace(hub_info=hub, node_info=node)
 
 
 def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:

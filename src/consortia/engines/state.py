@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.engines.types import Carry
@@ -61,5 +60,5 @@ def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> P
                 f"the checkpoint's array {name!r} is {array.dtype} {array.shape}, this run needs "
                 f"{shape.dtype} {shape.shape}."
             )
-        found.append(jnp.asarray(array))
+        found.append(jax.device_put(array))
     return jax.tree.unflatten(structure, found)
