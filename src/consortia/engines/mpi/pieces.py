@@ -244,7 +244,7 @@ class Blocks:
     Args:
         phases: of an iteration.
         layout: of all nodes.
-        own: numbers of this rank's nodes.
+        own: nodes whose private numbers are wanted.
         weights: of all nodes.
     """
 

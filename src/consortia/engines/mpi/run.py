@@ -77,11 +77,13 @@ class MPIRun:
         self._communicator = communicator
         self._weights = jnp.asarray(weights, jnp.result_type(float))
         phases = whole.algorithm.phases
-        self._route = any(isinstance(phase.exchange, Route) for phase in phases)
-        self._blocks = pieces.Blocks(phases, self.layout, places.own, self._weights)
+        travels = any(isinstance(phase.exchange, Route) for phase in phases)
+        # Where a chain goes next, and by which numbers, every rank must know.
+        keyed = np.arange(places.nodes) if travels else places.own
+        self._blocks = pieces.Blocks(phases, self.layout, keyed, self._weights)
         self._travel: Travel | None = None
         self._rounds: Stage | None = None
-        if self._route:
+        if travels:
             self._travel = Travel(own, phases, self._blocks, communicator, places)
         else:
             self._rounds = Stage(own, phases, self.layout.chains, own.inbox_per_node, places)
