@@ -99,7 +99,10 @@ def _print(rows: list[Row], information: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console() if sys.stdout.isatty() else Console(width=170)
-    table = Table(title=f"{information['processor']}, one core, one thread; CPU time")
+    table = Table(
+        title=f"{information['processor']}, one core, one thread, CPU time; "
+        "devices and mpi: all cores, wall time"
+    )
     for heading in ("", "what", "median", "least", "greatest", "pairs", "gate", "", "absolute"):
         right = heading in ("median", "least", "greatest", "pairs")
         table.add_column(heading, justify="right" if right else "left", overflow="fold")

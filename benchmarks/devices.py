@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environment import ROOT, child_environment
+from benchmarks.environment import ROOT, child_environment, use_all_cores
 from benchmarks.measure import Gate, Row, throughput
 
 NAME = "devices"
@@ -100,7 +100,7 @@ def _compared(kind: str, scale: str) -> Row:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=_on_all_cores,
+            preexec_fn=use_all_cores,
         )
         for count in names
     }
@@ -116,11 +116,6 @@ def _compared(kind: str, scale: str) -> Row:
         process.communicate()
     times = {name: np.asarray(values) for name, values in seconds.items()}
     return throughput(NAME, times, names[2], names[1], gate=Gate(">=", GATES[kind]))
-
-
-def _on_all_cores() -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ def pin_to_one_core() -> int | None:
     return core
 
 
+def use_all_cores() -> None:
+    """Undoes `pin_to_one_core` for this process."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     from importlib.metadata import PackageNotFoundError, version

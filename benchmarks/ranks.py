@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environment import ROOT, child_environment
+from benchmarks.environment import ROOT, child_environment, use_all_cores
 from benchmarks.measure import Gate, Row, throughput, time_ratio
 
 NAME = "mpi"
@@ -83,11 +82,6 @@ def _job(launcher: str, ranks: int, kind: str, pairs: int, work: int) -> dict[st
         text=True,
         timeout=LIMIT,
         check=True,
-        preexec_fn=_on_all_cores,
+        preexec_fn=use_all_cores,
     )
     return {name: np.asarray(values) for name, values in json.loads(finished.stdout).items()}
-
-
-def _on_all_cores() -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))

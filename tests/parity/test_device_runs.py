@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from parity import launch
+from parity.studies import STUDY
 
 import consortia
 from consortia.checkpoint import Checkpoints
@@ -20,39 +21,12 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("devices")]
 
 COMMAND = ("-c", "from consortia.cli import main; main()")
-STUDY = """
-[data]
-dataset = "iris"
-test_share = 0.2
-standardise = true
-dtype = "float32"
-
-[partition]
-kind = "iid"
-sites = 4
-
-[model]
-kind = "softmax_regression"
-
-[algorithm]
-name = "fa_hmc"
-step_size = 0.1
-leapfrog_steps = 2
-local_steps = 2
-
-[run]
-rounds = 60
-chains = 2
-seed = 4
-
-[output]
-figure = false
-"""
+AVERAGED = "step_size = 0.1\nleapfrog_steps = 2\nlocal_steps = 2"
 
 
 def study(folder):
     path = folder / "study.toml"
-    path.write_text(STUDY)
+    path.write_text(STUDY.format(sites=4, algorithm="fa_hmc", arguments=AVERAGED))
     return str(path)
 
 

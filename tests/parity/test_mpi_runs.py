@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from parity import launch
+from parity.studies import STUDY
 
 import consortia
 from consortia.checkpoint import Checkpoints
@@ -23,39 +24,13 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 
 COMMAND = ("-c", "from consortia.cli import main; main()")
-STUDY = """
-[data]
-dataset = "iris"
-test_share = 0.2
-standardise = true
-dtype = "float32"
-
-[partition]
-kind = "iid"
-sites = 3
-
-[model]
-kind = "softmax_regression"
-
-[algorithm]
-name = "{algorithm}"
-{arguments}
-
-[run]
-rounds = 60
-chains = 2
-seed = 4
-
-[output]
-figure = false
-"""
 STALE = "step_size = 0.001\nbatch_size = 4\nworkers = 2"
 AVERAGED = "step_size = 0.1\nleapfrog_steps = 2\nlocal_steps = 2"
 
 
 def study(folder, algorithm="fa_hmc", arguments=AVERAGED):
     path = folder / "study.toml"
-    path.write_text(STUDY.format(algorithm=algorithm, arguments=arguments))
+    path.write_text(STUDY.format(sites=3, algorithm=algorithm, arguments=arguments))
     return str(path)
 
 

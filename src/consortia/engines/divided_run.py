@@ -25,7 +25,8 @@ PyTree = Any
 class DividedRun(LocalRun):
     """As `LocalRun`, its arrays on the devices of a mesh; every process runs it.
 
-    What is recorded, kept in checkpoints and shown is gathered first, by all processes together.
+    What is recorded, kept in checkpoints and shown is gathered first, by all processes together:
+    all of them call the methods that need it.
     """
 
     program: ShardedProgram
@@ -61,15 +62,6 @@ class DividedRun(LocalRun):
         """As of `LocalRun`."""
         return super().start(seed, _on_host(positions), rounds, warmup)
 
-    def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """As of `LocalRun`; all processes call it."""
-        arrays = self._arrays
-        self._arrays = arrays._replace(fitted=self._here(arrays.fitted))
-        try:
-            return super().state(self._here(carry))
-        finally:
-            self._arrays = arrays
-
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
     ) -> Carry:
@@ -79,10 +71,6 @@ class DividedRun(LocalRun):
             fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
         )
         return self.division.place(carry, self.program.carry_axes(begun=True))
-
-    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """As of `LocalRun`; all processes call it."""
-        return super().block_in_progress(self._here(buffers), slot)
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """As of `LocalRun`, on these devices."""
@@ -106,10 +94,6 @@ class DividedRun(LocalRun):
 
     # --- several processes ------------------------------------------------------------------------
 
-    def collected(self, buffers: Buffers) -> Buffers:
-        """The draws of all devices."""
-        return self._here(buffers)
-
     def agree(self, value: float) -> float:
         """The value of the process that is the root."""
         if self.division.processes == 1:
@@ -128,31 +112,6 @@ class DividedRun(LocalRun):
         return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
 
     # --- what is asked between rounds -------------------------------------------------------------
-
-    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
-        """As of `LocalRun`; all processes call it."""
-        self._within_reach(at)
-        flags = self.program.outboxes_finite(
-            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
-        )
-        for phase in self._here(flags):
-            bad = np.flatnonzero(~np.asarray(phase)[:, chain])
-            if bad.size:
-                return self.names[int(bad[0])]
-        return None
-
-    def hub(self, carry: Carry) -> Any:
-        """As of `LocalRun`; all processes call it."""
-        return self._here(carry.hub)
-
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """As of `LocalRun`; all processes call it."""
-        return super().position(self._here(carry), chain)
-
-    @property
-    def fitted(self) -> Any:
-        """As of `LocalRun`; all processes call it."""
-        return self._here(self._arrays.fitted)
 
     def site(self, name: str) -> Site:
         """One site, as a visiting chain sees it; all processes call it."""

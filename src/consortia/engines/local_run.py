@@ -104,7 +104,7 @@ class LocalRun:
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The carry and what ``fit`` left, as named arrays on the host."""
-        return states.named(carry, "carry") | states.named(self._arrays.fitted, "fitted")
+        return states.named(self._here(carry), "carry") | states.named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
@@ -125,7 +125,7 @@ class LocalRun:
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
-        return states.named(slots.infos_at(buffers, slot), "block")
+        return states.named(slots.infos_at(self._here(buffers), slot), "block")
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Empty buffers that go on with such a block, in their first slot."""
@@ -150,7 +150,7 @@ class LocalRun:
 
     def collected(self, buffers: Buffers) -> Buffers:
         """The draws of all processes, where ``root`` is true: these, in one process."""
-        return buffers
+        return self._here(buffers)
 
     def agree(self, value: float) -> float:
         """What all processes take for a value that hangs on a clock: this, in one process."""
@@ -199,7 +199,7 @@ class LocalRun:
         flags = self.program.outboxes_finite(
             carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
         )
-        for phase in flags:
+        for phase in self._here(flags):
             bad = np.flatnonzero(~np.asarray(phase)[:, chain])
             if bad.size:
                 return self.names[int(bad[0])]
@@ -207,17 +207,17 @@ class LocalRun:
 
     def hub(self, carry: Carry) -> Any:
         """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
+        return self._here(carry.hub)
 
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,); the last of several draws."""
-        draw = np.asarray(self.program.draw(carry))
+        draw = np.asarray(self.program.draw(self._here(carry)))
         return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
 
     @property
     def fitted(self) -> Any:
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
-        return self._arrays.fitted
+        return self._here(self._arrays.fitted)
 
     def site(self, name: str) -> Site:
         """One site, as a visiting chain sees it."""
@@ -245,6 +245,10 @@ class LocalRun:
             ),
             "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
         }
+
+    def _here(self, tree: Any) -> Any:
+        """Arrays of the run, whole in this process: they are."""
+        return tree
 
     @property
     def keys(self) -> tuple[PhaseKeys, ...]:
