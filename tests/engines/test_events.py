@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -171,13 +169,6 @@ def test_servers_do_not_depend_on_one_another() -> None:
     one, three = (simulate(latency.lognormal(), workers=3, updates=200, servers=s) for s in (1, 3))
     assert np.array_equal(one.finish, three.accepted("finish")[0])
     assert not np.array_equal(three.accepted("finish")[0], three.accepted("finish")[1])
-
-
-def test_fifty_thousand_events_take_less_than_a_second() -> None:
-    # About .15 to .3 s on an idle core; the limit leaves room for a busy machine.
-    began = time.process_time()
-    simulate(latency.exponential(), workers=8, updates=50_000)
-    assert time.process_time() - began < 1.0
 
 
 # --- recorded traces -------------------------------------------------------------------------
