@@ -2,8 +2,8 @@
 
 The peer is a bare `jax.lax.scan` over the same trace of events with the same ring of past
 parameters, its minibatch rows gathered in the loop and its random numbers drawn in blocks. The
-trace is simulated anew in every call of both. The simulation alone is timed against a bare loop over
-a heap that keeps the staleness and nothing else.
+trace is simulated anew in every call of both. The simulation alone is timed against a bare loop
+over a heap that keeps the staleness and nothing else.
 """
 
 from __future__ import annotations

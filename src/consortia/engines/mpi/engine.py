@@ -59,6 +59,9 @@ class MPIEngine:
         self, *, deadline: float = 300.0, node_mode: str = "auto", block: int | None = None
     ) -> None:
         self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        # A rank computes in its own thread: on another one it would wait for a core that the
+        # ranks share. Without effect once JAX has started.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         self._local = LocalEngine(node_mode=node_mode, block=block)
         self._communicator = Communicator(self.deadline)
 
