@@ -126,3 +126,19 @@ class RankError(ConsortiaError, RuntimeError):
     """
 
     tree: Any = None
+
+
+class PolicyError(ConsortiaError, RuntimeError):
+    """A site's policy forbids a study or a message; the message says every reason.
+
+    Attributes:
+        rules: the keys of the policy that forbid it; they alone may leave the site.
+    """
+
+    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.rules = rules
+
+
+class LedgerError(ConsortiaError, RuntimeError):
+    """A site's ledger is broken or cannot be written: nothing leaves the site."""

@@ -24,6 +24,7 @@ from consortia.cli.listing import algorithms, schema
 from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
+from consortia.cli.site import site
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
 
@@ -90,3 +91,4 @@ app.command()(export)
 app.command()(algorithms)
 app.command(epilog=CODES)(experiments)
 app.command()(schema)
+app.add_typer(site, name="site", epilog=CODES)
