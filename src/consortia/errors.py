@@ -98,6 +98,22 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         )
 
 
+class SiteRefusedError(SiteMissingError):
+    """A site does not do what it was asked for.
+
+    Attributes:
+        reason: a fixed phrase, and where the site's own log has more: nothing else leaves it.
+    """
+
+    def __init__(self, sites: tuple[str, ...], *, reason: str, **more: Any) -> None:
+        super().__init__(sites, **more)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        names = ", ".join(map(repr, self.sites))
+        return f"site {names} refused in round {self.round} (counted from 0): {self.reason}."
+
+
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""
 
