@@ -20,6 +20,7 @@ from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
 from consortia.cli.export import export
+from consortia.cli.flower import flower
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.report import report
 from consortia.cli.resume import resume
@@ -91,4 +92,5 @@ app.command()(export)
 app.command()(algorithms)
 app.command(epilog=CODES)(experiments)
 app.command()(schema)
+app.add_typer(flower, name="flower", epilog=CODES)
 app.add_typer(site, name="site", epilog=CODES)

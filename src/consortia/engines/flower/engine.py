@@ -120,7 +120,7 @@ class FlowerEngine:
         Raises:
             InputError: the method cannot be carried, or there is another number of sites.
         """
-        check_carried(method.build(_any_target()))
+        check_carried(method.build(any_target()))
         if nodes != len(self._post.names):
             raise InputError(
                 f"the study has {nodes} sites, the engine was given {len(self._post.names)} names."
@@ -210,7 +210,7 @@ def _shapes(sites: Sites, count: int) -> SiteArrays:
     return SiteArrays(jax.tree.map(shape, sites.first), whole, one, one, ())
 
 
-def _any_target() -> Target:
+def any_target() -> Target:
     """A posterior of one parameter, where any will do."""
     model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
     return Target(model, model.init)
