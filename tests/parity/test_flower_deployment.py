@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from consortia.deployment import Loopback, Node, make_certificates, make_node_key
+from consortia.deployment.apps import app_hash
+from consortia.deployment.certificates import make_certificates, make_node_key
+from consortia.deployment.loopback import Loopback, Node
 from consortia.deployment.processes import descendants, started_at
 from consortia.errors import DeploymentError
 
@@ -21,7 +23,8 @@ def test_a_killed_node_comes_back_by_its_key_strangers_do_not_and_nothing_is_lef
     tmp_path: Path,
 ) -> None:
     lines: list[str] = []
-    with Loopback(tmp_path / "network", [Node("north", {"partition-id": 1})]) as network:
+    north = Node("north", {"partition-id": 1}, (app_hash(TRIVIAL),))
+    with Loopback(tmp_path / "network", [north]) as network:
         superlink = network.superlink
         assert superlink is not None
 

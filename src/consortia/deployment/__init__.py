@@ -2,8 +2,3 @@
 
 Needs the extra ``flower``. What runs *in* that network is `consortia.engines.flower`.
 """
-
-from consortia.deployment.certificates import make_certificates, make_node_key
-from consortia.deployment.loopback import Loopback, Node
-
-__all__ = ["Loopback", "Node", "make_certificates", "make_node_key"]

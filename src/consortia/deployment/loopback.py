@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from consortia.deployment import supernode
 from consortia.deployment.certificates import Certificates, make_certificates, make_node_key
 from consortia.deployment.processes import Process, hint, last_lines, stop, wait_for
 from consortia.errors import DeploymentError, InputError, MissingExtraError
@@ -50,10 +51,12 @@ class Node:
     Attributes:
         name: of the site.
         config: its node configuration, which a site's own code reads.
+        apps: hashes of the apps that it runs; all when None.
     """
 
     name: str
     config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    apps: tuple[str, ...] | None = None
 
 
 class Loopback:
@@ -175,15 +178,14 @@ class Loopback:
         """
         assert self.certificates is not None
         node = self.nodes[name]
-        config = " ".join(f"{key}={_toml(value)}" for key, value in node.config.items())
-        command = [
-            program("flower-supernode"),
-            *("--root-certificates", str(authority or self.certificates.authority)),
-            *("--superlink", self.address),
-            *("--auth-supernode-private-key", str(self.folder / "keys" / name)),
-            *("--port", str(free_port())),
-            *(("--node-config", config) if config else ()),
-        ]
+        command = supernode_command(
+            self.address,
+            authority or self.certificates.authority,
+            self.folder / "keys" / name,
+            node.config,
+            free_port(),
+            node.apps,
+        )
         self.supernodes[name] = self._started(f"SuperNode {name!r}", name, command)
         if wait:
             self.wait_for_node(name)
@@ -341,6 +343,38 @@ class Loopback:
     def _environment(self, name: str) -> dict[str, str]:
         """Flower's own folder for each program: a node unpacks the app there."""
         return {**os.environ, **QUIET, "FLWR_HOME": str(self._home(name))}
+
+
+def supernode_command(
+    address: str,
+    authority: Path,
+    key: Path,
+    config: Mapping[str, str | int | float | bool],
+    port: int,
+    apps: Sequence[str] | None,
+) -> list[str]:
+    """The command that starts a SuperNode.
+
+    Args:
+        address: of the SuperLink, host:port.
+        authority: certificate of the authority that signed the SuperLink's.
+        key: private key of the node.
+        config: node configuration.
+        port: on the loopback interface, for the node's own processes.
+        apps: hashes of the apps that it runs; all when None.
+    """
+    node_config = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
+    start = [program("flower-supernode")]
+    if apps is not None:
+        start = [sys.executable, supernode.__file__, ",".join(apps)]
+    return [
+        *start,
+        *("--root-certificates", str(authority)),
+        *("--superlink", address),
+        *("--auth-supernode-private-key", str(key)),
+        *("--port", str(port)),
+        *(("--node-config", node_config) if node_config else ()),
+    ]
 
 
 def program(name: str) -> str:
