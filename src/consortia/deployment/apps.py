@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,9 @@ def app_hash(app: str | os.PathLike[str]) -> str:
             'the hash of an app needs the extra flower: pip install "consortia[flower]".'
         ) from error
     try:
-        return hashlib.sha256(build_fab_from_disk(path)).hexdigest()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
+            return hashlib.sha256(build_fab_from_disk(path)).hexdigest()
     except (ValueError, OSError) as error:
         raise InputError(f"{path} is no Flower app: {error}") from error
 
