@@ -69,10 +69,14 @@ def node(
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
         from consortia.deployment.loopback import QUIET, supernode_command
+        from consortia.deployment.reaching import check_superlink
 
         folder = folder.resolve()
         name = data.stem if site is None else site
         policy = _checked(folder, data)
+        silent = check_superlink(superlink, folder / "ca.crt")
+        if silent is not None:
+            typer.echo(f"warning: {silent}; trying on", err=True)
         command = supernode_command(
             superlink,
             folder / "ca.crt",
