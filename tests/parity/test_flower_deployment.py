@@ -151,8 +151,8 @@ class Consortium:
         return self.folder / name
 
     def run(self, network: Loopback, app: Path, output: str, show: Callable[[str], None]) -> str:
-        config = {"output": str(self.folder / output), "resend": 20.0, "join-deadline": 100.0}
-        return network.run(app, config=config, show=show, deadline=900)
+        config = {"output": str(self.folder / output), "resend": 60.0, "join-deadline": 200.0}
+        return network.run(app, config=config, show=show, deadline=2400)
 
     def difference(self, output: str) -> float:
         """From the draws of one process, in posterior standard deviations; the largest."""
