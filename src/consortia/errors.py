@@ -142,3 +142,7 @@ class PolicyError(ConsortiaError, RuntimeError):
 
 class LedgerError(ConsortiaError, RuntimeError):
     """A site's ledger is broken or cannot be written: nothing leaves the site."""
+
+
+class DeploymentError(ConsortiaError, RuntimeError):
+    """A program of Flower could not be started, or has ended; the message has its last lines."""

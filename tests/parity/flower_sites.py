@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,10 @@ class OpenGate:
         self.left.append((kind, round, payload))
         return payload
 
-    def refusal(self, error: BaseException) -> str:
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
         reference = secrets.token_hex(4)
         self.errors[reference] = error
-        return f"the site met an error; its log has it under {reference}"
+        return wrap(f"the site met an error; its log has it under {reference}")
 
 
 class Sites:
@@ -90,7 +90,7 @@ class Sites:
             changes.get("study", "study"),
             build,
             lambda run: gate,
-            lambda error, run: gate.refusal(error),
+            lambda error, run, wrap: gate.refusal(error, wrap),
         )
 
     def _read(self, engine: Any) -> Any:

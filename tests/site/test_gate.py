@@ -174,7 +174,7 @@ def test_of_an_error_a_fixed_phrase_leaves_and_its_text_stays(
         except RuntimeError as cause:
             raise kind(SECRET) from cause
     except BaseException as error:
-        text = gate.refusal(error)
+        text = gate.refusal(error).decode()
     assert not any(word in text for word in ("Jane", "Doe", "4.56", "NamedError", "cause"))
     assert any(text.startswith(phrase) for _, phrase in PHRASES)
     number = text.split()[-1]
@@ -191,22 +191,25 @@ def test_of_an_error_a_fixed_phrase_leaves_and_its_text_stays(
 
 def test_an_error_that_is_not_finite_tells_no_position(tmp_path: Path) -> None:
     error = NonFiniteError(SECRET, round=1, chain=0, site="north", position=np.array([4.5]))
-    assert gate_of(tmp_path).refusal(error).startswith("a number at the site is not finite;")
+    assert gate_of(tmp_path).refusal(error).startswith(b"a number at the site is not finite;")
 
 
 def test_of_a_policy_s_refusal_the_rules_leave_and_no_number(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, minimum_rows=987654)
     with pytest.raises(PolicyError) as caught:
         gate.rows(123)
-    text = gate.refusal(caught.value)
+    text = gate.refusal(caught.value).decode()
     assert text.startswith("the site's policy does not permit this (minimum_rows); ")
     assert "123 " not in text
     assert "987654" not in text
 
 
 def test_a_refusal_needs_no_gate_and_is_in_the_ledger(tmp_path: Path) -> None:
-    text = refusal(OSError(SECRET), folder=tmp_path / "site", site="north", run="9")
-    assert lines(tmp_path)[0].bytes == len(text.encode())
+    where = {"folder": tmp_path / "site", "site": "north", "run": "9"}
+    left = refusal(OSError(SECRET), **where, wrap=lambda text: b"<" + text.encode() + b">")
+    assert left.startswith(b"<a file of the site cannot be used;")
+    assert lines(tmp_path)[0].bytes == len(left)
+    assert lines(tmp_path)[0].sha256 == hashlib.sha256(left).hexdigest()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def policy_of(**changes: Any) -> Policy:
     return Policy.model_validate(STRICTEST | changes)
 
 
-def rules_of(policy: Policy, terms: StudyTerms) -> tuple[str, ...]:
+def rules_of(policy: Policy, terms: StudyTerms, app: str | None = None) -> tuple[str, ...]:
     try:
-        policy.permits(terms)
+        policy.permits(terms, app)
     except PolicyError as error:
         found = error
     else:
@@ -97,7 +97,7 @@ def test_a_refusal_has_every_reason() -> None:
 
 
 def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
-    of_gate = {"minimum_rows", "maximum_bytes", "maximum_norm"}
+    of_gate = {"apps", "minimum_rows", "maximum_bytes", "maximum_norm"}
     of_gate |= {"maximum_messages", "maximum_runs"}
     tried = {rule for rule in BROKEN if "." not in rule} | of_gate
     assert set(Policy.model_fields) - {"noise"} == tried
@@ -131,6 +131,15 @@ def test_any_permits_every_hash_of_its_list_only() -> None:
     assert rules_of(policy_of(studies=["any"], models=["any"]), other) == ()
     assert rules_of(policy_of(studies=[]), other) == ("models",)
     assert rules_of(policy_of(models=[]), other) == ("studies",)
+
+
+def test_an_app_is_permitted_by_its_hash() -> None:
+    policy = policy_of(apps=["e" * 64])
+    assert rules_of(policy, TERMS) == ()
+    assert rules_of(policy, TERMS, "e" * 64) == ()
+    assert rules_of(policy, TERMS, "f" * 64) == ("apps",)
+    assert rules_of(policy_of(apps=["any"]), TERMS, "f" * 64) == ()
+    assert rules_of(policy_of(), TERMS, "f" * 64) == ("apps",)
 
 
 def test_too_few_rows_are_refused() -> None:

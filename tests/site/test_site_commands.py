@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from consortia.cli import app
+from consortia.deployment.apps import app_hash, study_of
 from consortia.site import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
 OTHER = ROOT / "examples" / "wine_softmax.toml"
 
 
@@ -33,19 +36,45 @@ def policy(tmp_path: Path) -> Path:
 def test_the_policy_that_check_proposes_permits_the_study_and_refuses_another(policy: Path) -> None:
     asked = command("check", policy, "--study", EXAMPLE)
     assert asked.exit_code == 0
-    assert "permits the study, at a site with 50 rows or more" in asked.output
+    assert "permits it, at a site with 50 rows or more" in asked.output
     refused = command("check", policy, "--study", OTHER)
     assert refused.exit_code == 9
     assert "studies:" in refused.output
     assert "models:" in refused.output
 
 
-def test_an_app_is_asked_by_the_study_in_it(policy: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "app" / "inside"
-    folder.mkdir(parents=True)
-    assert command("check", policy, "--app", tmp_path / "app").exit_code == 2
-    shutil.copy(EXAMPLE, folder / "study.toml")
-    assert command("check", policy, "--app", tmp_path / "app").exit_code == 0
+def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path: Path) -> None:
+    app = tmp_path / "app.fab"
+    with zipfile.ZipFile(app, "w") as packed:
+        packed.writestr("inside/study.toml", EXAMPLE.read_text())
+    refused = command("check", policy, "--app", app)
+    assert refused.exit_code == 9
+    assert "apps: the app" in refused.output
+    assert "studies" not in refused.output.split("error:")[1]
+    policy.write_text(command("check", "--app", app).output)
+    assert hashlib.sha256(app.read_bytes()).hexdigest() in policy.read_text()
+    assert command("check", policy, "--app", app).exit_code == 0
+
+
+def test_a_file_without_a_study_is_no_app(policy: Path, tmp_path: Path) -> None:
+    assert "0" in command("check", policy, "--app", tmp_path).output
+    assert command("check", policy, "--app", tmp_path).exit_code == 2
+    assert command("check", policy, "--app", policy).exit_code == 2
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_an_app_s_hash_is_that_of_the_file_that_flower_sends(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    made = CliRunner().invoke(app, ["flower", "new", str(FILES), "--to", str(tmp_path / "new")])
+    assert made.exit_code == 0, made.output
+    from flwr.cli.build import build_fab_from_disk
+
+    content = build_fab_from_disk(tmp_path / "new")
+    (tmp_path / "new.fab").write_bytes(content)
+    assert app_hash(tmp_path / "new") == app_hash(tmp_path / "new.fab")
+    assert app_hash(tmp_path / "new") == hashlib.sha256(content).hexdigest()
+    with study_of(tmp_path / "new.fab") as packed, study_of(tmp_path / "new") as folder:
+        assert packed.read_text() == folder.read_text() == FILES.read_text()
 
 
 def test_check_says_in_json_what_is_asked_and_which_rules_forbid_it(policy: Path) -> None:

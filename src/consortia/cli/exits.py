@@ -11,6 +11,7 @@ import typer
 
 from consortia.errors import (
     ConsortiaError,
+    DeploymentError,
     InputError,
     LedgerError,
     MissingExtraError,
@@ -81,6 +82,7 @@ def exit_code(error: ConsortiaError) -> int:
         (DatasetMissing, 6),
         (DatasetCorrupted, 6),
         (RankError, 7),
+        (DeploymentError, 7),
         (SiteMissingError, 7),
         (WarmupError, 8),
         (PolicyError, 9),

@@ -28,7 +28,9 @@ def check(
     ] = None,
     app: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Would it permit the study of this Flower app?"),
+        typer.Option(
+            metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
@@ -44,29 +46,29 @@ def check(
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
-        asked = _study_file(study, app)
-        terms = None if asked is None else _terms(asked)
+        terms, of_app = _asked(study, app)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
             typer.echo(f"{policy} is a policy. Give --study or --app to ask it about a study.")
             return
         if found is None:
-            typer.echo(proposed(terms), nl=False)
+            typer.echo(proposed(terms, of_app), nl=False)
             return
         try:
-            found.permits(terms)
+            found.permits(terms, of_app)
         except PolicyError as error:
             if as_json:
-                typer.echo(json.dumps(_plain(terms) | {"permitted": False, "rules": error.rules}))
+                answer = {"app": of_app, "permitted": False, "rules": error.rules}
+                typer.echo(json.dumps(_plain(terms) | answer))
             else:
-                _show(terms)
+                _show(terms, of_app)
             raise
         if as_json:
-            typer.echo(json.dumps(_plain(terms) | {"permitted": True, "rules": []}))
+            typer.echo(json.dumps(_plain(terms) | {"app": of_app, "permitted": True, "rules": []}))
             return
-        _show(terms)
-        typer.echo(f"{policy} permits the study, at a site with {found.minimum_rows} rows or more.")
+        _show(terms, of_app)
+        typer.echo(f"{policy} permits it, at a site with {found.minimum_rows} rows or more.")
 
 
 @site.command()
@@ -109,25 +111,20 @@ def ledger(
 # --- what is asked -------------------------------------------------------------------------------
 
 
-def _study_file(study: Path | None, app: Path | None) -> Path | None:
-    from consortia.errors import InputError
-
-    if app is None:
-        return study
-    found = sorted(app.rglob("study.toml"))
-    if len(found) != 1:
-        raise InputError(
-            f"{app}: an app of consortia has one study.toml, here are {len(found)}. Give the "
-            "folder that `consortia flower new` wrote."
-        )
-    return found[0]
-
-
-def _terms(path: Path) -> StudyTerms:
+def _asked(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
+    """The terms of a study or of the study in an app, and the hash of the app."""
     from consortia.site import terms_of
     from consortia.study import load_study
 
-    return terms_of(load_study(path))
+    if study is not None:
+        return terms_of(load_study(study)), None
+    if app is None:
+        return None, None
+    from consortia.deployment.apps import app_hash, study_of
+
+    with study_of(app) as path:
+        terms = terms_of(load_study(path))
+    return terms, app_hash(app)
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:
@@ -136,7 +133,7 @@ def _plain(terms: StudyTerms) -> dict[str, Any]:
     return json.loads(json.dumps({"terms": asdict(terms)}))
 
 
-def _show(terms: StudyTerms) -> None:
+def _show(terms: StudyTerms, app: str | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -147,6 +144,8 @@ def _show(terms: StudyTerms) -> None:
     table.add_column(style="bold")
     table.add_row("study", terms.study)
     table.add_row("model", terms.model)
+    if app is not None:
+        table.add_row("app", app)
     table.add_row("algorithm", terms.algorithm)
     for name, value in terms.parameters.items():
         table.add_row("", escape(f"{name} = {value}"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,9 +35,12 @@ OVERHEAD = 4096
 OVERHEAD_OF_ARRAY = 512
 """Bytes of a message beyond its arrays: names, types, shapes and what else the engine writes."""
 
+UNRECORDED = "the site's ledger cannot be written"
+"""What may leave without a line in the ledger, because there can be none."""
+
 PHRASES: tuple[tuple[type[BaseException], str], ...] = (
     (PolicyError, "the site's policy does not permit this"),
-    (LedgerError, "the site's ledger cannot be written"),
+    (LedgerError, UNRECORDED),
     (MissingExtraError, "something is not installed at the site"),
     (NonFiniteError, "a number at the site is not finite"),
     (StoreError, "the site's folder cannot be used"),
@@ -110,9 +113,10 @@ class Gate:
         )
         return payload
 
-    def refusal(self, error: BaseException) -> str:
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes] = str.encode) -> bytes:
         """What may leave of an error; see `refusal`."""
-        return refusal(error, folder=self._folder, site=self.site, run=self.terms.run)
+        folder, run = self._folder, self.terms.run
+        return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap)
 
     def _of_message(self, kind: str, round: int | None, payload: bytes) -> list[tuple[str, str]]:
         policy, found = self.policy, []
@@ -188,27 +192,41 @@ def open_gate(
     return Gate(folder, found, ledger, site, terms)
 
 
-def refusal(error: BaseException, *, folder: str | os.PathLike[str], site: str, run: str) -> str:
+def refusal(
+    error: BaseException,
+    *,
+    folder: str | os.PathLike[str],
+    site: str,
+    run: str,
+    wrap: Callable[[str], bytes] = str.encode,
+) -> bytes:
     """What may leave of an error, also where no gate could be opened.
 
     Its text goes into ``errors.log`` in the site's folder, which may hold data and never leaves;
     the refusal, a fixed phrase for the class of the error, the keys of a policy that forbade
     something, and a random number, goes into the ledger.
 
+    Args:
+        error: what was raised.
+        folder: of the site.
+        site: its name.
+        run: the run.
+        wrap: makes a message of the refusal; it is the message that the ledger counts.
+
     Raises:
-        LedgerError: neither can be written. Then nothing should leave but the phrase for that.
+        LedgerError: neither can be written. Then nothing may leave but `UNRECORDED`.
     """
     number = secrets.token_hex(4)
     phrase = next(text for kind, text in PHRASES if isinstance(error, kind))
     rules = f" ({', '.join(error.rules)})" if isinstance(error, PolicyError) else ""
-    text = f"{phrase}{rules}; the site has the details under number {number}"
+    payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
     folder = _made(folder)
     details = "".join(traceback.format_exception(error))
     _log(folder / ERRORS, f"{number} {datetime.now(UTC).isoformat()} run {run}\n{details}\n")
     Ledger(folder / LEDGER).append(
-        "refused", run=run, site=site, payload=text.encode(), details={"number": number}
+        "refused", run=run, site=site, payload=payload, details={"number": number}
     )
-    return text
+    return payload
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:

@@ -78,6 +78,11 @@ class Policy(BaseModel):
         description="hashes of permitted models: the table [model] and the code of its factory; "
         "left out, the model of any study above. One of both must be given; 'any' permits all",
     )
+    apps: list[Hash] = Field(
+        [],
+        description="hashes of permitted Flower apps, the code that a server sends; looked at by "
+        "`consortia flower node`, before an app is unpacked, and needed there; 'any' permits all",
+    )
     algorithms: list[str] | None = Field(
         None, min_length=1, description="names of permitted algorithms; left out, all"
     )
@@ -137,8 +142,12 @@ class Policy(BaseModel):
         """SHA-256 of the file."""
         return self._digest
 
-    def permits(self, terms: StudyTerms) -> None:
+    def permits(self, terms: StudyTerms, app: str | None = None) -> None:
         """Nothing, when all that a study asks is within the policy.
+
+        Args:
+            terms: what it asks.
+            app: hash of the Flower app that runs it, where that is known.
 
         Raises:
             PolicyError: it is not; the message has every reason.
@@ -146,6 +155,8 @@ class Policy(BaseModel):
         from consortia import __version__
 
         found = [*self._of_study(terms), *self._of_parameters(terms.parameters)]
+        if app is not None and app not in self.apps and ANY not in self.apps:
+            found.append(("apps", f"the app {app} is not in the list"))
         if terms.version != __version__:
             found.append(
                 ("versions", f"the server runs consortia {terms.version}, the site {__version__}")

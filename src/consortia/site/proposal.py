@@ -7,9 +7,22 @@ from consortia.site.terms import KINDS, StudyTerms
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
 
+APPS = """\
+# The Flower app that brings the code; others are not unpacked by `consortia flower node`.
+apps = ["{app}"]
 
-def proposed(terms: StudyTerms) -> str:
-    """The text of a ``site-policy.toml`` that permits a study and nothing else."""
+"""
+
+
+def proposed(terms: StudyTerms, app: str | None = None, rows: int = MINIMUM_ROWS) -> str:
+    """The text of a ``site-policy.toml`` that permits a study and nothing else.
+
+    Args:
+        terms: what the study asks.
+        app: hash of the Flower app that runs it.
+        rows: fewest rows of the site.
+    """
+    apps = "" if app is None else APPS.format(app=app)
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
     names = ", ".join(f'"{kind}"' for kind in terms.messages)
     return f"""\
@@ -20,9 +33,9 @@ studies = ["{terms.study}"]
 models = ["{terms.model}"]
 algorithms = ["{terms.algorithm}"]
 
-# Most rounds of a run, the warm-up included, and fewest rows of the site.
+{apps}# Most rounds of a run, the warm-up included, and fewest rows of the site.
 maximum_rounds = {terms.rounds}
-minimum_rows = {MINIMUM_ROWS}
+minimum_rows = {rows}
 
 # Kinds of messages that may leave:
 {kinds}

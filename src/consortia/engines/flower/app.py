@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +153,12 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
         return _sites[key].answer(message)
     except Exception as error:  # whatever it says stays here
         folder = _folder(node, config)
-        text = _refusal(folder, str(node.get("site", "")), error, "")
-        return Envelope(REFUSAL, "", str(node.get("site", "")), "", (), {"reason": text}).encode()
+        name = str(node.get("site", ""))
+
+        def wrap(reason: str) -> bytes:
+            return Envelope(REFUSAL, "", name, "", (), {"reason": reason}).encode()
+
+        return _refusal(folder, name, error, "", wrap)
 
 
 def _site(path: Path, node: Config, config: Config) -> FlowerSite:
@@ -197,7 +201,7 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         terms.study,
         build,
         gate,
-        lambda error, run: _refusal(folder, name, error, run),
+        lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         moments=study.data.standardise or study.data.standardise_target,
     )
 
@@ -235,14 +239,16 @@ def _folder(node: Config, config: Config) -> Path:
     return base.with_name(f"{base.name}-sites") / str(node.get("partition-id", "unknown"))
 
 
-def _refusal(folder: Path, name: str, error: BaseException, run: str) -> str:
+def _refusal(
+    folder: Path, name: str, error: BaseException, run: str, wrap: Callable[[str], bytes]
+) -> bytes:
     from consortia.errors import LedgerError
-    from consortia.site import refusal
+    from consortia.site.gate import UNRECORDED, refusal
 
     try:
-        return refusal(error, folder=folder, site=name, run=run)
-    except LedgerError:
-        return "the site's ledger cannot be written"
+        return refusal(error, folder=folder, site=name, run=run, wrap=wrap)
+    except LedgerError:  # the one message that no ledger has
+        return wrap(UNRECORDED)
 
 
 def _keep_compiled(folder: Path) -> None:
@@ -269,6 +275,6 @@ class Simulated:
         """The message."""
         return payload
 
-    def refusal(self, error: BaseException) -> str:
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
         """As of any site."""
-        return _refusal(self._folder, self._name, error, "")
+        return _refusal(self._folder, self._name, error, "", wrap)

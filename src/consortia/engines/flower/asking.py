@@ -64,6 +64,7 @@ class Post:
     Attributes:
         node: node of each site, by its number.
         rejected: replies that were not used.
+        received: of each node the messages and bytes that came from it, used or not.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
     """
 
@@ -80,6 +81,7 @@ class Post:
         self.deadline, self.resend = deadline, resend
         self.node: dict[int, int] = {}
         self.rejected = Rejected()
+        self.received: dict[int, tuple[int, int]] = {}
         self.messages, self.seconds = 0, 0.0
         self._open: dict[str, int] = {}
         self._closed: set[str] = set()
@@ -87,6 +89,12 @@ class Post:
     def request(self, kind: str, site: int, **more: Any) -> Envelope:
         """A message of this run to a site."""
         return Envelope(kind, self.run, self.names[site], self.study, **more)
+
+    def count(self, arrival: Arrival) -> None:
+        """Takes up what came, whatever it is, into ``received``."""
+        if arrival.payload is not None:
+            messages, size = self.received.get(arrival.sender, (0, 0))
+            self.received[arrival.sender] = (messages + 1, size + len(arrival.payload))
 
     def ask(
         self,
@@ -133,6 +141,7 @@ class Post:
                     self._open[message], sent[site] = site, now
             arrivals = self.transport.replies(list(self._open))
             for arrival in arrivals:
+                self.count(arrival)
                 asked, answer = self._opened(arrival, wanted, requests, iteration)
                 if asked is None or asked in answers:
                     continue

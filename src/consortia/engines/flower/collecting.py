@@ -25,6 +25,9 @@ class SiteEngine:
     Args:
         number: of the site.
         told: what all have told so far, the server first, of each call of `shared`.
+        digest: of rows, in the place of their plain hash.
+        rows: is called with the number of rows of a file as soon as it is read, before anything is
+            told of it; it may refuse them.
 
     Attributes:
         made: what this site has told in the calls of `shared` behind those.
@@ -35,9 +38,16 @@ class SiteEngine:
     compares = False
     """Whether all tell the same is for the server to say."""
 
-    def __init__(self, number: int, told: Sequence[list[Any]], digest: Any = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        told: Sequence[list[Any]],
+        digest: Any = None,
+        rows: Callable[[int], None] = lambda number: None,
+    ) -> None:
         self.made: list[Any] = []
         self._number, self._told, self._calls = number, told, 0
+        self.rows = rows
         if digest is not None:
             self.digest = digest
 

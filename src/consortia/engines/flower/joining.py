@@ -40,6 +40,7 @@ def joined(post: Post, deadline: float) -> None:
                 asked[node] = now
         arrivals = post.transport.replies(waiting)
         for arrival in arrivals:
+            post.count(arrival)
             if arrival.message in waiting:
                 waiting.remove(arrival.message)
                 _take(post, arrival, named, own)

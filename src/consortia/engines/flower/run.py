@@ -260,10 +260,15 @@ class FlowerRun:
         """Who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
         rejected = self._post.rejected
+        received = {
+            name: list(self._post.received.get(self._post.node[site], (0, 0)))
+            for site, name in enumerate(self.names)
+        }
         facts: dict[str, Any] = {
             "flower_run": self._post.run,
             "rejected_replies": rejected.count,
             "rejected": rejected.lines,
+            "received": received,
             "seconds_per_message": self._post.seconds / max(self._post.messages, 1),
         }
         if not away:

@@ -67,8 +67,11 @@ class Gate(Protocol):
         """The message, when it may leave."""
         ...
 
-    def refusal(self, error: BaseException) -> str:
-        """What may leave of an error: a fixed phrase, and where the site has its text."""
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+        """What may leave of an error: a fixed phrase, and where the site has its text.
+
+        ``wrap`` makes the message of it that leaves.
+        """
         ...
 
 
@@ -82,7 +85,7 @@ class FlowerSite:
         study: fingerprint of the study.
         build: the study, made with an engine; called before data are read.
         gate: opens the gate of a run, before ``build``; it may refuse the study.
-        refuse: what may leave of an error where there is no gate.
+        refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
         moments: whether what is told before the run holds moments of the rows.
     """
 
@@ -94,7 +97,7 @@ class FlowerSite:
         study: str,
         build: Callable[[SiteEngine], Job],
         gate: Callable[[str], Gate],
-        refuse: Callable[[BaseException, str], str],
+        refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
         *,
         moments: bool = False,
     ) -> None:
@@ -127,11 +130,16 @@ class FlowerSite:
             at = request.label[1] if request.label else None
             return gate.release(kind, at, reply, arrays)
         except Exception as error:
-            reason = self._refuse(error, request.run) if gate is None else gate.refusal(error)
             code = error.code if isinstance(error, MismatchError) else None
-            values = {REQUEST: digest(message), "reason": reason, "mismatch": code}
-            labelled = (request.run, self.name, self.study, request.label, values)
-            return Envelope(REFUSAL, *labelled).encode()
+
+            def wrap(reason: str) -> bytes:
+                values = {REQUEST: digest(message), "reason": reason, "mismatch": code}
+                labelled = (request.run, self.name, self.study, request.label, values)
+                return Envelope(REFUSAL, *labelled).encode()
+
+            if gate is None:
+                return self._refuse(error, request.run, wrap)
+            return gate.refusal(error, wrap)
 
     def _reply(
         self, request: Envelope, named: str, values: Mapping[str, Any], arrays: Mapping[str, Any]
@@ -159,7 +167,7 @@ class FlowerSite:
         if request.kind == HELLO:
             return "description", description(), {}
         if request.kind == FACTS:
-            made = self._facts(request.values["told"])
+            made = self._facts(request.values["told"], gate)
             return "moments" if self._moments else "description", {"made": made}, {}
         if request.kind == BEGIN:
             told = request.values["told"]
@@ -176,8 +184,8 @@ class FlowerSite:
         values, arrays = work.step(Label(*request.label), request)
         return request.kind, values, marks.marked(arrays)
 
-    def _facts(self, told: list[list[Any]]) -> list[Any]:
-        engine = self._engine(told)
+    def _facts(self, told: list[list[Any]], gate: Gate) -> list[Any]:
+        engine = self._engine(told, gate)
         try:
             job = self._build(engine)
             look(job, engine)
@@ -185,14 +193,14 @@ class FlowerSite:
             pass
         return engine.made
 
-    def _engine(self, told: list[list[Any]]) -> SiteEngine:
+    def _engine(self, told: list[list[Any]], gate: Gate) -> SiteEngine:
         def keyed(rows: Any) -> str:
             from consortia import fingerprints
 
             plain = fingerprints.of_rows(rows).encode()
             return hmac.new(secret_of(self.folder), plain, hashlib.sha256).hexdigest()
 
-        return SiteEngine(self.number, told, keyed)
+        return SiteEngine(self.number, told, keyed, gate.rows)
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> Work:
         work = self._work.get(run)
@@ -200,7 +208,7 @@ class FlowerSite:
             begun = files.kept("begun")
             if begun is None:
                 raise MismatchError("begun")
-            job = self._build(self._engine(json.loads(begun.header["told"])))
+            job = self._build(self._engine(json.loads(begun.header["told"]), gate))
             gate.rows(int(job.sites.sizes[self.number]))
             work = self._work[run] = Work(job, self.number, files, begun.arrays)
         return work
