@@ -1,9 +1,10 @@
-"""Flower's own processes for a test: a SuperLink and its nodes, in a folder, on free ports."""
+"""Flower's simulation for a test: a SuperLink of its own, in a folder, on a free port."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -134,11 +135,10 @@ class Network:
         """The final state of a run."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            state = self.state(run)
-            if state.startswith("finished"):
-                return state
+            if re.search(f"Finished task [0-9]+ of run {run}", self.log("superlink")):
+                return self.state(run)
             time.sleep(POLL)
-        raise AssertionError(f"run {run} is {state}: {self.log('superlink')[-3000:]}")
+        raise AssertionError(f"run {run} has not ended: {self.log('superlink')[-3000:]}")
 
 
 def simulation(folder: Path, nodes: int) -> Network:
@@ -147,119 +147,3 @@ def simulation(folder: Path, nodes: int) -> Network:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'consortia[flower]'")
     connection = f"insecure = true\noptions.num-supernodes = {nodes}"
     return Network(folder, ["--insecure", "--simulation"], connection)
-
-
-# --- a deployment --------------------------------------------------------------------------------
-
-
-def certificates(folder: Path, names: list[str]) -> None:
-    """An authority, a certificate of 127.0.0.1 by it, and a key pair for each name."""
-    import datetime
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    def key() -> Any:
-        return ec.generate_private_key(ec.SECP384R1())
-
-    def name(text: str) -> Any:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-    def signed(subject: str, public: Any, by: Any, *extensions: Any) -> Any:
-        now = datetime.datetime.now(datetime.UTC)
-        made = (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name("a test's authority"))
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-        )
-        for extension in extensions:
-            made = made.add_extension(extension, critical=False)
-        return made.sign(by, hashes.SHA384())
-
-    def private(one: Any, form: Any) -> bytes:
-        plain = serialization.NoEncryption()
-        return one.private_bytes(serialization.Encoding.PEM, form, plain)
-
-    pem, traditional = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
-    authority, server = key(), key()
-    root = signed(
-        "a test's authority",
-        authority.public_key(),
-        authority,
-        x509.BasicConstraints(ca=True, path_length=0),
-    )
-    local = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    own = signed("127.0.0.1", server.public_key(), authority, local)
-    (folder / "ca.crt").write_bytes(root.public_bytes(pem))
-    (folder / "server.pem").write_bytes(own.public_bytes(pem))
-    (folder / "server.key").write_bytes(private(server, traditional))
-    for one in names:
-        pair = key()
-        openssh = serialization.PrivateFormat.OpenSSH
-        (folder / one).write_bytes(private(pair, openssh))
-        (folder / one).chmod(0o600)
-        public = pair.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        (folder / f"{one}.pub").write_bytes(public + b"\n")
-
-
-class Deployment(Network):
-    """A SuperLink with TLS that takes in registered keys only, and a SuperNode for each site."""
-
-    def __init__(self, folder: Path, sites: dict[str, str]) -> None:
-        self.sites, self.keys = sites, folder / "keys"
-        self.keys.mkdir()
-        certificates(self.keys, [*sites, "stranger"])
-        options = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem"]
-        options += ["--ssl-keyfile", "server.key"]
-        files = [str(self.keys / one) if "." in one else one for one in options]
-        connection = f'root-certificates = "{self.keys / "ca.crt"}"'
-        super().__init__(folder, ["--enable-supernode-auth", *files], connection)
-
-    def register(self) -> None:
-        """Registers the keys of all sites."""
-        for name in self.sites:
-            end = time.monotonic() + 60
-            while True:
-                public = str(self.keys / f"{name}.pub")
-                done = self.flwr("supernode", "register", public, "test", "--name", name)
-                if done.returncode == 0:
-                    break
-                assert time.monotonic() < end, done.stdout + done.stderr
-                time.sleep(POLL)
-
-    def node(self, name: str, config: str, key: str | None = None, ca: str = "ca.crt") -> None:
-        """Starts the SuperNode of a site."""
-        self.start(
-            name,
-            "flower-supernode",
-            "--root-certificates",
-            str(self.keys / ca),
-            "--superlink",
-            f"127.0.0.1:{self.port}",
-            "--auth-supernode-private-key",
-            str(self.keys / (key or name)),
-            "--port",
-            str(free_port()),
-            "--node-config",
-            config,
-        )
-
-    def nodes(self) -> None:
-        """Registers all keys and starts all SuperNodes."""
-        self.register()
-        for name, config in self.sites.items():
-            self.node(name, config)
-
-
-def deployment(folder: Path, sites: dict[str, str]) -> Deployment:
-    """A network with TLS and registered keys; of each site the ``--node-config``."""
-    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'consortia[flower]'")
-    return Deployment(folder, sites)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import consortia
-from consortia.site import terms_of
-from consortia.site.proposal import proposed
 from consortia.study import load_study
 
 NAMES = ("oslo", "lima", "pune")
@@ -41,6 +40,12 @@ FA_HMC = {
     "algorithm": "fa_hmc",
     "arguments": "step_size = 0.02\nleapfrog_steps = 3\nlocal_steps = 2",
 }
+DEBIASED = {
+    "algorithm": "fa_hmc",
+    "arguments": "step_size = 0.02\nleapfrog_steps = 2\nlocal_steps = 2\n"
+    "debias = true\nbatch_size = 9",
+}
+FSGLD = {"algorithm": "fsgld", "arguments": "step_size = 0.01\nlocal_steps = 3"}
 SURROGATE = {"algorithm": "federated_hmc", "arguments": 'force = "surrogate"'}
 
 
@@ -75,16 +80,7 @@ def write(
     return path
 
 
-def node_config(study: Path, folder: Path, name: str) -> str:
-    """Of a site, which permits the study: Flower's ``--node-config``."""
-    own = folder / "sites" / name
-    own.mkdir(parents=True, exist_ok=True)
-    policy = proposed(terms_of(load_study(study))).replace("minimum_rows = 50", "minimum_rows = 9")
-    (own / "site-policy.toml").write_text(policy)
-    return f"site='{name}' data='{study.parent / name}.npz' folder='{own}'"
-
-
-def alone(study: Path) -> object:
+def alone(study: Path) -> Any:
     """The same study in one process."""
     asked = load_study(study)
     built = asked.build()
