@@ -1,9 +1,10 @@
-"""Flower's own processes for a test: a SuperLink and its nodes, in a folder, on free ports."""
+"""Flower's simulation for a test: a SuperLink of its own, in a folder, on a free port."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -134,11 +135,10 @@ class Network:
         """The final state of a run."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            state = self.state(run)
-            if state.startswith("finished"):
-                return state
+            if re.search(f"Finished task [0-9]+ of run {run}", self.log("superlink")):
+                return self.state(run)
             time.sleep(POLL)
-        raise AssertionError(f"run {run} is {state}: {self.log('superlink')[-3000:]}")
+        raise AssertionError(f"run {run} has not ended: {self.log('superlink')[-3000:]}")
 
 
 def simulation(folder: Path, nodes: int) -> Network:

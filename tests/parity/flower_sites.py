@@ -107,7 +107,7 @@ class Sites:
         return InProcess({FIRST_NODE + n: answer(n) for n in range(len(self.sites))}, faults)
 
     def engine(self, faults: Any = None, **options: Any) -> consortia.FlowerEngine:
-        options = {"deadline": 60, "study": "study"} | options
+        options = {"deadline": 20, "study": "study"} | options
         return consortia.FlowerEngine(self.transport(faults), self.names, **options)
 
     def sampled(self, engine: Any = None, **more: Any) -> Any:

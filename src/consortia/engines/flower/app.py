@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from consortia.base import Algorithm
-from consortia.engines.flower.asking import REFUSAL
+from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
-from consortia.engines.flower.envelope import Envelope
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.site import FlowerSite, Gate, Job
 from consortia.engines.flower.stages import check_carried
@@ -155,10 +155,20 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
         folder = _folder(node, config)
         name = str(node.get("site", ""))
 
-        def wrap(reason: str) -> bytes:
-            return Envelope(REFUSAL, "", name, "", (), {"reason": reason}).encode()
+        run = _run_of(message)
 
-        return _refusal(folder, name, error, "", wrap)
+        def wrap(reason: str) -> bytes:
+            values = {REQUEST: digest(message), "reason": reason}
+            return Envelope(REFUSAL, run, name, "", (), values).encode()
+
+        return _refusal(folder, name, error, run, wrap)
+
+
+def _run_of(message: bytes) -> str:
+    try:
+        return decode(message).run
+    except EnvelopeError:
+        return ""
 
 
 def _site(path: Path, node: Config, config: Config) -> FlowerSite:

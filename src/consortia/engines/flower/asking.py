@@ -20,6 +20,12 @@ REFUSAL = "refusal"
 REQUEST = "request"
 """Where a reply names the request that it answers."""
 
+AGAIN = 2.0
+"""Seconds after which a site that could not answer is asked again."""
+
+GIVEN_UP = 2
+"""Failures after which a site is not waited for until the deadline, where others are enough."""
+
 POLLS = (0.0, 0.001, 0.01, 0.05, 0.2)
 """Seconds between two looks for replies, growing to the last."""
 
@@ -104,8 +110,8 @@ class Post:
             requests: by the site's number.
             read: checks and reads an answer.
             iteration: for the messages of errors.
-            enough: so many answers are enough at the deadline, or once the transport has given
-                up the other sites; all must answer when None.
+            enough: so many answers are enough at the deadline, or once the others have failed
+                twice; all must answer when None.
 
         Raises:
             SiteMissingError: fewer answered in time.
@@ -114,7 +120,7 @@ class Post:
         bodies = {site: request.encode() for site, request in requests.items()}
         wanted = {site: digest(body) for site, body in bodies.items()}
         answers: dict[int, Read] = {}
-        lost: set[int] = set()
+        failures = dict.fromkeys(bodies, 0)
         began = time.monotonic()
         sent: dict[int, float] = {}
         polls = 0
@@ -122,15 +128,14 @@ class Post:
             now = time.monotonic()
             left = began + self.deadline - now
             open_sites = [site for site in bodies if site not in answers]
-            given_up = enough is not None and lost.issuperset(open_sites)
-            if left <= 0 or given_up:
-                if enough is not None and len(answers) >= enough:
-                    break
-                if left <= 0:
-                    missing = tuple(self.names[site] for site in open_sites)
-                    raise SiteMissingError(missing, waited=self.deadline, round=iteration)
+            given_up = all(failures[site] >= GIVEN_UP for site in open_sites)
+            if (left <= 0 or given_up) and enough is not None and len(answers) >= enough:
+                break
+            if left <= 0:
+                missing = tuple(self.names[site] for site in open_sites)
+                raise SiteMissingError(missing, waited=self.deadline, round=iteration)
             for site in open_sites:
-                pause = min(self.resend, 1.0 + len(bodies) / 10) if site in lost else self.resend
+                pause = min(self.resend, AGAIN) if failures[site] else self.resend
                 if site not in sent or now - sent[site] > pause:
                     message = self.transport.push(self.node[site], bodies[site], left)
                     self._open[message], sent[site] = site, now
@@ -138,15 +143,16 @@ class Post:
             for arrival in arrivals:
                 self.count(arrival)
                 asked, answer = self._opened(arrival, wanted, requests, iteration)
-                if arrival.payload is None and asked is not None:
-                    lost.add(asked)
-                if answer is None or asked is None or asked in answers:
+                if asked is None or asked in answers:
                     continue
                 try:
-                    answers[asked] = read(asked, answer)
-                    lost.discard(asked)
+                    if answer is not None:
+                        answers[asked] = read(asked, answer)
+                        self._open.pop(arrival.message)
+                        continue
                 except EnvelopeError as error:
                     self._reject(iteration, asked, f"malformed: {error}")
+                failures[asked] += 1
             polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
             if len(answers) < len(bodies):
                 time.sleep(POLLS[polls])
@@ -186,7 +192,6 @@ class Post:
         if problem is not None:
             self._reject(iteration, site, problem)
             return site, None
-        self._open.pop(arrival.message)
         if answer.kind == REFUSAL:
             raise refused(self.names[site], answer, iteration)
         return site, answer

@@ -64,12 +64,14 @@ def _take(post: Post, arrival: Arrival, named: str, own: dict[str, Any]) -> None
     if answer.run != post.run or answer.values.get(REQUEST) != named:
         post.rejected.add("before the run: a node: it answers no request of this run")
         return
-    if answer.kind == REFUSAL:
+    if answer.kind == REFUSAL and answer.site in post.names:
         raise refused(answer.site[:60], answer, 0)
-    if answer.site not in post.names:
+    if answer.site not in post.names or answer.kind != HELLO:
         post.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
         return
     site = post.names.index(answer.site)
+    if post.node.get(site) == arrival.sender:
+        return  # it was asked twice, being slow
     if site in post.node:
         post.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
         return
