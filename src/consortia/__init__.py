@@ -20,6 +20,7 @@ from consortia.algorithms.stale_measures import gradient_noise_variance, largest
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
+from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
 from consortia.export import to_netcdf
@@ -34,6 +35,7 @@ from consortia.store import open_run
 __version__ = "0.1.0"
 
 __all__ = [
+    "FlowerEngine",
     "LocalEngine",
     "MPIEngine",
     "Model",

@@ -98,6 +98,22 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         )
 
 
+class SiteRefusedError(SiteMissingError):
+    """A site does not do what it was asked for.
+
+    Attributes:
+        reason: a fixed phrase, and where the site's own log has more: nothing else leaves it.
+    """
+
+    def __init__(self, sites: tuple[str, ...], *, reason: str, **more: Any) -> None:
+        super().__init__(sites, **more)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        names = ", ".join(map(repr, self.sites))
+        return f"site {names} refused in round {self.round} (counted from 0): {self.reason}."
+
+
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""
 
@@ -110,3 +126,23 @@ class RankError(ConsortiaError, RuntimeError):
     """
 
     tree: Any = None
+
+
+class PolicyError(ConsortiaError, RuntimeError):
+    """A site's policy forbids a study or a message; the message says every reason.
+
+    Attributes:
+        rules: the keys of the policy that forbid it; they alone may leave the site.
+    """
+
+    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.rules = rules
+
+
+class LedgerError(ConsortiaError, RuntimeError):
+    """A site's ledger is broken or cannot be written: nothing leaves the site."""
+
+
+class DeploymentError(ConsortiaError, RuntimeError):
+    """A program of Flower could not be started, or has ended; the message has its last lines."""

@@ -68,6 +68,8 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
+    if hasattr(run, "expected"):
+        lines.append(("wall time", run.expected(rounds, length.total)))
     notes = (*notes, *validation.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (

@@ -70,7 +70,8 @@ def read_sites(
             check_finite(names[number], kept[number])
         if len(told) == 1:  # nobody is to be told
             return {}
-        return {n: fingerprints.of_rows(_tree(kept[n])) for n in held}
+        digest = getattr(engine, "digest", fingerprints.of_rows)
+        return {n: digest(_tree(kept[n])) for n in held}
 
     digests = engine.shared(judge)
     elsewhere: dict[int, str] = {}
@@ -98,6 +99,8 @@ def check_same(engine: Any, value: Any) -> None:
         RankError: in all processes.
     """
     told = engine.shared(lambda: fingerprints.of_value(value))
+    if not getattr(engine, "compares", True):  # another process does
+        return
     others = [str(rank) for rank, one in enumerate(told) if one != told[0]]
     if others:
         raise RankError(

@@ -76,7 +76,9 @@ def specification_of(
 def rounding_of(run: Any, engine: str) -> dict[str, Any]:
     """What the bits of a run depend on beside its specification: programs, machine, versions."""
     versions = results.versions()
-    return {
+    given = getattr(run, "participation", None)
+    participation = {} if given is None else {"participation": fingerprints.of_value(given)}
+    return participation | {
         "engine": engine,
         "processes": max(len(run.where), 1),
         "node_mode": "map" if run.layout.map_nodes else "vmap",

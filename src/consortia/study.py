@@ -197,6 +197,11 @@ class Study(Table):
         return self.output.name or (self._path.stem if self._path else "study")
 
     @property
+    def method(self) -> Method:
+        """What samples it."""
+        return self.algorithm._method
+
+    @property
     def path(self) -> Path | None:
         """The file that it was read from, or None."""
         return self._path
@@ -206,13 +211,21 @@ class Study(Table):
         given = {key: value for key, value in changes.items() if value is not None}
         return self.model_copy(update={"run": self.run.model_copy(update=given)})
 
-    def build(self, engine: Any = None) -> Built:
+    def build(
+        self,
+        engine: Any = None,
+        *,
+        data_folder: Path | None = None,
+        own: Mapping[int, Path] | None = None,
+    ) -> Built:
         """The objects that `consortia.sample` takes, and the rest.
 
         Args:
             engine: what will run the study; `LocalEngine()` when None. All processes of a
                 `consortia.MPIEngine` call this alike, and of ``data.files`` each reads those of
                 the sites that it runs.
+            data_folder: where names of data files start; the study file's folder when None.
+            own: where the files of sites are that are not there, by the sites' numbers.
 
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
@@ -222,15 +235,24 @@ class Study(Table):
         engine = LocalEngine() if engine is None else engine
         check_same(engine, self.model_dump())
         try:
-            return self._build(self._path.parent if self._path else Path(), engine)
+            return self._build(
+                self._path.parent if self._path else Path(), engine, data_folder, own
+            )
         except InputError as error:
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
 
-    def _build(self, directory: Path, engine: Any) -> Built:
+    def _build(
+        self,
+        directory: Path,
+        engine: Any,
+        data_folder: Path | None,
+        own: Mapping[int, Path] | None,
+    ) -> Built:
         method = self.algorithm._method
-        prepared = self.data.read(directory, engine, method)
+        folder = directory if data_folder is None else data_folder
+        prepared = self.data.read(folder, engine, method, own)
         if prepared.sites is not None:
             sites = read_sites(prepared.train.__getitem__, prepared.sites, method, engine)
         else:

@@ -7,7 +7,7 @@ one file per site and stay where they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -84,7 +84,13 @@ class Data(Table):
             raise ValueError("give at most one of test_file and test_share")
         return self
 
-    def read(self, directory: Path, engine: Any, algorithm: Method) -> Prepared:
+    def read(
+        self,
+        directory: Path,
+        engine: Any,
+        algorithm: Method,
+        own: Mapping[int, Path] | None = None,
+    ) -> Prepared:
         """The rows, ready to be dealt out; of files those of the sites that this process runs.
 
         All processes of the engine call it alike.
@@ -93,6 +99,7 @@ class Data(Table):
             directory: where the names of files start.
             engine: says which sites this process runs.
             algorithm: what is run.
+            own: where the files of sites are that are not there, by the sites' numbers.
 
         Raises:
             InputError: a file cannot be used; in all processes, wherever it is.
@@ -108,6 +115,7 @@ class Data(Table):
                 engine,
                 algorithm,
                 **self.model_dump(include={"target", "test_share", "test_file", "seed"}),
+                own=own,
             )
         change = self._of_features(source.row_shape)
         raw = reading.jointly(engine, lambda: source.each(change))

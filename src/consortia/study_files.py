@@ -57,15 +57,18 @@ def read_files(
     test_share: float | None,
     test_file: str | None,
     seed: int,
+    own: Mapping[int, Path] | None = None,
 ) -> Source:
     """The rows of the sites that this process runs; the root alone reads the test file.
 
-    All processes of the engine call it alike, and compare what their files hold.
+    All processes of the engine call it alike, and compare what their files hold. ``own`` says where
+    a site's file is when it is not in the directory.
 
     Raises:
         InputError: a file cannot be used, or has not what the others have; in all processes.
     """
-    paths = [directory / name for name in files]
+    own = {} if own is None else own
+    paths = [own.get(number, directory / name) for number, name in enumerate(files)]
     train: dict[int, Arrays] = {}
     held_out: dict[int, Arrays] = {}
     test: list[Arrays] = []
@@ -74,6 +77,8 @@ def read_files(
         told = {}
         for number in map(int, engine.held(len(paths), algorithm)):
             arrays, names = _read_file(paths[number], target)
+            if hasattr(engine, "rows"):  # a site that may refuse to take part with so few
+                engine.rows(len(next(iter(arrays.values()))))
             if test_share is not None:
                 arrays, held_out[number] = preparation.train_test_split(
                     arrays, test_share=test_share, seed=seed + number
@@ -98,7 +103,6 @@ def read_files(
 
     reading.jointly(engine, read_test)
     shape = outlines[0]["arrays"].get("x")
-    stems = tuple(path.stem for path in paths)
     return Source(
         {number: _in_kinds(arrays, kinds) for number, arrays in train.items()},
         {number: _in_kinds(arrays, kinds) for number, arrays in held_out.items()},
@@ -106,8 +110,14 @@ def read_files(
         None if shape is None else tuple(shape[0]),
         names,
         (),
-        stems if len(set(stems)) == len(stems) else tuple(files),
+        names_of(files),
     )
+
+
+def names_of(files: list[str]) -> tuple[str, ...]:
+    """The names of the sites with these files."""
+    stems = tuple(Path(name).stem for name in files)
+    return stems if len(set(stems)) == len(stems) else tuple(files)
 
 
 # --- what the files have in common ---------------------------------------------------------------

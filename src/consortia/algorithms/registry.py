@@ -56,7 +56,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the weighted average of the sites, one a round",
         step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
         source=f"{_FEDERATED_AVERAGING}, algorithms 1-3, B.1, B.2",
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.02, "leapfrog_steps": 3, "local_steps": 2},
     ),
     "fa_ld": Entry(
@@ -66,7 +66,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the weighted average of the sites, one a round",
         step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
         source=f"{_FEDERATED_AVERAGING}, algorithm 3 with K = 1",
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.02, "local_steps": 2},
     ),
     "dsgld": Entry(
@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source=f"{_TRAVELLING}, equations 3 and 4, after Ahn, Shahbaba, Welling (2014)",
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.01, "local_steps": 3},
     ),
     "fsgld": Entry(
@@ -88,7 +88,7 @@ ALGORITHMS: dict[str, Entry] = {
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source=f"{_TRAVELLING}, equation 5, algorithm 1",
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.01, "local_steps": 3},
     ),
     "de_sgld": Entry(
@@ -156,7 +156,7 @@ ALGORITHMS: dict[str, Entry] = {
         step_size="epsilon of the leapfrog, learned when left out; with one step drift "
         "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",
         source="Duane, Kennedy, Pendleton, Roweth (1987); the federated form is ours",
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"},
     ),
     "decentralized_hmc": Entry(

@@ -20,10 +20,13 @@ from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
 from consortia.cli.export import export
+from consortia.cli.flower import flower
 from consortia.cli.listing import algorithms, schema
+from consortia.cli.network import certificates, key, loopback, node
 from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
+from consortia.cli.site import site
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
 
@@ -90,3 +93,7 @@ app.command()(export)
 app.command()(algorithms)
 app.command(epilog=CODES)(experiments)
 app.command()(schema)
+for command in (loopback, certificates, key, node):
+    flower.command()(command)
+app.add_typer(flower, name="flower", epilog=CODES)
+app.add_typer(site, name="site", epilog=CODES)

@@ -66,7 +66,8 @@ def engine_of(
             return MPIEngine()
         if name is Engine.flower:
             raise InputError(
-                "--engine flower: this version has the engines 'local' and 'mpi'; leave it out."
+                "--engine flower: a study over Flower is run by Flower: write its app with "
+                "`consortia flower new STUDY.toml`, and start that with `flwr run`."
             )
         from consortia.engines.division import cores, offer_cpu_devices
         from consortia.engines.local import LocalEngine

@@ -11,9 +11,12 @@ import typer
 
 from consortia.errors import (
     ConsortiaError,
+    DeploymentError,
     InputError,
+    LedgerError,
     MissingExtraError,
     NonFiniteError,
+    PolicyError,
     RankError,
     SiteMissingError,
     StoreError,
@@ -32,6 +35,8 @@ EXIT_CODES = {
     6: "a data set is absent, or not the published one",
     7: "a site or a process did not answer until the deadline; the draws before are kept",
     8: "what the warm-up learned is not worth going on with",
+    9: "a site's policy forbids the study",
+    10: "a site's ledger is broken",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
 """What each exit code of ``consortia run`` and ``resume`` means."""
@@ -77,7 +82,10 @@ def exit_code(error: ConsortiaError) -> int:
         (DatasetMissing, 6),
         (DatasetCorrupted, 6),
         (RankError, 7),
+        (DeploymentError, 7),
         (SiteMissingError, 7),
         (WarmupError, 8),
+        (PolicyError, 9),
+        (LedgerError, 10),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

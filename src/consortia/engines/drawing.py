@@ -122,14 +122,24 @@ def phase_numbers(
 
     def draw(repetition: Array | None) -> Drawn:
         here = Counter(counter.iteration, counter.warmup, repetition)
-        if isinstance(phase.exchange, Route):
-            return _visit_numbers(phase, phase.exchange, keys, here, layout, weights)
-        noise = jax.vmap(lambda key: _per_chain(phase.noise, key, here, layout))(keys.private)
-        return Drawn(_per_chain(phase.shared, keys.shared, here, layout), noise)
+        return once_numbers(phase, keys, here, layout, weights)
 
     if not phase.repeated:
         return draw(None)
     return jax.vmap(draw)(jnp.arange(phase.repeat, dtype=jnp.int32))
+
+
+def once_numbers(
+    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+) -> Drawn:
+    """The numbers of one repetition of a phase in which nothing arrives one at a time.
+
+    They are those of the nodes whose private ``keys`` are given.
+    """
+    if isinstance(phase.exchange, Route):
+        return _visit_numbers(phase, phase.exchange, keys, counter, layout, weights)
+    noise = jax.vmap(lambda key: _per_chain(phase.noise, key, counter, layout))(keys.private)
+    return Drawn(_per_chain(phase.shared, keys.shared, counter, layout), noise)
 
 
 def _visit_numbers(

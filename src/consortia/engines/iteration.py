@@ -61,13 +61,17 @@ class Iteration:
         """The carry after the phase, the infos of nodes and hub, and the outboxes."""
         node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
         message = self.exchanged(phase, outbox, sites)
-        sent = carry._replace(node=node_state)
+        sent = carry._replace(node=_where_present(sites.present, node_state, carry.node))
         after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
         return after, node_info, hub_info, outbox
 
     def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
         """The message that the outboxes of all nodes become."""
-        return exchanges.message_of(phase.exchange, outbox, sites.weights)
+        weights = sites.weights
+        if not isinstance(sites.present, tuple):
+            weights = jnp.where(sites.present, weights, 0)
+            weights = weights / jnp.sum(weights)
+        return exchanges.message_of(phase.exchange, outbox, weights)
 
     def send(
         self,
@@ -281,6 +285,13 @@ def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carr
         jax.tree.map(keep(0), after.hub, before.hub),
         jax.tree.map(keep(1 if per_node else 0), after.inbox, before.inbox),
     )
+
+
+def _where_present(present: Array | tuple[()], after: PyTree, before: PyTree) -> PyTree:
+    """Node states, in which the sites that did not take part are where they were."""
+    if isinstance(present, tuple):
+        return after
+    return jax.tree.map(lambda a, b: jnp.where(_at_axis(present, 0, a), a, b), after, before)
 
 
 def _at_axis(flag: Array, axis: int, like: Array) -> Array:

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from consortia import numbers
-from consortia.base import Algorithm, Method
+from consortia.base import Algorithm, Mean, Method
 from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
 from consortia.engines.divided_run import DividedRun
@@ -60,6 +60,10 @@ class LocalEngine:
         devices: the devices to divide the run among, or how many of JAX's (if JAX has not started,
             so many are made of the processor); all must be of use. When None, as many of JAX's as
             can be used evenly. The plan says what runs where.
+        participation: which sites take part in the averages of which round, warm-up included: bool
+            (rounds, sites), as recorded in the group ``participation`` of a `FlowerEngine`'s
+            result, whose draws are had again so. The others' states stay as they are, and the
+            weights of those that take part are scaled to sum to one.
         node_mode: ``"vmap"`` (all sites in one batched operation), ``"map"`` (one after the other,
             faster when a site's gradient reads more than about 10 kB) or ``"auto"``.
         block: rounds whose random numbers are drawn at once; chosen by size when None. It changes
@@ -76,6 +80,7 @@ class LocalEngine:
         mesh: Any = None,
         devices: Any = None,
         *,
+        participation: Any = None,
         node_mode: str = "auto",
         block: int | None = None,
     ) -> None:
@@ -89,6 +94,7 @@ class LocalEngine:
         self.block = block
         self._mesh = mesh
         self._devices = division.devices_asked(devices)
+        self._participation = None if participation is None else np.asarray(participation, bool)
 
     @classmethod
     def like(cls, rounding: Mapping[str, Any], *, exact: bool) -> LocalEngine:
@@ -143,6 +149,9 @@ class LocalEngine:
         """
         sizes = np.asarray(sites.sizes, np.int64)
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
+        if self._participation is not None:
+            self._check_participation(method.build(target), len(sites))
+            arrays = arrays._replace(present=jnp.ones(len(sites), bool))
         divided = self._division(sites, method.build(target), chains)
         layout = self.layout(target, sites, method, chains, divided)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
@@ -158,12 +167,30 @@ class LocalEngine:
             _programs.popitem(last=False)
         if isinstance(program, ShardedProgram):
             return DividedRun(program, arrays, sites.names, sizes)
-        return LocalRun(program, arrays, sites.names, sizes)
+        run = LocalRun(program, arrays, sites.names, sizes)
+        run.participation = self._participation
+        return run
+
+    def _check_participation(self, algorithm: Algorithm, nodes: int) -> None:
+        assert self._participation is not None
+        if self._participation.ndim != 2 or self._participation.shape[1] != nodes:
+            raise InputError(
+                f"participation has shape {self._participation.shape}: give (rounds, {nodes}), one "
+                "truth value for each round, warm-up included, and each site."
+            )
+        if not self._participation.any(axis=1).all():
+            raise InputError("participation: there is a round in which no site takes part.")
+        if not all(isinstance(p.exchange, Mean | None) for p in algorithm.phases):
+            raise InputError(
+                "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
+            )
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
     ) -> division.Division | None:
         """Over which devices the run is divided; None: the default one alone."""
+        if self._participation is not None:
+            return None
         shape = (algorithm, len(sites), chains)
         if self._mesh is not None:
             return division.of_mesh(self._mesh, *shape)

@@ -36,6 +36,7 @@ class LocalRun:
         root: this process keeps the draws and speaks to the user: always.
         serves: this process only answers others while the run lasts: never.
         parts: into how many parts the nodes and the chains are divided, each on its own device.
+        participation: which sites take part in which round, bool (rounds, nodes); None: all.
     """
 
     root = True
@@ -53,6 +54,7 @@ class LocalRun:
         self._keys: tuple[PhaseKeys, ...] | None = None
         self.arrivals: mailboxes.Arrivals | None = None
         self.draws_per_iteration = program.algorithm.draws.per_iteration
+        self.participation: np.ndarray | None = None
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
         """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
@@ -163,8 +165,11 @@ class LocalRun:
         """Nothing: no process waits for the end of the run."""
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell: none."""
-        return {}, {}
+        """Attributes and groups of the result that only the run itself can tell."""
+        if self.participation is None or self.participation[:done].all():
+            return {}, {}
+        least = int(self.participation[:done].sum(axis=1).min())
+        return {"participation": f"as given: at least {least} of {len(self.names)} sites"}, {}
 
     def emptied(self, buffers: Buffers) -> Buffers:
         """The buffers of a chunk whose draws have been taken, for the next one."""
@@ -186,7 +191,10 @@ class LocalRun:
             first = stop
 
     def _within_reach(self, round: int) -> int:
-        """Places the events around a round; the first round beyond them."""
+        """Places the events around a round, or who takes part; the first round beyond them."""
+        if self.participation is not None:
+            self._arrays = self._arrays._replace(present=jnp.asarray(self.participation[round]))
+            return round + 1
         if self.arrivals is None:
             return round + 2**31
         events, beyond = self.arrivals.stretch(round)

@@ -45,7 +45,8 @@ class Ring(NamedTuple):
 class SiteArrays(NamedTuple):
     """All sites' data and numbers, node axis first: the arguments behind `Site`.
 
-    ``events`` has no node axis and is empty where no phase has a `consortia.base.Mailbox`.
+    ``events`` has no node axis and is empty where no phase has a `consortia.base.Mailbox`;
+    ``present`` says which sites take part in an average, (nodes,), and is empty where all do.
     """
 
     data: PyTree
@@ -54,6 +55,7 @@ class SiteArrays(NamedTuple):
     prior_shares: Array
     fitted: PyTree
     events: Events | tuple[()] = ()
+    present: Array | tuple[()] = ()
 
 
 class Carry(NamedTuple):

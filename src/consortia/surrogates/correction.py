@@ -87,14 +87,14 @@ def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correc
     pulls = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means - reference[None])
 
     def at(site: Site) -> Correction:
-        if site.node is None:
+        if site.number is None:
             raise InputError(
                 "surrogate: a list of Gaussians needs an engine that tells a site its number; "
                 "use 'anchored', 'laplace' or 'sgld_moments' here."
             )
         dtype = jnp.result_type(float)
         own = Natural(
-            jnp.asarray(pulls, dtype)[site.node], jnp.asarray(precisions, dtype)[site.node]
+            jnp.asarray(pulls, dtype)[site.number], jnp.asarray(precisions, dtype)[site.number]
         )
         total = Natural(jnp.zeros(reference.size, dtype), jnp.asarray(pooled, dtype))
         return Correction.of(own, total, site.weight, jnp.asarray(reference, dtype))

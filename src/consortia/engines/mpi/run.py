@@ -338,7 +338,8 @@ class MPIRun:
         arrays = self._arrays
         fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
         size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node))
+        number = jnp.int32(node + int(self._places.own[0]))
+        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), number)
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""

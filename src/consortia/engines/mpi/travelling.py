@@ -122,6 +122,7 @@ class Travel:
             arrays.prior_shares[node],
             fitted,
             node,
+            node + int(self._places.own[0]),
         )
         at_node = (node,) if self._chains == 1 else (node, chain)
         state = jax.tree.map(lambda leaf: leaf[at_node], carry.node)

@@ -1,0 +1,154 @@
+"""``consortia flower new STUDY.toml``: a Flower app that runs a study."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from consortia.cli.exits import reported
+from consortia.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from consortia.study import Study
+
+flower = typer.Typer(help="Studies between institutions, over Flower.", no_args_is_help=True)
+
+PYPROJECT = """\
+# A Flower app that runs a study of consortia: `flwr run .`; the study is {package}/study.toml.
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A study of consortia"
+license = {{ file = "LICENSE" }}
+dependencies = ["flwr>=1.41,<1.42"]  # and consortia[flower] {version}, at the server and each site
+
+[tool.flwr.app]
+publisher = "consortia"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+# Each can be given anew: flwr run . --run-config "deadline=900.0"
+[tool.flwr.app.config]
+output = "{output}"          # on the server: the directory of the run; an interrupted run goes on
+deadline = 600.0       # seconds that a site has for an answer, a restart of its node included
+resend = 120.0         # seconds after which an unanswered request is sent again
+join-deadline = 600.0  # seconds that the sites have to come
+on-missing = "stop"    # or "go on": without sites that do not answer; the draws then differ
+minimum-sites = 0      # with "go on": so many sites make an average
+x64 = {x64}            # numbers of 64 bits, at the server and all sites
+origin = "{origin}"    # in a simulation: the folder where the study's data files are
+"""
+
+SERVER = '''\
+"""The server of the study."""
+
+from pathlib import Path
+
+from consortia.engines.flower.grid import server_app
+
+app = server_app(Path(__file__).parent / "study.toml")
+'''
+
+CLIENT = '''\
+"""A site of the study."""
+
+from pathlib import Path
+
+from consortia.engines.flower.grid import client_app
+
+app = client_app(Path(__file__).parent / "study.toml")
+'''
+
+
+@flower.callback()
+def _several() -> None:
+    """Studies between institutions, over Flower."""
+
+
+@flower.command()
+def new(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="New or empty. By default NAME-flower, here."),
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="Where the server keeps the run; ~/consortia/runs/NAME when empty.",
+        ),
+    ] = "",
+    x64: Annotated[bool, typer.Option("--x64", help="Compute with numbers of 64 bits.")] = False,
+) -> None:
+    """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
+    with reported(False):
+        from consortia.engines.flower.engine import any_target
+        from consortia.engines.flower.stages import check_carried
+        from consortia.study import load_study
+
+        asked = load_study(study)
+        check_carried(asked.method.build(any_target()))
+        folder = Path(f"{asked.name}-flower") if to is None else to
+        write_app(asked, study, folder, output, x64=x64)
+        typer.echo(f"written to {folder}; run it with: flwr run {folder}")
+        if asked.data.files is None:
+            typer.echo("the data set is dealt out: this app runs in Flower's simulation only")
+
+
+def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: bool) -> None:
+    """Writes the app.
+
+    Raises:
+        StoreError: the folder holds something.
+        InputError: a value cannot stand in a TOML file.
+    """
+    from consortia import __version__
+
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(f"{folder} is not empty: give another folder.")
+    origin = source.resolve().parent.as_posix()
+    for value in (output, origin):
+        if any(character in value for character in '"\\\n'):
+            raise InputError(f"{value!r} holds a quotation mark, a backslash or a line break.")
+    name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
+    package = f"{name.replace('-', '_')}_app"
+    code = folder / package
+    code.mkdir(parents=True)
+    shutil.copyfile(source, code / "study.toml")
+    for module in modules_of(study):
+        target = code / module.relative_to(source.resolve().parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(module, target)
+    text = PYPROJECT.format(
+        name=f"{name}-study",
+        package=package,
+        version=__version__,
+        output=output,
+        x64=str(x64).lower(),
+        origin=origin,
+    )
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    (folder / "LICENSE").write_text(
+        f"The study {study.name} belongs to those who wrote it.\n", encoding="utf-8"
+    )
+    (code / "__init__.py").write_text(f'"""The study {name}."""\n', encoding="utf-8")
+    (code / "server_app.py").write_text(SERVER, encoding="utf-8")
+    (code / "client_app.py").write_text(CLIENT, encoding="utf-8")
+
+
+def modules_of(study: Study) -> list[Path]:
+    """Python files beside the study file that the factory of its model is in, or imports."""
+    from consortia.site.terms import _modules
+
+    folder = study.path.resolve().parent if study.path else Path()
+    return [folder / name for name in _modules(study) if (folder / name).is_file()]

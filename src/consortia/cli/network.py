@@ -1,0 +1,182 @@
+"""``consortia flower certificates | key | node | loopback``: Flower's network, without its lore."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from consortia.cli.exits import reported
+
+if TYPE_CHECKING:
+    from consortia.deployment.loopback import Loopback, Node
+    from consortia.site import Policy
+
+PORT = 9092
+NODE_PORT = 9094
+POLICY = "site-policy.toml"
+
+
+def certificates(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where they are written.")],
+    host: Annotated[
+        list[str],
+        typer.Option(help="Name or address by which sites reach the SuperLink; several times."),
+    ],
+    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
+) -> None:
+    """Make an authority (ca.crt) and the SuperLink's certificate (server.crt, server.key)."""
+    with reported(False):
+        from consortia.deployment.certificates import make_certificates
+
+        made = make_certificates(folder, host, days)
+        typer.echo(f"{made.authority}: for every machine")
+        typer.echo(f"{made.server}, {made.server_key}: for the SuperLink only")
+        typer.echo(f"{made.authority_key}: for no machine; it can sign further certificates")
+
+
+def key(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the site.")],
+) -> None:
+    """Make the key by which the SuperLink knows a site (node-key, node-key.pub)."""
+    with reported(False):
+        from consortia.deployment.certificates import make_node_key
+
+        public = make_node_key(folder / "node-key")
+        typer.echo(f"{folder / 'node-key'}: stays at the site")
+        typer.echo(f"{public}: for the SuperLink, which registers it")
+
+
+def node(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Of the site: node-key, ca.crt, site-policy.toml; its ledger."
+        ),
+    ],
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    site: Annotated[
+        str | None, typer.Option(help="The site's name in the study; by default FILE's.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="On 127.0.0.1, for Flower's own processes.")
+    ] = NODE_PORT,
+) -> None:
+    """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
+    with reported(False):
+        from consortia.deployment.loopback import environment, supernode_command
+        from consortia.deployment.reaching import check_superlink
+
+        folder = folder.resolve()
+        name = data.stem if site is None else site
+        policy = _checked(folder, data)
+        silent = check_superlink(superlink, folder / "ca.crt")
+        if silent is not None:
+            typer.echo(f"warning: {silent}; trying on", err=True)
+        command = supernode_command(
+            superlink,
+            folder / "ca.crt",
+            folder / "node-key",
+            _node_config(folder, data, name),
+            port,
+            policy.apps,
+        )
+        typer.echo(f"site {name!r}: {folder / POLICY} approves {len(policy.apps)} app(s)")
+        sys.stdout.flush()
+        os.execve(command[0], command, environment(folder / "flower"))
+
+
+def loopback(
+    app: Annotated[Path, typer.Argument(metavar="APP", help="What `flower new` wrote.")],
+    data: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Where the study's data files are."),
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For sites, keys, logs and the run; new or empty."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="minimum_rows of the sites' policies.")] = 50,
+) -> None:
+    """Try an app on this machine as between machines: TLS, registered keys, policies, ledgers."""
+    with reported(False):
+        from consortia.deployment.loopback import Loopback
+        from consortia.errors import DeploymentError, StoreError
+
+        place = Path(f"{app.resolve().name}-loopback") if folder is None else folder
+        if place.exists() and any(place.iterdir()):
+            raise StoreError(f"{place} is not empty: give another folder.")
+        nodes = prepared_sites(app, data, place, rows)
+        typer.echo(f"starting a SuperLink and {len(nodes)} SuperNodes on 127.0.0.1 ...")
+        with Loopback(place / "network", nodes) as network:
+            typer.echo(f"SuperLink at {network.address}; logs in {place / 'network'}")
+            status = _run(network, app, place)
+        typer.echo(f"Flower says: {status}. Everything is stopped.")
+        for one in nodes:
+            typer.echo(f"what left {one.name}: consortia site ledger {place / 'sites' / one.name}")
+        if status != "finished:completed":
+            raise DeploymentError(f"the run ended as {status}; the logs are in {place}.")
+
+
+def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
+    """A folder for each site of an app's study, with a policy that permits it and nothing else."""
+    from consortia.deployment.apps import app_hash, study_of
+    from consortia.deployment.loopback import Node
+    from consortia.errors import InputError
+    from consortia.site import terms_of
+    from consortia.site.proposal import proposed
+    from consortia.study import load_study
+    from consortia.study_files import names_of
+
+    with study_of(app) as path:
+        study = load_study(path)
+        terms, hashed = terms_of(study), app_hash(app)
+    if study.data.files is None:
+        raise InputError("the study needs data.files, one a site, to be run between sites.")
+    nodes = []
+    for name, file in zip(names_of(study.data.files), study.data.files, strict=True):
+        if not (data / file).is_file():
+            raise InputError(f"{data / file}: there is no such file, which is the site {name!r}.")
+        site = place / "sites" / name
+        site.mkdir(parents=True)
+        (site / POLICY).write_text(proposed(terms, hashed, rows), encoding="utf-8")
+        config = _node_config(site.resolve(), data / file, name)
+        nodes.append(Node(name, config, (hashed,)))
+    return nodes
+
+
+def _run(network: Loopback, app: Path, place: Path) -> str:
+    config = {"output": str((place / "run").resolve())}
+    return network.run(app, config=config, show=typer.echo)
+
+
+def _node_config(folder: Path, data: Path, name: str) -> dict[str, str | int | float | bool]:
+    return {"site": name, "data": str(data.resolve()), "folder": str(folder)}
+
+
+def _checked(folder: Path, data: Path) -> Policy:
+    """Everything that a node needs is there; its policy."""
+    from consortia.errors import InputError, PolicyError
+    from consortia.site import load_policy
+
+    needed = {
+        folder / "node-key": "make it: consortia flower key FOLDER",
+        folder / "ca.crt": "copy it from where `consortia flower certificates` made it",
+        folder / POLICY: "begin with: consortia site check --app APP",
+        data: "the rows of the site",
+    }
+    for path, what in needed.items():
+        if not path.is_file():
+            raise InputError(f"{path} is not there ({what}).")
+    policy = load_policy(folder / POLICY)
+    if not policy.apps:
+        raise PolicyError(
+            f"{folder / POLICY} approves no app: list hashes under apps "
+            "(`consortia site check --app APP` prints one).",
+            rules=("apps",),
+        )
+    return policy

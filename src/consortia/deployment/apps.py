@@ -1,0 +1,73 @@
+"""Flower apps as files: their hash, by which a site approves them, and the study in them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from consortia.errors import InputError, MissingExtraError
+
+STUDY = "study.toml"
+
+
+def app_hash(app: str | os.PathLike[str]) -> str:
+    """SHA-256 of an app as Flower sends it to sites; also what ``flwr list`` shows as fab-hash.
+
+    Args:
+        app: the folder of an app, or the ``.fab`` file that ``flwr build`` made of it.
+
+    Raises:
+        InputError: it is no app.
+        MissingExtraError: it is a folder, and the extra ``flower`` is not installed.
+    """
+    path = Path(app)
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        from flwr.cli.build import build_fab_from_disk
+    except ImportError as error:
+        raise MissingExtraError(
+            'the hash of an app needs the extra flower: pip install "consortia[flower]".'
+        ) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
+            return hashlib.sha256(build_fab_from_disk(path)).hexdigest()
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is no Flower app: {error}") from error
+
+
+@contextlib.contextmanager
+def study_of(app: str | os.PathLike[str]) -> Iterator[Path]:
+    """The study file in an app, with the modules beside it, for as long as the context lasts.
+
+    Raises:
+        InputError: there is none, or there are several.
+    """
+    path = Path(app)
+    if path.is_dir():
+        yield _only(path, path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as packed:
+                packed.extractall(folder)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is no Flower app: {error}") from error
+        yield _only(Path(folder), path)
+
+
+def _only(folder: Path, path: Path) -> Path:
+    found = sorted(folder.rglob(STUDY))
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: an app of consortia has one {STUDY}, here are {len(found)}. Give what "
+            "`consortia flower new` wrote."
+        )
+    return found[0]

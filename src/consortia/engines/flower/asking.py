@@ -1,0 +1,229 @@
+"""Asking sites and waiting for their answers: deadlines, and the checks that every reply passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.flower.mismatches import PHRASES
+from consortia.engines.flower.transport import Arrival, Transport
+from consortia.errors import SiteMissingError, SiteRefusedError
+
+Read = TypeVar("Read")
+
+REFUSAL = "refusal"
+"""Kind of the reply of a site that does not do what it was asked for."""
+
+REQUEST = "request"
+"""Where a reply names the request that it answers."""
+
+AGAIN = 2.0
+"""Seconds after which a site that could not answer is asked again."""
+
+GIVEN_UP = 2
+"""Failures after which a site is not waited for until the deadline, where others are enough."""
+
+POLLS = (0.0, 0.001, 0.01, 0.05, 0.2)
+"""Seconds between two looks for replies, growing to the last."""
+
+LONGEST_REASON = 300
+"""Characters of a site's refusal that are shown."""
+
+MOST_NAMED = 1000
+"""Rejected replies that the record of a run describes; the others are counted."""
+
+
+@dataclass
+class Rejected:
+    """The replies that were not used, each described in one line."""
+
+    count: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.lines) < MOST_NAMED:
+            self.lines.append(line)
+
+
+class Post:
+    """The server's side of all messages.
+
+    Args:
+        transport: what carries them.
+        names: of the sites.
+        run: identity of the run.
+        study: fingerprint of the study.
+        deadline: seconds that a site has for an answer.
+        resend: seconds after which a request without an answer is sent again.
+
+    Attributes:
+        node: node of each site, by its number.
+        rejected: replies that were not used.
+        received: of each node the messages and bytes that came from it, used or not.
+        messages: requests that were answered, and ``seconds`` what the slowest of each took.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        names: tuple[str, ...],
+        run: str,
+        study: str,
+        deadline: float,
+        resend: float,
+    ) -> None:
+        self.transport, self.names, self.run, self.study = transport, names, run, study
+        self.deadline, self.resend = deadline, resend
+        self.node: dict[int, int] = {}
+        self.rejected = Rejected()
+        self.received: dict[int, tuple[int, int]] = {}
+        self.messages, self.seconds = 0, 0.0
+        self._open: dict[str, int] = {}
+        self._closed: set[str] = set()
+
+    def request(self, kind: str, site: int, **more: Any) -> Envelope:
+        """A message of this run to a site."""
+        return Envelope(kind, self.run, self.names[site], self.study, **more)
+
+    def count(self, arrival: Arrival) -> None:
+        """Takes up what came, whatever it is, into ``received``."""
+        if arrival.payload is not None:
+            messages, size = self.received.get(arrival.sender, (0, 0))
+            self.received[arrival.sender] = (messages + 1, size + len(arrival.payload))
+
+    def ask(
+        self,
+        requests: Mapping[int, Envelope],
+        read: Callable[[int, Envelope], Read],
+        *,
+        iteration: int = 0,
+        enough: int | None = None,
+    ) -> dict[int, Read]:
+        """What ``read`` makes of each site's answer; it raises `EnvelopeError` at a wrong one.
+
+        Args:
+            requests: by the site's number.
+            read: checks and reads an answer.
+            iteration: for the messages of errors.
+            enough: so many answers are enough at the deadline, or once the others have failed
+                twice; all must answer when None.
+
+        Raises:
+            SiteMissingError: fewer answered in time.
+            SiteRefusedError: a site does not do it.
+        """
+        bodies = {site: request.encode() for site, request in requests.items()}
+        wanted = {site: digest(body) for site, body in bodies.items()}
+        answers: dict[int, Read] = {}
+        failures = dict.fromkeys(bodies, 0)
+        began = time.monotonic()
+        sent: dict[int, float] = {}
+        polls = 0
+        while len(answers) < len(bodies):
+            now = time.monotonic()
+            left = began + self.deadline - now
+            open_sites = [site for site in bodies if site not in answers]
+            given_up = all(failures[site] >= GIVEN_UP for site in open_sites)
+            if (left <= 0 or given_up) and enough is not None and len(answers) >= enough:
+                break
+            if left <= 0:
+                missing = tuple(self.names[site] for site in open_sites)
+                raise SiteMissingError(missing, waited=self.deadline, round=iteration)
+            for site in open_sites:
+                pause = min(self.resend, AGAIN) if failures[site] else self.resend
+                if site not in sent or now - sent[site] > pause:
+                    message = self.transport.push(self.node[site], bodies[site], left)
+                    self._open[message], sent[site] = site, now
+            arrivals = self.transport.replies(list(self._open))
+            for arrival in arrivals:
+                self.count(arrival)
+                asked, answer = self._opened(arrival, wanted, requests, iteration)
+                if asked is None or asked in answers:
+                    continue
+                try:
+                    if answer is not None:
+                        answers[asked] = read(asked, answer)
+                        self._open.pop(arrival.message)
+                        continue
+                except EnvelopeError as error:
+                    self._reject(iteration, asked, f"malformed: {error}")
+                failures[asked] += 1
+            polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
+            if len(answers) < len(bodies):
+                time.sleep(POLLS[polls])
+        self._closed.update(wanted.values())
+        self._open = {m: site for m, site in self._open.items() if site not in answers}
+        self.messages += 1
+        self.seconds += time.monotonic() - began
+        return answers
+
+    def _opened(
+        self,
+        arrival: Arrival,
+        wanted: Mapping[int, str],
+        requests: Mapping[int, Envelope],
+        iteration: int,
+    ) -> tuple[int | None, Envelope | None]:
+        """The site whose request is answered, and the answer if it is one to be read."""
+        site = self._open.get(arrival.message)
+        if arrival.payload is None:
+            if site is not None:
+                self._open.pop(arrival.message)
+                self._reject(iteration, site, f"no answer: {arrival.error}")
+            return (site if site in wanted else None), None
+        sender = next((s for s, node in self.node.items() if node == arrival.sender), None)
+        if site is None:
+            self._reject(iteration, sender, "replayed: it answers no open message")
+            return None, None
+        if arrival.sender != self.node[site]:
+            self._reject(iteration, sender, f"forged: it answers for site {self.names[site]!r}")
+            return None, None
+        try:
+            answer = decode(arrival.payload)
+        except EnvelopeError as error:
+            self._reject(iteration, site, f"malformed: {error}")
+            return site, None
+        problem = self._problem(answer, site, wanted, requests)
+        if problem is not None:
+            self._reject(iteration, site, problem)
+            return site, None
+        if answer.kind == REFUSAL:
+            raise refused(self.names[site], answer, iteration)
+        return site, answer
+
+    def _problem(
+        self,
+        answer: Envelope,
+        site: int,
+        wanted: Mapping[int, str],
+        requests: Mapping[int, Envelope],
+    ) -> str | None:
+        """Why an answer is not that of the open request, or None."""
+        if answer.site != self.names[site]:
+            return f"forged: it says that it is from site {answer.site[:60]!r}"
+        if answer.run != self.run or answer.study != self.study:
+            return "of another run"
+        named = answer.values.get(REQUEST)
+        if named != wanted.get(site):
+            known = isinstance(named, str) and named in self._closed
+            return "late: its round is over" if known else "it answers no request of this run"
+        request = requests[site]
+        if answer.kind not in (request.kind, REFUSAL) or answer.label != request.label:
+            return "malformed: it is of another kind or round than its request"
+        return None
+
+    def _reject(self, iteration: int, site: int | None, why: str) -> None:
+        name = "an unknown node" if site is None else f"site {self.names[site]!r}"
+        self.rejected.add(f"round {iteration}: {name}: {why}")
+
+
+def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
+    """The error that a site's refusal is."""
+    code, text = answer.values.get("mismatch"), str(answer.values.get("reason"))
+    reason = PHRASES.get(str(code), text[:LONGEST_REASON])
+    return SiteRefusedError((site,), reason=reason, waited=0.0, round=iteration)

@@ -1,0 +1,216 @@
+"""`FlowerEngine`: the same run, with the sites behind Flower, each in its own institution."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia import checks, fingerprints
+from consortia.base import Method
+from consortia.engines.flower.asking import Post
+from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.joining import joined
+from consortia.engines.flower.run import FlowerRun
+from consortia.engines.flower.site import FACTS
+from consortia.engines.flower.stages import Stages, check_carried
+from consortia.engines.local import LocalEngine
+from consortia.engines.program import Program
+from consortia.engines.types import SiteArrays
+from consortia.errors import InputError
+from consortia.model import Model
+from consortia.sites import Sites, site_names
+from consortia.target import Target
+from consortia.validation import start_values
+
+LONGEST_DEADLINE = 1e6
+"""Seconds."""
+
+ON_MISSING = ("stop", "go on")
+
+
+class FlowerEngine:
+    """The server of a run whose sites are Flower nodes; it holds no row and no site's state.
+
+    To be used in a ``ServerApp``; `consortia flower new` writes one. Of their rows the sites tell
+    the server what the algorithm sends, and before the run numbers of rows, types of arrays, least
+    and largest label, moments of the columns where the study standardises by them, and a digest
+    under a key that stays at the site. Every exchange of the algorithm is one message to each
+    site; all chains travel in it. The draws are those of `LocalEngine` up to rounding.
+
+    Args:
+        grid: Flower's ``Grid``, or another `consortia.engines.flower.transport.Transport`.
+        sites: names of all sites, in the order of the study.
+        deadline: seconds that a site has for each answer, restarts of its node included.
+        resend: seconds after which a request that was not answered is sent again; a site answers
+            the same request twice with the same bytes.
+        minimum_sites: k: with ``on_missing="go on"`` so many sites make an average.
+        on_missing: what happens when a site does not answer in time: ``"stop"`` ends the run with
+            `consortia.errors.SiteMissingError`, the draws before it kept; with ``"go on"`` the
+            average is of the sites that answered, with their weights scaled to sum to one. *The
+            draws are then of another density*: who took part in which round is recorded, in the
+            group ``participation`` of the result. A sum is never taken without a site.
+        join_deadline: seconds that the nodes have to come; ``deadline`` when None.
+        run: identity of the run, by which the sites know their state again: 32 digits 0-9 and
+            a-f; made when None.
+        study: fingerprint of the study, the same at server and sites.
+
+    Raises:
+        MissingExtraError: a Flower grid is given, and flwr is not installed.
+        InputError: an argument is out of its range.
+    """
+
+    name = "flower"
+    root = True
+
+    def __init__(
+        self,
+        grid: Any,
+        sites: Sequence[str],
+        *,
+        deadline: float = 600.0,
+        resend: float = 120.0,
+        minimum_sites: int | None = None,
+        on_missing: str = "stop",
+        join_deadline: float | None = None,
+        run: str | None = None,
+        study: str = "",
+    ) -> None:
+        names = site_names(sites, len(sites))
+        if on_missing not in ON_MISSING:
+            raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'go on'.")
+        if (minimum_sites is None) != (on_missing == "stop"):
+            raise InputError(
+                "minimum_sites goes with on_missing='go on', and that with it: a run that goes on "
+                "without a site samples another density, so say with how many sites it may."
+            )
+        self.minimum_sites = None
+        if minimum_sites is not None:
+            self.minimum_sites = checks.whole("minimum_sites", minimum_sites, 1, len(names))
+        self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        resend = checks.number("resend", resend, 0.0, LONGEST_DEADLINE)
+        transport = grid
+        if hasattr(grid, "push_messages"):
+            from consortia.engines.flower.grid import GridTransport
+
+            transport = GridTransport(grid)
+        run = secrets.token_hex(16) if run is None else run
+        self._post = Post(transport, names, run, study, self.deadline, resend)
+        self._join_deadline = self.deadline if join_deadline is None else join_deadline
+        self._told: list[list[Any]] = []
+        self._by_site: list[list[Any]] = [[] for _ in names]
+
+    def leave(self, error: BaseException, code: int) -> None:
+        """Nothing: the sites wait for nothing."""
+
+    def meet(self) -> None:
+        """Waits until all sites are there, and run what the server runs."""
+        if len(self._post.node) < len(self._post.names):
+            joined(self._post, self._join_deadline)
+
+    def held(self, nodes: int, method: Method) -> np.ndarray:
+        """Numbers of the sites whose rows this process needs: of none.
+
+        Raises:
+            InputError: the method cannot be carried, or there is another number of sites.
+        """
+        check_carried(method.build(any_target()))
+        if nodes != len(self._post.names):
+            raise InputError(
+                f"the study has {nodes} sites, the engine was given {len(self._post.names)} names."
+            )
+        return np.zeros(0, int)
+
+    def shared(self, make: Callable[[], Any]) -> list[Any]:
+        """What ``make`` returns here and at every site, in this order: plain values, as in JSON.
+
+        Raises:
+            SiteRefusedError: a site cannot; why stands in its own log.
+            SiteMissingError: a site did not answer.
+        """
+        own = json.loads(json.dumps(make()))
+        self.meet()
+        number = len(self._told)
+        if any(len(made) <= number for made in self._by_site):
+            self._ask_for(number)
+        self._told.append([own, *(made[number] for made in self._by_site)])
+        return self._told[-1]
+
+    def _ask_for(self, number: int) -> None:
+        """Has every site tell what it can, now that it knows what all have told so far."""
+
+        def read(site: int, answer: Envelope) -> list[Any]:
+            made = answer.values.get("made")
+            if not isinstance(made, list) or not made:
+                raise EnvelopeError("it tells nothing")
+            return made
+
+        values = {"told": self._told}
+        answers = self._post.ask(
+            {
+                site: self._post.request(FACTS, site, values=values)
+                for site in range(len(self._by_site))
+            },
+            read,
+        )
+        for site, made in answers.items():
+            self._by_site[site][number:] = made
+
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
+        """Makes the server's program; compiles nothing yet.
+
+        Raises:
+            InputError: the algorithm cannot be carried, or there is another number of sites.
+        """
+        algorithm = method.build(target)
+        check_carried(algorithm)
+        self.held(len(sites), method)
+        layout = LocalEngine(block=1).layout(target, sites, method, chains)
+        program = Program(algorithm, layout, partial(start_values, target))
+        weights = method.weights(np.asarray(sites.sizes, np.int64))
+        one, several = _shapes(sites, 1), _shapes(sites, len(sites))
+        stages = Stages(algorithm, layout, target.dimension, one, weights)
+        if algorithm.fit:
+            node, inbox = jax.eval_shape(stages.fitted, stages.fit.after())
+            fitted = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((len(sites), *leaf.shape[1:]), leaf.dtype),
+                (node, inbox),
+            )
+            several = several._replace(fitted=fitted)
+        begin = {"told": self._told, "model": fingerprints.of_model(target, sites)}
+        return FlowerRun(
+            program,
+            stages,
+            several,
+            sites,
+            weights,
+            target,
+            self._post,
+            begin,
+            self.minimum_sites,
+        )
+
+
+def _shapes(sites: Sites, count: int) -> SiteArrays:
+    """Of the data of so many sites, none of whose rows are here."""
+    rows = int(sites.sizes.max())
+
+    def shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[1:]), dtype)
+
+    whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
+    one: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
+    return SiteArrays(jax.tree.map(shape, sites.first), whole, one, one, ())
+
+
+def any_target() -> Target:
+    """A posterior of one parameter, where any will do."""
+    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
+    return Target(model, model.init)

@@ -1,0 +1,107 @@
+"""What a site keeps on its own disk of a run: a restarted process goes on from there.
+
+One folder a run. Every file is written whole or not at all, with a checksum, and nothing is
+pickled. The state of the site after a message is a file of its own, named by where in the run it
+stands; it stays until the server will not ask for it again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.checkpoint import Checkpoint, read, write
+from consortia.engines.flower.stages import Label
+from consortia.errors import StoreError
+
+IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+SECRET = "secret"
+STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.npz")
+
+
+class RunFiles:
+    """The files of one run at one site.
+
+    Args:
+        folder: of the site; it is made, for the site's own user only.
+        run: identity of the run.
+
+    Raises:
+        StoreError: that is no identity.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        if not IDENTITY.fullmatch(run):
+            raise StoreError("the identity of a run has 8 to 64 digits 0-9 and a-f")
+        self.folder = folder / "runs" / run
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
+        """Writes a file in place of the one of that name."""
+        write(self.folder / f"{name}.npz", Checkpoint(dict(header), dict(arrays)))
+
+    def kept(self, name: str) -> Checkpoint | None:
+        """A file, or None.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        path = self.folder / f"{name}.npz"
+        return read(path) if path.exists() else None
+
+    def keep_state(self, label: Label, arrays: Mapping[str, np.ndarray], oldest: Label) -> None:
+        """Writes the state after a message, and removes those from before ``oldest``."""
+        self.keep(_name(label), arrays)
+        for path in self.folder.glob("state-*.npz"):
+            match = STATE.fullmatch(path.name)
+            if match is not None and Label(*map(int, match.groups())) < oldest:
+                path.unlink(missing_ok=True)
+
+    def state(self, label: Label) -> Mapping[str, np.ndarray]:
+        """The state after a message.
+
+        Raises:
+            StoreError: the site has none, or it is damaged.
+        """
+        found = self.kept(_name(label))
+        if found is None:
+            raise StoreError(f"{self.folder} holds no state after {tuple(label)}")
+        return found.arrays
+
+    def told(self) -> list[list[Any]]:
+        """What all have told before the run began."""
+        found = self.kept("begun")
+        return [] if found is None else json.loads(found.header["told"])
+
+
+def _name(label: Label) -> str:
+    return "state-" + "-".join(map(str, label))
+
+
+def secret_of(folder: Path) -> bytes:
+    """A number that only this site knows; made at the first time."""
+    path = folder / SECRET
+    if not path.exists():
+        import os
+        import secrets
+
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = folder / f"{SECRET}.{os.getpid()}.part"
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(handle, secrets.token_hex(32).encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        try:
+            os.link(partial, path)  # who comes first makes it
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+    return bytes.fromhex(path.read_text(encoding="ascii"))

@@ -1,0 +1,122 @@
+"""Flower: its grid as a transport, and its two apps. Nothing else here imports ``flwr``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consortia.engines.flower.transport import Arrival
+from consortia.errors import MissingExtraError
+
+try:
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as error:
+    raise MissingExtraError(
+        "the engine 'flower' needs Flower: pip install 'consortia[flower]'."
+    ) from error
+
+TYPE = "query"
+"""Type of all messages, as Flower counts them."""
+
+RECORD, PAYLOAD = "consortia", "message"
+"""Where in a message's content the bytes are."""
+
+ERRORS = {
+    1: "its app could not be loaded",
+    2: "its app raised an error",
+    3: "the message was lost or too late",
+    4: "its answer was lost or too late",
+    5: "the node is not connected",
+    6: "it refused the message",
+    7: "it refused the app",
+    8: "its app crashed",
+}
+"""Flower's codes of errors, in words; a text that comes with them is not looked at."""
+
+SIMULATION_SECONDS, DEPLOYMENT_SECONDS = 0.5, 11.0
+"""A message to three sites, as measured: simulated in one machine; with a SuperNode each."""
+
+
+class GridTransport:
+    """A Flower grid as a `consortia.engines.flower.transport.Transport`."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        simulated = type(grid).__name__ == "InMemoryGrid"
+        self.kind = "Flower's simulation" if simulated else "Flower"
+        self.seconds = SIMULATION_SECONDS if simulated else DEPLOYMENT_SECONDS
+
+    def nodes(self) -> list[int]:
+        """The nodes that are connected now."""
+        return [int(node) for node in self._grid.get_node_ids()]
+
+    def push(self, node: int, payload: bytes, ttl: float) -> str:
+        """Sends; Flower forgets the message after ``ttl`` seconds."""
+        content = RecordDict({RECORD: ConfigRecord({PAYLOAD: payload})})
+        message = Message(content, node, TYPE, ttl=ttl)
+        return next(iter(self._grid.push_messages([message])), "")
+
+    def replies(self, messages: Sequence[str]) -> list[Arrival]:
+        """What has come back since the last time."""
+        arrivals = []
+        for reply in self._grid.pull_messages(messages):
+            about = (reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            if reply.has_error():
+                phrase = ERRORS.get(reply.error.code, "Flower has an error for it")
+                arrivals.append(Arrival(*about, None, phrase))
+            else:
+                arrivals.append(Arrival(*about, _payload(reply)))
+        return arrivals
+
+
+def _payload(message: Message) -> bytes:
+    """The bytes in a message; none where there are none."""
+    record = message.content.get(RECORD)
+    payload = record.get(PAYLOAD) if isinstance(record, ConfigRecord) else None
+    return payload if isinstance(payload, bytes) else b""
+
+
+def server_app(study: str | Path) -> ServerApp:
+    """The ServerApp of a study file."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from consortia.engines.flower.app import serve
+
+        serve(Path(study), GridTransport(grid), context.run_config)
+
+    return app
+
+
+def client_app(study: str | Path) -> ClientApp:
+    """The ClientApp of a study file."""
+    return client_app_of(
+        lambda message, node_config, run_config: _answer(
+            Path(study), message, node_config, run_config
+        )
+    )
+
+
+def client_app_of(answer: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes]) -> Any:
+    """A ClientApp that answers bytes with bytes."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        reply = answer(_payload(message), context.node_config, context.run_config)
+        content = RecordDict({RECORD: ConfigRecord({PAYLOAD: reply})})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def _answer(
+    study: Path, message: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
+) -> bytes:
+    from consortia.engines.flower.app import answer
+
+    return answer(study, message, node_config, run_config)

@@ -1,0 +1,24 @@
+"""Why a site and the server cannot run a study together, in phrases that may leave a site."""
+
+from __future__ import annotations
+
+from consortia.errors import InputError
+
+PHRASES = {
+    "site": "the message is for another site",
+    "study": "the server runs another study than the site has",
+    "model": "its model is not that of the server: the densities, or constants in them, differ",
+    "begun": "the run has not begun there, or the folder of the site was emptied",
+}
+
+
+class MismatchError(InputError):
+    """A message is not for this site, or of another study than the site's.
+
+    Attributes:
+        code: of `PHRASES`.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__(PHRASES[code])
+        self.code = code

@@ -1,0 +1,374 @@
+"""A run whose sites answer messages: the server's side, which holds no row and no site's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray
+
+from consortia import numbers
+from consortia.engines import drawing, slots
+from consortia.engines import state as states
+from consortia.engines.flower import marks
+from consortia.engines.flower.asking import Post
+from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.rounds import Rounds
+from consortia.engines.flower.site import BEGIN, FITTED
+from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
+from consortia.engines.program import Program
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.errors import SiteMissingError, StoreError
+from consortia.sites import Sites
+from consortia.target import Target
+
+Array = jax.Array
+PyTree = Any
+
+RUN, AWAY = "flower run", "flower away"
+"""Names in a checkpoint: identity of the run, and who did not take part in which round."""
+
+
+class FlowerRun:
+    """One algorithm on sites that answer messages, as the server sees it.
+
+    ``carry.node`` is not the states of the sites, which stay there: it says after which message
+    each site's state is, int32 (sites, 4).
+
+    Attributes:
+        program: the program of all nodes; of it only the hub's part is run.
+        layout: of all nodes.
+        names: names of all sites.
+        sizes: rows of all sites.
+        arrivals: None; asynchronous algorithms are not carried.
+        draws_per_iteration: draws that one iteration yields.
+    """
+
+    root = True
+    serves = False
+    arrivals = None
+    parts = (1, 1)
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Stages,
+        arrays: SiteArrays,
+        sites: Sites,
+        weights: np.ndarray,
+        target: Target,
+        post: Post,
+        begin: Mapping[str, Any],
+        enough: int | None,
+    ) -> None:
+        self.program, self.layout = program, program.layout
+        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+        self.draws_per_iteration = program.algorithm.draws.per_iteration
+        self._stages, self._arrays, self._target, self._post = stages, arrays, target, post
+        self._weights = np.asarray(weights, jnp.result_type(float))
+        self._begin, self._enough = begin, enough
+        self._rounds: Rounds | None = None
+        self._fitted: PyTree = ()
+        self._shapes: slots.Yield | None = None
+        self._record = jax.jit(self._recorded, donate_argnums=0)
+        self._finite = jax.jit(program.draws_finite)
+        self._all = tuple(range(len(sites)))
+
+    # --- before the first round -------------------------------------------------------------------
+
+    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+
+        Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
+        """
+        flags = self._begun(positions)
+        prior = jax.lax.map(self._target.log_prior, positions)
+        potential = np.stack([np.asarray(marks.VALUES)[one["potential"]] for one in flags])
+        return prior, potential, np.stack([one["gradient"] for one in flags])
+
+    def _begun(self, positions: Array) -> list[Mapping[str, np.ndarray]]:
+        """All sites have what the run begins with."""
+        like = {
+            "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
+            "gradient": jax.ShapeDtypeStruct((len(positions),), bool),
+        }
+
+        def read(site: int, answer: Envelope) -> Mapping[str, np.ndarray]:
+            found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
+            if found["potential"].max(initial=0) >= len(marks.VALUES):
+                raise EnvelopeError("a flag is none")
+            return found
+
+        arrays = {"positions": np.asarray(positions)}
+        answers = self._post.ask(
+            {
+                site: self._post.request(BEGIN, site, values=self._begin, arrays=arrays)
+                for site in self._all
+            },
+            read,
+        )
+        return [answers[site] for site in self._all]
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """The state before the first round; runs ``fit`` and ``setup``."""
+        self._keyed(seed)
+        algorithm = self.program.algorithm
+        before = np.full((len(self.names), 4), -1, np.int32)
+        if algorithm.fit:
+            begun = self._stages.begin_fit(positions[0])
+            carry = self.rounds.iterate(drawing.FIT, begun._replace(node=before), 0, 0)[0]
+            self._fitted = self._fitted_at_sites(carry)
+        begun = self._stages.begin(positions[0] if self.layout.chains == 1 else positions)
+        return self.rounds.iterate(drawing.SETUP, begun._replace(node=before), 0, 0)[0]
+
+    def _fitted_at_sites(self, carry: Carry) -> PyTree:
+        """Has the sites keep what was fitted; what they have, node axis first."""
+        like = self._stages.fit.after().node
+        inbox = named_arrays(carry.inbox, "inbox")
+        answers = self._post.ask(
+            {
+                site: self._post.request(
+                    FITTED, site, values=self.rounds.places(carry, site), arrays=inbox
+                )
+                for site in self._all
+            },
+            lambda site, answer: from_arrays(answer.arrays, like, "node"),
+        )
+        node = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves), *(answers[site] for site in self._all)
+        )
+        everywhere = jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, (len(self.names), *leaf.shape)), carry.inbox
+        )
+        return node, everywhere
+
+    def _keyed(self, seed: int) -> None:
+        base = numbers.base_key(seed)
+        self._rounds = Rounds(self._stages, self._weights, self._post, self._enough, base)
+
+    @property
+    def rounds(self) -> Rounds:
+        """The exchanges."""
+        if self._rounds is None:
+            raise RuntimeError("the run has not been started")
+        return self._rounds
+
+    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """The hub's part of the carry, and after which message each site's state is."""
+        self.rounds.stored(carry)
+        away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
+        return states.named(carry, "carry") | {
+            RUN: np.frombuffer(self._post.run.encode(), np.uint8),
+            AWAY: np.array(away, np.int32).reshape(-1, 1 + len(self.names)),
+        }
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+
+        Raises:
+            StoreError: the state is of another run, or of another engine.
+        """
+        if RUN not in state:
+            raise StoreError(
+                "the checkpoint was not made over Flower: the states of its sites are nowhere but "
+                "in it. Go on with the engine that it was made with."
+            )
+        self._post.run = state[RUN].tobytes().decode("ascii")
+        self._keyed(seed)
+        self._begun(positions)
+        self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
+        after = self._stages.rounds.shapes(0).carry
+        labels = jax.ShapeDtypeStruct((len(self.names), 4), np.int32)
+        carry = states.from_names(state, after._replace(node=labels), "carry")
+        return carry._replace(node=np.asarray(carry.node))
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
+        return states.named(slots.infos_at(buffers, slot), "block")
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Empty buffers that go on with such a block, in their first slot."""
+        shapes = slots.infos_at(buffers, 0)
+        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``.
+
+        Raises:
+            SiteMissingError: a site that must answer did not, or refused.
+        """
+        warmup = int(window.warmup)
+        self.rounds.started(carry)
+        for iteration in range(int(window.first), int(window.stop)):
+            try:
+                after, *infos = self.rounds.iterate(drawing.ROUND, carry, iteration, warmup)
+            except SiteMissingError as error:
+                error.round, error.reached = iteration, (carry, buffers)
+                raise
+            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            carry = after
+            buffers = self._record(buffers, carry._replace(node=()), *infos, place)
+        return carry, buffers, np.asarray(self._finite(carry._replace(node=())))
+
+    def _recorded(
+        self, buffers: Buffers, carry: Carry, node_info: Any, hub_info: Any, place: Array
+    ) -> Buffers:
+        made = self.program.made(carry, node_info, hub_info)
+        return self.program.record(buffers, made, place[0], Window(0, 0, place[1], place[2], 0))
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """The first site whose message of round ``at`` is not finite in this chain."""
+        lost: list[int] = []
+        chains = self.layout.chains
+
+        def note(outbox: PyTree, visits: np.ndarray | None) -> None:
+            leaves = jax.tree.leaves(outbox)
+            for site in self._all if visits is None else [int(visits[chain])]:
+                row = site if visits is None else chain
+                for leaf in leaves:
+                    part = leaf[row]
+                    if visits is None and chains > 1:
+                        part = part[chain]
+                    if not np.isfinite(part).all():
+                        lost.append(site)
+
+        self.rounds.iterate(drawing.ROUND, carry, at, warmup, note)
+        return self.names[lost[0]] if lost else None
+
+    # --- what the caller sees ---------------------------------------------------------------------
+
+    def agree(self, value: float) -> float:
+        """What all processes take for a value that hangs on a clock: the server's."""
+        return value
+
+    def serve(self, carry: Carry) -> None:
+        """Nothing: the sites are not in this process."""
+
+    def finish(self) -> None:
+        """Nothing: a site waits for nothing."""
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Who took part in which round, and the replies that were not used."""
+        away = {i: absent for i, absent in self.rounds.away.items() if i < done}
+        rejected = self._post.rejected
+        received = {
+            name: list(self._post.received.get(self._post.node[site], (0, 0)))
+            for site, name in enumerate(self.names)
+        }
+        facts: dict[str, Any] = {
+            "flower_run": self._post.run,
+            "rejected_replies": rejected.count,
+            "rejected": rejected.lines,
+            "received": received,
+            "seconds_per_message": self._post.seconds / max(self._post.messages, 1),
+        }
+        if not away:
+            return facts, {}
+        present = np.ones((done, len(self.names)), bool)
+        for iteration, absent in away.items():
+            present[iteration] = ~absent
+        least = int(present.sum(axis=1).min())
+        facts["participation"] = (
+            f"at least {least} of {len(self.names)} sites a round, all in {done - len(away)} of "
+            f"{done} rounds: draws are of another density than with all; see the group "
+            "participation"
+        )
+        taking_part = xarray.Dataset(
+            {"present": (("round", "site"), present)}, {"site": list(self.names)}
+        )
+        return facts, {"participation": taking_part}
+
+    def expected(self, messages: int, rounds: int) -> str:
+        """How long rounds of so many messages will take, by the messages so far."""
+        each = max(self._post.seconds / max(self._post.messages, 1), self._post.transport.seconds)
+        return (
+            f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
+            f"site, one after the other, {each:.2g} s each ({self._post.transport.kind}), and the "
+            "sites' own work"
+        )
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Empty buffers for the draws of one chunk."""
+        if self._shapes is None:
+            keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+            self._shapes = jax.eval_shape(
+                self.program.yielded, self._whole_carry(), self._arrays, keys
+            )
+        return slots.empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """The draws, which are here."""
+        return buffers
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return slots.emptied(buffers)
+
+    def hub(self, carry: Carry) -> Any:
+        """The hub's state, chain axis first; a single chain has none."""
+        return carry.hub
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """What a chain draws in this state, (d,); the last of several draws."""
+        draw = np.asarray(self.program.draw(carry._replace(node=())))
+        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+
+    @property
+    def fitted(self) -> Any:
+        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        return self._fitted
+
+    def site(self, name: str) -> None:
+        """None: no site is in this process."""
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+        return self.program.traffic(self._whole_carry(), self._arrays, keys)
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Bytes that the server holds, by what they are for."""
+        buffers = jax.eval_shape(lambda: self.buffers(carry))
+        return {
+            "draws of a chunk": sum(
+                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+            ),
+            "state": 2 * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(carry)),
+        }
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that the server uses."""
+        return jax.local_devices()[:1]
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each."""
+        sites = [f"node {self._post.node[site]}: {self.names[site]}" for site in self._all]
+        return [f"server ({self._post.transport.kind}): no site", *sites]
+
+    def _whole_carry(self) -> Carry:
+        """Shapes of the carry of all nodes in one process."""
+        carry = self._stages.rounds.shapes(0).carry
+
+        def everywhere(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((len(self.names), *leaf.shape[1:]), leaf.dtype)
+
+        return carry._replace(node=jax.tree.map(everywhere, carry.node))
+
+
+def duration(seconds: float) -> str:
+    """In words, to two places."""
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{seconds:.2g} seconds"

@@ -1,0 +1,230 @@
+"""A site's side: it answers one message at a time, and keeps what must last on its own disk.
+
+What it needs of the run it makes from its own study and its own data; of the server it takes
+positions and what the hub replies. Whatever it answers leaves through one gate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from consortia import results, validation
+from consortia.base import Method
+from consortia.engines.flower import marks
+from consortia.engines.flower.asking import REFUSAL, REQUEST
+from consortia.engines.flower.collecting import NeedsOthersError, SiteEngine
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.flower.files import RunFiles, secret_of
+from consortia.engines.flower.mismatches import MismatchError
+from consortia.engines.flower.stages import STAGES, Label
+from consortia.engines.flower.work import Work
+from consortia.model import Model
+from consortia.sites import Sites
+
+HELLO, FACTS, BEGIN, FITTED = "hello", "facts", "begin", "fitted"
+"""Kinds of messages beside the names of the stages."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study as objects: what server and sites must have alike.
+
+    Attributes:
+        model: the model.
+        sites: names and sizes of all sites, rows where they are.
+        algorithm: the algorithm.
+        chains: of the run.
+        seed: of the run.
+        warmup: of the run.
+    """
+
+    model: Model
+    sites: Sites
+    algorithm: Method
+    chains: int
+    seed: int
+    warmup: int
+
+
+class Gate(Protocol):
+    """Through which everything leaves; see `consortia.site.open_gate`."""
+
+    def rows(self, number: int) -> None:
+        """To be told how many rows the site has read; may refuse them."""
+        ...
+
+    def release(
+        self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> bytes:
+        """The message, when it may leave."""
+        ...
+
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+        """What may leave of an error: a fixed phrase, and where the site has its text.
+
+        ``wrap`` makes the message of it that leaves.
+        """
+        ...
+
+
+class FlowerSite:
+    """One site of a study, for as long as its process lives.
+
+    Args:
+        name: of the site.
+        number: of the site among all.
+        folder: where it keeps what must last.
+        study: fingerprint of the study.
+        build: the study, made with an engine; called before data are read.
+        gate: opens the gate of a run, before ``build``; it may refuse the study.
+        refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
+        moments: whether what is told before the run holds moments of the rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        folder: Path,
+        study: str,
+        build: Callable[[SiteEngine], Job],
+        gate: Callable[[str], Gate],
+        refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
+        *,
+        moments: bool = False,
+    ) -> None:
+        self.name, self.number, self.folder, self.study = name, number, Path(folder), study
+        self._build, self._open, self._refuse = build, gate, refuse
+        self._moments = moments
+        self._gates: dict[str, Gate] = {}
+        self._work: dict[str, Work] = {}
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to a message of the server; an error at the site is a refusal."""
+        request = Envelope("", "", self.name, self.study)
+        gate: Gate | None = None
+        try:
+            request = decode(message)
+            self._check(request)
+            files = RunFiles(self.folder, request.run)
+            gate = self._gates.get(request.run)
+            if gate is None:
+                gate = self._gates[request.run] = self._open(request.run)
+            named = digest(message)
+            before = files.kept("reply")
+            if before is not None and before.header["request"] == named:
+                kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
+            else:
+                kind, values, arrays = self._answer(request, files, gate)
+                if request.kind in STAGES.values():
+                    files.keep("reply", arrays, request=named, kind=kind, values=values)
+            reply = self._reply(request, named, values, arrays)
+            at = request.label[1] if request.label else None
+            return gate.release(kind, at, reply, arrays)
+        except Exception as error:
+            code = error.code if isinstance(error, MismatchError) else None
+
+            def wrap(reason: str) -> bytes:
+                values = {REQUEST: digest(message), "reason": reason, "mismatch": code}
+                labelled = (request.run, self.name, self.study, request.label, values)
+                return Envelope(REFUSAL, *labelled).encode()
+
+            if gate is None:
+                return self._refuse(error, request.run, wrap)
+            return gate.refusal(error, wrap)
+
+    def _reply(
+        self, request: Envelope, named: str, values: Mapping[str, Any], arrays: Mapping[str, Any]
+    ) -> bytes:
+        return Envelope(
+            request.kind,
+            request.run,
+            self.name,
+            self.study,
+            request.label,
+            {REQUEST: named, **values},
+            arrays,
+        ).encode()
+
+    def _check(self, request: Envelope) -> None:
+        if request.site != self.name and request.kind != HELLO:
+            raise MismatchError("site")
+        if request.study != self.study:
+            raise MismatchError("study")
+
+    # --- what is asked ------------------------------------------------------------------------
+
+    def _answer(self, request: Envelope, files: RunFiles, gate: Gate) -> tuple[str, Any, Any]:
+        """Kind of what leaves, plain values, arrays."""
+        if request.kind == HELLO:
+            return "description", description(), {}
+        if request.kind == FACTS:
+            made = self._facts(request.values["told"], gate)
+            return "moments" if self._moments else "description", {"made": made}, {}
+        if request.kind == BEGIN:
+            told = request.values["told"]
+            files.keep("begun", request.arrays, told=json.dumps(told))
+            self._work.pop(request.run, None)
+            work = self._worked(request.run, files, gate)
+            work.check_model(request.values["model"])
+            return "description", {}, work.start_flags()
+        work = self._worked(request.run, files, gate)
+        if request.kind == FITTED:
+            return "fit", {}, work.finish_fit(request)
+        if not request.label or STAGES.get(request.label[0]) != request.kind:
+            raise EnvelopeError(f"there are no messages of the kind {request.kind!r}")
+        values, arrays = work.step(Label(*request.label), request)
+        return request.kind, values, marks.marked(arrays)
+
+    def _facts(self, told: list[list[Any]], gate: Gate) -> list[Any]:
+        engine = self._engine(told, gate)
+        try:
+            job = self._build(engine)
+            look(job, engine)
+        except NeedsOthersError:
+            pass
+        return engine.made
+
+    def _engine(self, told: list[list[Any]], gate: Gate) -> SiteEngine:
+        def keyed(rows: Any) -> str:
+            from consortia import fingerprints
+
+            plain = fingerprints.of_rows(rows).encode()
+            return hmac.new(secret_of(self.folder), plain, hashlib.sha256).hexdigest()
+
+        return SiteEngine(self.number, told, keyed, gate.rows)
+
+    def _worked(self, run: str, files: RunFiles, gate: Gate) -> Work:
+        work = self._work.get(run)
+        if work is None:
+            begun = files.kept("begun")
+            if begun is None:
+                raise MismatchError("begun")
+            job = self._build(self._engine(json.loads(begun.header["told"]), gate))
+            gate.rows(int(job.sites.sizes[self.number]))
+            work = self._work[run] = Work(job, self.number, files, begun.arrays)
+        return work
+
+
+def look(job: Job, engine: Any) -> None:
+    """A site's part of what `consortia.execution.execute` has shared before it starts."""
+    engine.shared(lambda: validation.check_data(job.model, job.sites))
+    engine.shared(lambda: None)  # step_size is not judged by the curvatures of one site
+
+
+def description() -> dict[str, Any]:
+    """What must be the same everywhere for a run to be one."""
+    import jax
+
+    versions = results.versions()
+    names = ("consortia", "jax", "numpy")
+    x64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    return {"versions": {name: versions[name] for name in names}, "x64": bool(x64)}

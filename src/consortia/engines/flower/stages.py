@@ -1,0 +1,244 @@
+"""The phases of an algorithm as server and site see them: shapes, and which can be carried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.base import Algorithm, Mailbox, Mix, Phase, Route
+from consortia.engines import drawing, exchanges
+from consortia.engines import state as states
+from consortia.engines.drawing import Counter, Drawn, PhaseKeys
+from consortia.engines.flower.envelope import EnvelopeError
+from consortia.engines.iteration import Iteration
+from consortia.engines.types import Carry, Layout, SiteArrays
+from consortia.errors import InputError
+
+Array = jax.Array
+PyTree = Any
+
+STAGES = {drawing.FIT: "fit", drawing.SETUP: "setup", drawing.ROUND: "round"}
+"""Names of the stages, which are kinds of messages too."""
+
+
+class Label(NamedTuple):
+    """Where in a run a message stands; they are ordered as the messages are."""
+
+    stage: int
+    iteration: int
+    phase: int
+    repetition: int
+
+
+class Sent(NamedTuple):
+    """Shapes around the first half of a phase at one site, its node axis of length 1 first.
+
+    Attributes:
+        carry: before it.
+        node: the site's state after it.
+        outbox: what it sends.
+        info: the infos, by name.
+    """
+
+    carry: Carry
+    node: PyTree
+    outbox: PyTree
+    info: dict[str, Any]
+
+
+def check_carried(algorithm: Algorithm) -> None:
+    """Refuses what cannot be had at seconds a message.
+
+    Raises:
+        InputError: with the reason.
+    """
+    everything = (*algorithm.fit, *algorithm.setup, *algorithm.phases)
+    for phase in everything:
+        if isinstance(phase.exchange, Mix):
+            raise InputError(
+                "engine 'flower': gossip goes from site to site, thousands of times; Flower "
+                "carries messages between a server and sites, seconds each. Use LocalEngine or "
+                "MPIEngine, or fa_hmc."
+            )
+        if isinstance(phase.exchange, Mailbox):
+            raise InputError(
+                "engine 'flower': asynchronous gradients are a message each, thousands of them; "
+                "Flower takes seconds for a message. Use LocalEngine or MPIEngine, or fa_hmc."
+            )
+        silent = phase in algorithm.fit  # leaves something at the sites, and is told nothing
+        if phase.local is not None and phase.exchange is None and not silent:
+            raise InputError(
+                "engine 'flower': a phase of this algorithm ends at the sites without a message, "
+                "which it cannot carry. Use LocalEngine or MPIEngine."
+            )
+    if algorithm.draws.hub is None:
+        raise InputError(
+            "engine 'flower': the draws of this algorithm are the sites' own states, which do not "
+            "leave them. Use LocalEngine or MPIEngine."
+        )
+    routed = [phase for phase in everything if isinstance(phase.exchange, Route)]
+    if routed and (len(algorithm.phases) > 1 or routed != [algorithm.phases[0]]):
+        raise InputError("engine 'flower': a phase with a Route must be the only one of a round.")
+
+
+class Stage:
+    """The phases of one stage, for one site at a time.
+
+    Args:
+        number: of `STAGES`.
+        phases: of the stage.
+        own: the functions of one node.
+        whole: the layout of all nodes.
+        carry: shapes of the carry before the stage, of one node.
+        arrays: shapes of one site's data.
+        weights: w_c of all sites.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        phases: tuple[Phase, ...],
+        own: Iteration,
+        whole: Layout,
+        carry: Carry,
+        arrays: SiteArrays,
+        weights: np.ndarray,
+    ) -> None:
+        self.number, self.phases, self.own = number, phases, own
+        self.chains = 1 if number == drawing.FIT else whole.chains
+        self.layout = replace(whole, chains=self.chains)
+        self.weights = jnp.asarray(weights, jnp.result_type(float))
+        self._arrays = arrays
+        self._sent: list[Sent] = []
+        self._next = carry
+
+    def shapes(self, index: int) -> Sent:
+        """Around a phase that has a local function."""
+        while len(self._sent) <= index:
+            sent, self._next = self._step(len(self._sent), self._next)
+            self._sent.append(sent)
+        return self._sent[index]
+
+    def after(self) -> Carry:
+        """The carry when all phases have run."""
+        if self.phases:
+            self.shapes(len(self.phases) - 1)
+        return self._next
+
+    def drawn(self, phase: Phase, keys: PhaseKeys, counter: Counter) -> Drawn:
+        """The numbers of one repetition, of the nodes whose private keys are given."""
+        return drawing.once_numbers(phase, keys, counter, self.layout, self.weights)
+
+    def keys(self, base: Array) -> tuple[PhaseKeys, ...]:
+        """Of all nodes."""
+        return drawing.stage_keys(self.phases, self.number, base, self.layout)
+
+    def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
+        phase, chains = self.phases[index], self.chains
+
+        def run(carry: Carry, arrays: SiteArrays, base: Array) -> tuple[Any, Carry]:
+            keys = self.keys(base)[index]
+            keys = PhaseKeys(keys.shared, keys.private[:1])
+            counter = Counter(0, 0, 0 if phase.repeated else None)
+            drawn = self.drawn(phase, keys, counter)
+            if drawn.visited is not None:
+                drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
+            node, outbox, info = self.own.send(phase, drawn, carry, arrays, False, chains)
+            message = exchanges.message_of(phase.exchange, outbox, arrays.weights)
+            after, _ = self.own.receive(
+                phase, drawn, carry._replace(node=node), outbox, message, chains
+            )
+            return (node, outbox, {} if phase.repeated else info), after
+
+        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        (node, outbox, info), after = jax.eval_shape(run, carry, self._arrays, key)
+        return Sent(carry, node, outbox, info), after
+
+
+class Stages:
+    """All stages of an algorithm, for one site at a time.
+
+    Args:
+        algorithm: whose.
+        whole: the layout of all nodes.
+        dimension: d.
+        arrays: one site's data, or their shapes, node axis of length 1 first.
+        weights: w_c of all sites.
+
+    Attributes:
+        own: the functions of one node.
+        fit: the stage, as are ``setup`` and ``rounds``.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        whole: Layout,
+        dimension: int,
+        arrays: SiteArrays,
+        weights: np.ndarray,
+    ) -> None:
+        self.own = own = Iteration(algorithm, replace(whole, nodes=1))
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
+        chains = () if whole.chains == 1 else (whole.chains,)
+        dtype = jnp.result_type(float)
+        one = jax.ShapeDtypeStruct((dimension,), dtype)
+        several = jax.ShapeDtypeStruct((*chains, dimension), dtype)
+
+        def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
+            return Stage(number, phases, own, whole, carry, shapes, weights)
+
+        self.fit = stage(drawing.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
+        if algorithm.fit:
+            after = self.fit.after()
+            shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, after))
+        begun = jax.eval_shape(self.begin, several)
+        self.setup = stage(drawing.SETUP, algorithm.setup, begun)
+        self.rounds = stage(drawing.ROUND, algorithm.phases, self.setup.after())
+
+    def begin_fit(self, position: Array) -> Carry:
+        """The carry before the first phase of ``fit``, from the first chain's position."""
+        node, hub, inbox = self.own.algorithm.init(position)
+        return Carry(self.own.everywhere(node), hub, inbox)
+
+    def fitted(self, carry: Carry) -> PyTree:
+        """What a site has of ``fit``, node axis first."""
+        return carry.node, self.own.everywhere(carry.inbox)
+
+    def begin(self, positions: Array) -> Carry:
+        """The carry before the first phase of ``setup``; positions (chains, d), or (d,) of one."""
+        node, hub, inbox = self.own.over_chains(self.own.algorithm.init)(positions)
+        return Carry(self.own.everywhere(node), hub, inbox)
+
+    def of(self, number: int) -> Stage:
+        """The stage of this number."""
+        return {drawing.FIT: self.fit, drawing.SETUP: self.setup}.get(number, self.rounds)
+
+
+def named_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by their paths, as they travel."""
+    return states.named(tree, prefix)
+
+
+def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
+    """The pytree of these shapes from what arrived, on the host.
+
+    Raises:
+        EnvelopeError: an array is absent, too many, or of another shape or type.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+    if found.keys() != wanted.keys():
+        raise EnvelopeError(f"it holds other arrays of {prefix} than this step has")
+    for name, leaf in wanted.items():
+        array = found[name]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise EnvelopeError(
+                f"array {name!r} is {array.dtype} {array.shape}, not {leaf.dtype} {leaf.shape}"
+            )
+    return jax.tree.unflatten(structure, [found[name] for name in wanted])

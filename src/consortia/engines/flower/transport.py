@@ -1,0 +1,93 @@
+"""What carries messages between the server and the sites: bytes there, bytes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What came back for a message.
+
+    Attributes:
+        message: the message that is answered, as `Transport.push` named it.
+        sender: the node that the answer came from, as the transport knows it.
+        payload: the bytes, or None where the transport has only an error to tell.
+        error: in that case a fixed phrase of the transport, never a text from a site.
+    """
+
+    message: str
+    sender: int
+    payload: bytes | None
+    error: str = ""
+
+
+class Transport(Protocol):
+    """A network of nodes; a node is known by a number for as long as it keeps its key.
+
+    ``kind`` says what it is in the record of a run, ``seconds`` how long a message takes there,
+    as a first guess.
+    """
+
+    kind: str
+    seconds: float
+
+    def nodes(self) -> list[int]:
+        """The nodes that are connected now."""
+        ...
+
+    def push(self, node: int, payload: bytes, ttl: float) -> str:
+        """Sends; the message is of no use after ``ttl`` seconds. Does not wait."""
+        ...
+
+    def replies(self, messages: Sequence[str]) -> list[Arrival]:
+        """What has come back for these messages since the last time. Does not wait."""
+        ...
+
+
+class InProcess:
+    """Sites as functions of this process, for tests and trials without a network.
+
+    Args:
+        sites: node number to the function that answers a message; a site that raises is a node
+            that the transport has lost.
+        faults: sees each reply, ``(node, payload, answer) -> arrivals``, and may change, drop,
+            hold back or add some; for tests of what a network and its nodes can do.
+    """
+
+    kind = "in process"
+    seconds = 0.001
+
+    def __init__(
+        self,
+        sites: Mapping[int, Callable[[bytes], bytes]],
+        faults: Callable[[int, str, bytes, Arrival], list[Arrival]] | None = None,
+    ) -> None:
+        self._sites, self._faults = dict(sites), faults
+        self._waiting: list[Arrival] = []
+        self._count = 0
+
+    def nodes(self) -> list[int]:
+        """All of them."""
+        return list(self._sites)
+
+    def push(self, node: int, payload: bytes, ttl: float) -> str:
+        """Has the site answer at once."""
+        self._count += 1
+        message = f"message {self._count}"
+        try:
+            arrival = Arrival(message, node, self._sites[node](payload))
+        except Exception as error:
+            arrival = Arrival(message, 0, None, f"the node failed ({type(error).__name__})")
+        answers = [arrival]
+        if self._faults is not None:
+            answers = self._faults(node, message, payload, arrival)
+        self._waiting += answers
+        return message
+
+    def replies(self, messages: Sequence[str]) -> list[Arrival]:
+        """All that waits."""
+        arrived, self._waiting = self._waiting, []
+        return arrived

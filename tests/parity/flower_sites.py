@@ -1,0 +1,128 @@
+"""The sites of the small problem as nodes of a network inside this process."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from parity import problem
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.engines.flower.site import FlowerSite, Job
+from consortia.engines.flower.transport import InProcess
+
+FIRST_NODE = 1000
+
+
+class OpenGate:
+    """Lets everything out, and remembers it."""
+
+    def __init__(self) -> None:
+        self.left: list[tuple[str, int | None, bytes]] = []
+        self.errors: dict[str, BaseException] = {}
+
+    def rows(self, number: int) -> None:
+        """Enough."""
+
+    def release(
+        self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> bytes:
+        for name, array in arrays.items():
+            assert array.dtype.kind != "f" or np.isfinite(array).all(), name
+        self.left.append((kind, round, payload))
+        return payload
+
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+        reference = secrets.token_hex(4)
+        self.errors[reference] = error
+        return wrap(f"the site met an error; its log has it under {reference}")
+
+
+class Sites:
+    """All sites of a case, each with a folder and a gate of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        count: int,
+        chains: int,
+        model: Any = problem.MODEL,
+        sites: Any = None,
+        warmup: int = problem.WARMUP,
+        seed: int = problem.SEED,
+        **more: Any,
+    ) -> None:
+        self.sites = problem.sites(count) if sites is None else sites
+        self.method = ALGORITHMS[name].factory(**(ALGORITHMS[name].example | more))
+        self.model, self.chains, self.warmup, self.seed = model, chains, warmup, seed
+        self.folder = Path(folder)
+        self.gates = [OpenGate() for _ in self.sites.names]
+        self.handlers = [self.handler(number) for number in range(len(self.sites))]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.sites.names
+
+    def handler(self, number: int, **changes: Any) -> FlowerSite:
+        """A new process of a site: nothing but its folder is known to it."""
+
+        def build(engine: Any) -> Job:
+            return Job(
+                changes.get("model", self.model),
+                self._read(engine),
+                changes.get("method", self.method),
+                self.chains,
+                self.seed,
+                self.warmup,
+            )
+
+        gate = self.gates[number]
+        return FlowerSite(
+            self.names[number],
+            number,
+            self.folder / self.names[number],
+            changes.get("study", "study"),
+            build,
+            lambda run: gate,
+            lambda error, run, wrap: gate.refusal(error, wrap),
+        )
+
+    def _read(self, engine: Any) -> Any:
+        return consortia.read_sites(self.sites.site, self.names, self.method, engine)
+
+    def restart(self, number: int, **changes: Any) -> None:
+        """The process of a site ends, and another one takes its place."""
+        self.handlers[number] = self.handler(number, **changes)
+
+    def transport(self, faults: Any = None) -> InProcess:
+        def answer(number: int) -> Any:
+            return lambda message: self.handlers[number].answer(message)
+
+        return InProcess({FIRST_NODE + n: answer(n) for n in range(len(self.sites))}, faults)
+
+    def engine(self, faults: Any = None, **options: Any) -> consortia.FlowerEngine:
+        options = {"deadline": 20, "study": "study"} | options
+        return consortia.FlowerEngine(self.transport(faults), self.names, **options)
+
+    def sampled(self, engine: Any = None, **more: Any) -> Any:
+        """The result with this engine, the sites being read through it."""
+        engine = self.engine() if engine is None else engine
+        lengths = {"rounds": problem.ROUNDS, "warmup": self.warmup}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return consortia.sample(
+                self.model,
+                self._read(engine),
+                self.method,
+                chains=self.chains,
+                seed=self.seed,
+                engine=engine,
+                progress=False,
+                **(lengths | more),
+            )

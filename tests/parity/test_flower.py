@@ -1,0 +1,52 @@
+"""The same draws over sites that answer messages as in one process; what a network may do."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+from parity import flower_sites, problem
+from parity.comparing import assert_same_run
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.errors import InputError
+
+QUICK = ("fa_hmc-2",)
+"""Cases that `make test` compares too."""
+
+CASES = [
+    pytest.param(label, marks=[] if label in QUICK else [pytest.mark.engines])
+    for label, (name, *_) in problem.CASES.items()
+    if "flower" in ALGORITHMS[name].engines
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("label", CASES)
+def test_the_draws_are_those_of_one_process(tmp_path, label):
+    name, count, chains, more = problem.CASES[label]
+    alone = problem.sampled(name, count, chains, consortia.LocalEngine(), **more)
+    over = flower_sites.Sites(tmp_path, name, count, chains, **more).sampled()
+    assert_same_run(over, alone)
+    assert over.attrs["participation"] == "full"
+    assert over.attrs["rejected_replies"] == 0
+
+
+def test_every_registered_pair_is_compared():
+    compared = {problem.CASES[param.values[0]][0] for param in CASES}
+    assert compared == {name for name, entry in ALGORITHMS.items() if "flower" in entry.engines}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, entry in ALGORITHMS.items() if "flower" not in entry.engines]
+)
+def test_what_is_too_fine_grained_is_refused_before_anything_is_asked(tmp_path, name):
+    sites = flower_sites.Sites(tmp_path, name, ALGORITHMS[name].sites or 3, 1)
+    with pytest.raises(InputError, match="engine 'flower': (gossip|asynchronous gradients)"):
+        sites.engine().held(len(sites.sites), sites.method)
+    assert not any(gate.left for gate in sites.gates)

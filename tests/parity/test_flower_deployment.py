@@ -1,0 +1,247 @@
+"""A SuperLink and SuperNodes on loopback, over TLS and with registered keys."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import consortia
+from consortia.cli import app as command
+from consortia.cli.network import prepared_sites
+from consortia.deployment.apps import app_hash
+from consortia.deployment.certificates import make_certificates, make_node_key
+from consortia.deployment.loopback import Loopback, Node
+from consortia.deployment.processes import descendants, started_at
+from consortia.errors import DeploymentError
+from consortia.site import verify
+from consortia.study import load_study
+
+pytest.importorskip("flwr")
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower deployment")]
+
+TRIVIAL = Path(__file__).resolve().parents[1] / "deployment" / "apps" / "trivial"
+
+
+def test_a_killed_node_comes_back_by_its_key_strangers_do_not_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+    north = Node("north", {"partition-id": 1}, (app_hash(TRIVIAL),))
+    with Loopback(tmp_path / "network", [north]) as network:
+        superlink = network.superlink
+        assert superlink is not None
+
+        make_node_key(tmp_path / "network" / "keys" / "stranger")
+        network.nodes["stranger"] = Node("stranger", {"partition-id": 5})
+        with pytest.raises(DeploymentError, match=r"register its \.pub file"):
+            network.start_node("stranger")
+
+        other = make_certificates(tmp_path / "other", ["127.0.0.1"])
+        network.nodes["north again"] = network.nodes["north"]
+        (tmp_path / "network" / "keys" / "north again").write_bytes(
+            (tmp_path / "network" / "keys" / "north").read_bytes()
+        )
+        with pytest.raises(DeploymentError, match="was not signed by the authority"):
+            network.start_node("north again", authority=other.authority)
+
+        killed = []
+
+        def show(line: str) -> None:
+            lines.append(line)
+            if line.startswith("round 0") and not killed:
+                killed.append(network.supernodes["north"].output())
+                network.kill_node("north")
+                network.restart_node("north")
+
+        config = {"sites": 1, "rounds": 3}
+        assert network.run(TRIVIAL, config=config, show=show, deadline=280) == "finished:completed"
+        family = descendants([superlink.pid, *(p.pid for p in network.supernodes.values())])
+        identity = r"SuperNode ID: (\d+)"
+        before = re.findall(identity, killed[0])
+        assert re.findall(identity, network.supernodes["north"].output()) == before
+    totals = [line for line in lines if line.startswith("round")]
+    assert totals == [f"round {number} total {3.0 * (number + 1)}" for number in range(3)]
+    assert "is approved" in network.supernodes["north"].output()
+    assert not superlink.running
+    assert not any(started_at(pid) for pid in family)
+
+
+def test_an_app_that_the_site_has_not_approved_is_never_unpacked(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(TRIVIAL, other)
+    (other / "trivial" / "evil.py").write_text("x = 1\n")
+    north = Node("north", {"partition-id": 1}, (app_hash(TRIVIAL),))
+    with Loopback(tmp_path / "network", [north]) as network:
+        said: list[str] = []
+        with pytest.raises(DeploymentError, match="has not ended after 25 s"):
+            network.run(other, config={"sites": 1, "rounds": 1}, show=said.append, deadline=25)
+        assert "lost a site, asking again" in said
+        assert f"The app {app_hash(other)} is NOT approved" in network.supernodes["north"].output()
+        assert not list((tmp_path / "network" / "homes" / "north").rglob("*.py"))
+
+
+# --- studies -------------------------------------------------------------------------------------
+
+FA_HMC = """
+name = "fa_hmc"
+step_size = 0.05
+leapfrog_steps = 3
+local_steps = 4
+debias = true
+batch_size = 20
+momentum_correlation = 0.5
+"""
+SURROGATE = """
+name = "federated_hmc"
+force = "surrogate"
+proposals_per_round = 10
+"""
+STUDY = """
+[data]
+files = ["north.csv", "south.csv", "west.csv"]
+[model]
+kind = "logistic_regression"
+intercept = true
+[algorithm]
+{algorithm}
+[run]
+rounds = {rounds}
+warmup = {warmup}
+chains = 2
+seed = 5
+"""
+
+
+class Consortium:
+    """Three sites on loopback, with policies for one app, and what came of a run.
+
+    Args:
+        folder: of everything.
+        algorithm: the table of the study.
+        rounds: of the run.
+        warmup: of the run.
+    """
+
+    def __init__(self, folder: Path, algorithm: str, rounds: int, warmup: int) -> None:
+        self.folder = folder
+        rng = np.random.default_rng(0)
+        for shift, name in enumerate(("north", "south", "west")):
+            x = rng.normal(shift / 3, 1, (60 + 10 * shift, 2))
+            y = rng.random(len(x)) < 1 / (1 + np.exp(-x @ [1.0, -0.5]))
+            table = np.column_stack([x, y])
+            np.savetxt(folder / f"{name}.csv", table, "%.6f", ",", header="a,b,y", comments="")
+        self.study = folder / "study.toml"
+        self.study.write_text(STUDY.format(algorithm=algorithm, rounds=rounds, warmup=warmup))
+        self.app = self.make(self.study, "app")
+        self.nodes = prepared_sites(self.app, folder, folder / "place", 50)
+
+    def make(self, study: Path, name: str) -> Path:
+        """An app of a study."""
+        words = ["flower", "new", str(study), "--to", str(self.folder / name), "--x64"]
+        made = CliRunner().invoke(command, words)
+        assert made.exit_code == 0, made.output
+        return self.folder / name
+
+    def run(self, network: Loopback, app: Path, output: str, show: Callable[[str], None]) -> str:
+        config = {"output": str(self.folder / output), "resend": 60.0, "join-deadline": 200.0}
+        return network.run(app, config=config, show=show, deadline=2400)
+
+    def difference(self, output: str) -> float:
+        """From the draws of one process, in posterior standard deviations; the largest."""
+        tree = consortia.open_run(self.folder / output)
+        with jax.enable_x64(True):
+            study = load_study(self.study)
+            built = study.build()
+            run = study.run.model_dump()
+            own = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)
+        assert set(tree.posterior.data_vars) == set(own.posterior.data_vars)
+        found = []
+        for name, draws in own.posterior.data_vars.items():
+            other = tree.posterior[name].values
+            assert other.dtype == np.float64
+            assert other.shape == draws.shape
+            found.append(np.max(np.abs(other - draws.values) / draws.values.std()))
+        return float(max(found))
+
+    def check_ledgers(self, output: str, killed: str | None) -> None:
+        """Each chain is whole, and what the server has received is what left the site."""
+        record = json.loads((self.folder / output / "run.json").read_text())
+        for name, (messages, size) in json.loads(record["received"]).items():
+            found = verify(self.folder / "place" / "sites" / name / "ledger.jsonl")
+            assert (found.problem, found.notes) == (None, ())
+            left = [e for e in found.entries if e.left and e.run == record["flower_run"]]
+            if name == killed:  # what it sent while it died, or sent again, may have been lost
+                assert len({entry.sha256 for entry in left}) <= messages <= len(left)
+                assert size <= sum(entry.bytes for entry in left)
+            else:
+                assert len(left) == messages
+                assert sum(entry.bytes for entry in left) == size
+            assert {entry.kind for entry in left} >= {"description", "round"}
+
+
+def killing(network: Loopback, name: str) -> tuple[Callable[[str], None], list[str]]:
+    """A reader of a run's log that kills a node after the first round, and starts it again."""
+    lines: list[str] = []
+
+    def show(line: str) -> None:
+        lines.append(line)
+        first = '"rounds": 1,' in line
+        if first and not any('"rounds": 1,' in earlier for earlier in lines[:-1]):
+            network.kill_node(name)
+            network.restart_node(name)
+
+    return show, lines
+
+
+def test_fa_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
+    tmp_path: Path,
+) -> None:
+    made = Consortium(tmp_path, FA_HMC, rounds=3, warmup=0)
+    with Loopback(tmp_path / "network", made.nodes) as network:
+        show, lines = killing(network, "south")
+        assert made.run(network, made.app, "run", show) == "finished:completed", lines
+    assert any("expected wall time" in line for line in lines)
+    assert made.difference("run") < 1e-5
+    made.check_ledgers("run", "south")
+
+
+@pytest.mark.slow
+def test_federated_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
+    tmp_path: Path,
+) -> None:
+    made = Consortium(tmp_path, SURROGATE, rounds=3, warmup=4)
+    with Loopback(tmp_path / "network", made.nodes) as network:
+        show, lines = killing(network, "west")
+        assert made.run(network, made.app, "run", show) == "finished:completed", lines
+    assert made.difference("run") < 1e-5
+    made.check_ledgers("run", "west")
+
+
+def test_a_policy_that_forbids_the_study_stops_it_before_data_are_read(tmp_path: Path) -> None:
+    made = Consortium(tmp_path, FA_HMC, rounds=3, warmup=0)
+    longer = tmp_path / "longer.toml"
+    longer.write_text(made.study.read_text().replace("rounds = 3", "rounds = 4"))
+    app = made.make(longer, "longer")
+    nodes = [Node(node.name, node.config, (app_hash(app),)) for node in made.nodes]
+    for name in ("north", "south", "west"):
+        (tmp_path / f"{name}.csv").unlink()  # whoever reads it says something else
+    lines: list[str] = []
+    with Loopback(tmp_path / "network", nodes) as network:
+        assert made.run(network, app, "run", lines.append) == "finished:failed"
+    text = " ".join(lines)
+    assert "the site's policy does not permit this (studies, maximum_rounds)" in text
+    refused = [
+        entry
+        for node in made.nodes
+        for entry in verify(Path(str(node.config["folder"])) / "ledger.jsonl").entries
+    ]
+    assert refused
+    assert {entry.event for entry in refused} == {"refused"}

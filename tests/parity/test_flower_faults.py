@@ -1,0 +1,395 @@
+"""What a network and its nodes may do to a run: lose, forge, repeat, restart; and who is told."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from parity import flower_sites
+
+import consortia
+from consortia.engines.flower import joining
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.flower.transport import Arrival
+from consortia.errors import InputError, SiteMissingError, SiteRefusedError
+
+ROUNDS = 20
+SECRET = 48151.62342
+"""A value among the data that must not leave."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def draws(tree: Any) -> np.ndarray:
+    return np.concatenate(
+        [
+            v.values.reshape(*v.shape[:2], -1)
+            for _, v in sorted(tree["posterior"].data_vars.items())
+        ],
+        axis=2,
+    )
+
+
+def alone(sites: flower_sites.Sites, participation: Any = None) -> Any:
+    engine = consortia.LocalEngine(participation=participation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return consortia.sample(
+            sites.model,
+            sites.sites,
+            sites.method,
+            rounds=ROUNDS,
+            warmup=sites.warmup,
+            chains=sites.chains,
+            seed=sites.seed,
+            engine=engine,
+            progress=False,
+        )
+
+
+def assert_same_draws(one: Any, other: Any) -> None:
+    gap = np.abs(draws(one) - draws(other)).max()
+    assert gap <= 1e-5 * draws(other).std()
+
+
+# --- replies that are no good ----------------------------------------------------------------
+
+
+class Fuzz:
+    """Before each good reply in the rounds come bad ones of every kind, and a copy behind it."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(8)
+        self.sent = 0
+        self.kinds: dict[str, int] = {}
+        self.earlier: dict[int, bytes] = {}
+
+    def __call__(self, node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        if decode(request).kind != "round":
+            return [good]
+        bad = [Arrival(message, node, data) for data in self.damaged(good.payload)]
+        bad += [Arrival(message, node, data) for data in self.rewritten(decode(good.payload))]
+        other = flower_sites.FIRST_NODE + (node + 1 - flower_sites.FIRST_NODE) % 3
+        bad += [Arrival(message, other, good.payload), Arrival("message 0", node, good.payload)]
+        bad.append(Arrival(message, 77, good.payload))
+        if node in self.earlier:  # an old answer, as if it were to this request
+            bad.append(Arrival(message, node, self.earlier[node]))
+        self.earlier[node] = good.payload
+        self.rng.shuffle(bad)
+        self.sent += len(bad) + 1
+        return [*bad, good, good]
+
+    def damaged(self, data: bytes) -> list[bytes]:
+        place = int(self.rng.integers(len(data)))
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << int(self.rng.integers(8))
+        noise = self.rng.bytes(int(self.rng.integers(200)))
+        return [b"", data[:place], data + noise + b"x", bytes(flipped), noise, data[:8] + noise]
+
+    def rewritten(self, good: Envelope) -> list[bytes]:
+        """Whole messages, which a site could have made."""
+        array = good.arrays["outbox"]
+        lost = array.copy()
+        lost.flat[int(self.rng.integers(array.size))] = self.rng.choice([np.nan, np.inf])
+        other = {**good.arrays, "outbox": array}
+        changes: list[dict[str, Any]] = [
+            {"arrays": {"outbox": lost}},
+            {"arrays": {"outbox": array[:, :1]}},
+            {"arrays": {"outbox": array.astype(np.float32)}},
+            {"arrays": {"outbox": array.astype(np.int64)}},
+            {"arrays": {"outbox": array.reshape(-1)}},
+            {"arrays": {}},
+            {"arrays": {**other, "more": array}},
+            {"arrays": {**other, "not finite: outbox": np.full(array.shape, 9, np.uint8)}},
+            {"label": (2, good.label[1] + 1, 0, 0)},
+            {"label": (1, *good.label[1:])},
+            {"label": ()},
+            {"kind": "fit"},
+            {"kind": "hello"},
+            {"run": "0" * 32},
+            {"site": "site 99"},
+            {"study": "another"},
+            {"values": {}},
+            {"values": {"request": 7}},
+            {"values": {"request": "f" * 64}},
+        ]
+        return [replace(good, **change).encode() for change in changes]
+
+
+def test_hundreds_of_bad_replies_are_rejected_and_named_and_the_draws_are_right(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
+    fuzz = Fuzz()
+    over = sites.sampled(sites.engine(fuzz), rounds=ROUNDS)
+    assert fuzz.sent > 1500
+    assert over.attrs["rejected_replies"] == fuzz.sent
+    assert_same_draws(over, alone(sites))
+    found = over.attrs["rejected"]
+    for kind in ("forged", "late", "replayed", "malformed", "another run", "not finite"):
+        assert kind in found, kind
+    for number in range(3):
+        assert f"site 'site {number}'" in found
+
+
+def test_a_site_that_answers_nonsense_stops_the_run_and_the_draws_before_are_kept(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "federated_hmc", 3, 1, warmup=0)
+
+    def nonsense(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        asked = decode(request)
+        if node == flower_sites.FIRST_NODE + 1 and asked.label[:2] == (2, 7):
+            return [Arrival(message, node, b"CONSFLWR" + bytes(40))]
+        return [good]
+
+    with pytest.raises(SiteMissingError, match=r"'site 1' did not answer .* round 7") as caught:
+        sites.sampled(sites.engine(nonsense, deadline=0.5, resend=0.1), rounds=ROUNDS)
+    assert draws(caught.value.tree).shape[1] == 7
+    whole = flower_sites.Sites(tmp_path / "whole", "federated_hmc", 3, 1, warmup=0)
+    np.testing.assert_array_equal(
+        draws(caught.value.tree), draws(whole.sampled(rounds=ROUNDS))[:, :7]
+    )
+
+
+# --- lost replies, restarts, k of n --------------------------------------------------------------
+
+STATEFUL = {"debias": True, "batch_size": 3}
+"""With these a site has a state of its own between two rounds."""
+
+
+@pytest.mark.engines
+def test_a_request_that_comes_again_gets_the_same_bytes_also_after_a_restart(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0, **STATEFUL)
+    seen: dict[Any, bytes] = {}
+
+    def lossy(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        number = node - flower_sites.FIRST_NODE
+        if (node, request) in seen:
+            assert seen[node, request] == good.payload
+            return [good]
+        seen[node, request] = good.payload
+        iteration = (decode(request).label or (0, 0))[1]
+        if decode(request).kind != "round" or (iteration + number) % 5:
+            return [good]
+        if iteration % 2:
+            sites.restart(number)
+        return []
+
+    over = sites.sampled(sites.engine(lossy, resend=0.05), rounds=ROUNDS)
+    assert_same_draws(over, alone(sites))
+    assert over.attrs["participation"] == "full"
+
+
+@pytest.mark.engines
+def test_a_run_without_some_sites_goes_on_as_it_says_and_is_replayed_in_one_process(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 2, warmup=3, **STATEFUL)
+    away = {(4, 1), (5, 1), (6, 1), (6, 2), (9, 0), (17, 2)}
+
+    def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        asked = decode(request)
+        where = (asked.label[1] if asked.label else -1, node - flower_sites.FIRST_NODE)
+        if asked.kind == "round" and where in away:
+            return [Arrival(message, 1, None, "the node is not connected")]
+        return [good]
+
+    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, resend=0.01)
+    over = sites.sampled(engine, rounds=ROUNDS)
+    present = over["participation"]["present"].values
+    assert {tuple(map(int, one)) for one in np.argwhere(~present)} == away
+    assert "at least 1 of 3 sites" in over.attrs["participation"]
+    assert_same_draws(over, alone(sites, present))
+    # Without the record the chain is another one.
+    full = alone(sites)
+    assert np.abs(draws(over) - draws(full)).max() > 1e-2 * draws(full).std()
+
+
+@pytest.mark.engines
+def test_too_few_sites_stop_the_run(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
+
+    def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        gone = decode(request).label[:2] == (2, 5) and node != flower_sites.FIRST_NODE
+        return [Arrival(message, 1, None, "the node is not connected")] if gone else [good]
+
+    engine = sites.engine(absent, on_missing="go on", minimum_sites=2, deadline=0.3, resend=0.05)
+    with pytest.raises(SiteMissingError, match="'site 1', 'site 2' did not answer"):
+        sites.sampled(engine, rounds=ROUNDS)
+
+
+@pytest.mark.engines
+def test_a_sum_is_never_taken_without_a_site(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "federated_hmc", 3, 1, warmup=0)
+
+    def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        gone = decode(request).label[:2] == (2, 5) and node == flower_sites.FIRST_NODE + 2
+        return [Arrival(message, 1, None, "the node is not connected")] if gone else [good]
+
+    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, deadline=0.3, resend=0.05)
+    with pytest.raises(SiteMissingError, match="'site 2' did not answer") as caught:
+        sites.sampled(engine, rounds=ROUNDS)
+    assert draws(caught.value.tree).shape[1] == 5
+
+
+@pytest.mark.parametrize("minimum", [None, 2])
+def test_to_go_on_without_sites_must_be_said_in_full(tmp_path, minimum):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    mode = "stop" if minimum else "go on"
+    with pytest.raises(InputError, match="minimum_sites goes with on_missing='go on'"):
+        sites.engine(on_missing=mode, minimum_sites=minimum)
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", ["fa_hmc", "fsgld"])
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, name):
+    more = STATEFUL if name == "fa_hmc" else {}
+    whole = flower_sites.Sites(tmp_path / "whole", name, 3, 2, warmup=2, **more)
+    expected = whole.sampled(rounds=ROUNDS)
+    sites = flower_sites.Sites(tmp_path / "cut", name, 3, 2, warmup=2, **more)
+
+    def dies(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        return [] if decode(request).label[:2] == (2, 13) else [good]
+
+    with pytest.raises(SiteMissingError):
+        sites.sampled(
+            sites.engine(dies, deadline=0.3), rounds=ROUNDS, store=tmp_path / "run", thin=1
+        )
+    for number in range(3):
+        sites.restart(number)
+    engine = sites.engine()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        again = consortia.resume(
+            tmp_path / "run",
+            sites.model,
+            sites._read(engine),
+            sites.method,
+            engine=engine,
+            progress=False,
+        )
+    np.testing.assert_array_equal(draws(again), draws(expected))
+
+
+# --- who runs what ---------------------------------------------------------------------------
+
+
+def refusal(sites: flower_sites.Sites) -> str:
+    with pytest.raises(SiteRefusedError) as caught:
+        sites.sampled(rounds=2)
+    assert caught.value.sites == ("site 1",)
+    return str(caught.value)
+
+
+def test_a_site_with_another_study_is_named(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    sites.restart(1, study="a later study")
+    assert "another study" in refusal(sites)
+
+
+def test_a_site_with_another_model_is_named(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    other = consortia.models.logistic_regression(2, intercept=True, prior_scale=3.0)
+    sites.restart(1, model=other)
+    assert "its model is not that of the server" in refusal(sites)
+
+
+def test_sites_with_data_of_another_structure_are_named(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    shards = list(sites.sites)
+    shards[1] = {"x": shards[1]["x"][:, :1], "y": shards[1]["y"]}
+    plain = sites._read
+
+    def read(engine: Any) -> Any:
+        names = sites.names
+        return consortia.read_sites(shards.__getitem__, names, sites.method, engine)
+
+    sites._read = read
+    with pytest.raises(InputError, match="'site 1', leaf 'x': rows of shape"):
+        sites.sampled(rounds=2)
+    sites._read = plain
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"versions": {"consortia": "0.0.1", "jax": "1", "numpy": "2"}}, "runs consortia 0.0.1"),
+        ({"x64": False}, "32 or 64 bits"),
+    ],
+)
+def test_a_site_with_other_versions_is_named(tmp_path, monkeypatch, changed, text):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    own = joining.description() | changed
+    plain = sites.handlers[1]._answer
+    monkeypatch.setattr(
+        sites.handlers[1],
+        "_answer",
+        lambda request, *rest: (
+            ("description", own, {}) if request.kind == "hello" else plain(request, *rest)
+        ),
+    )
+    assert text in refusal(sites)
+
+
+def test_sites_that_do_not_come_are_named(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    transport = sites.transport()
+    transport._sites.pop(flower_sites.FIRST_NODE + 2)
+    engine = consortia.FlowerEngine(transport, sites.names, study="study", join_deadline=0.2)
+    with pytest.raises(SiteMissingError, match="'site 2' did not answer within 0.2 s"):
+        sites.sampled(engine)
+
+
+# --- what leaves -----------------------------------------------------------------------------
+
+
+def test_the_text_of_an_exception_stays_at_its_site(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    left: list[bytes] = []
+
+    def watched(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        left.append(good.payload)
+        return [good]
+
+    def fails(engine: Any) -> Any:
+        raise ValueError(f"row 3 has the value {SECRET}")
+
+    monkey = sites.handlers[1]
+    monkey._build = fails
+    with pytest.raises(SiteRefusedError, match="the site met an error") as caught:
+        sites.sampled(sites.engine(watched))
+    for text in (b"48151", b"row 3", b"ValueError"):
+        assert not any(text in message for message in left)
+    assert "48151" not in str(caught.value)
+    assert any("48151" in str(error) for error in sites.gates[1].errors.values())
+
+
+@pytest.mark.engines
+def test_no_row_is_in_what_leaves(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fsgld", 3, 2, warmup=0)
+    sites.sampled(rounds=5)
+    for gate, rows in zip(sites.gates, sites.sites, strict=True):
+        held = {float(value) for value in rows["x"].ravel()}
+        for _, _, payload in gate.left:
+            for array in decode(payload).arrays.values():
+                assert not held & set(array.astype(np.float64).ravel().tolist())
+
+
+def test_a_message_is_the_same_bytes_when_it_is_read_and_written_again():
+    rng = np.random.default_rng(1)
+    arrays = {
+        "a": rng.normal(size=(3, 0, 2)),
+        "b": np.float32(3.5),
+        "c": rng.integers(0, 2, (4,)).astype(bool),
+        "d": np.arange(5, dtype=">i4"),
+    }
+    message = Envelope("round", "ab" * 8, "oslo", "x", (2, 1, 0, 0), {"k": [1, None]}, arrays)
+    again = decode(message.encode())
+    assert again.encode() == message.encode()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+    with pytest.raises(EnvelopeError, match="cannot travel"):
+        Envelope("round", "ab" * 8, "oslo", "x", arrays={"o": np.array(["text"])}).encode()

@@ -1,0 +1,91 @@
+"""Studies in Flower's own simulation have the draws of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from parity import flower_network, flower_study
+from parity.comparing import assert_same_run
+from typer.testing import CliRunner
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.cli import app as command
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower simulation")]
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "fa_ld": {"algorithm": "fa_ld", "arguments": "step_size = 0.02\nlocal_steps = 2"},
+    "dsgld": {"algorithm": "dsgld", "arguments": "step_size = 0.01\nlocal_steps = 3"},
+    "exact": {
+        "algorithm": "federated_hmc",
+        "arguments": 'step_size = 0.1\nleapfrog_steps = 2\nmass_matrix = "identity"',
+        "rounds": 4,
+    },
+    "fa_hmc": {**flower_study.FA_HMC, "rounds": 6, "standardise": True},
+    "debiased": {**flower_study.DEBIASED, "rounds": 6},
+    "fsgld": {**flower_study.FSGLD, "rounds": 6},
+    "surrogate": {**flower_study.SURROGATE, "rounds": 4, "warmup": 4},
+}
+
+
+def app_of(study: Path, folder: Path) -> Path:
+    made = CliRunner().invoke(command, ["flower", "new", str(study), "--to", str(folder), "--x64"])
+    assert made.exit_code == 0, made.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """One simulation, in which a study runs after the other."""
+    folder = tmp_path_factory.mktemp("flower")
+    with flower_network.simulation(folder, len(flower_study.NAMES)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_draws_are_those_of_one_process(network, name):
+    folder = network.folder
+    study = flower_study.write(folder / name, **STUDIES[name])
+    run = network.submit(app_of(study, folder / f"{name}-app"), output=str(folder / f"{name}-run"))
+    state = network.wait(run, 400)
+    assert state == "finished:completed", network.flwr("log", run, "test", "--show").stdout
+    over = consortia.open_run(folder / f"{name}-run")
+    with jax.enable_x64(True):
+        assert_same_run(over, flower_study.alone(study))
+    assert over.attrs["engine"] == "flower"
+    assert over.attrs["rejected_replies"] == 0
+
+
+def test_every_registered_pair_is_run():
+    compared = {table["algorithm"] for table in STUDIES.values()}
+    assert compared == {name for name, entry in ALGORITHMS.items() if "flower" in entry.engines}
+
+
+def test_the_command_line_says_how_a_study_runs_over_flower(tmp_path):
+    study = flower_study.write(tmp_path, **flower_study.FA_HMC)
+    done = CliRunner().invoke(command, ["run", str(study), "--engine", "flower"])
+    assert done.exit_code == 2
+    assert "consortia flower new" in done.output
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "arguments", "reason"),
+    [
+        ("de_sgld", 'step_size = 0.02\nmixing = "ring"', "gossip goes from site to site"),
+        (
+            "stale_sgld",
+            "step_size = 0.01\nbatch_size = 4\nworkers = 3",
+            "asynchronous gradients are a message each",
+        ),
+    ],
+)
+def test_no_app_is_written_of_what_flower_cannot_carry(tmp_path, algorithm, arguments, reason):
+    study = flower_study.write(tmp_path / "s", algorithm=algorithm, arguments=arguments)
+    done = CliRunner().invoke(command, ["flower", "new", str(study), "--to", str(tmp_path / "app")])
+    assert done.exit_code == 2
+    assert reason in done.output
+    assert not (tmp_path / "app").exists()

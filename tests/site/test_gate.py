@@ -1,0 +1,218 @@
+"""The gate: what may not leave does not, and what left is in the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.errors import ConsortiaError, InputError, LedgerError, NonFiniteError, PolicyError
+from consortia.site import Gate, StudyTerms, open_gate, refusal, verify
+from consortia.site.gate import ERRORS, LEDGER, PHRASES
+
+TERMS = StudyTerms(
+    run="41",
+    study="a" * 64,
+    model="b" * 64,
+    algorithm="fa_hmc",
+    parameters={},
+    rounds=10,
+    messages=("description", "round"),
+    version=consortia.__version__,
+)
+ARRAYS = {"position": np.array([3.0, 4.0]), "step": np.array(2)}
+PAYLOAD = b"".join(array.tobytes() for array in ARRAYS.values())
+
+
+def gate_of(folder: Path, terms: StudyTerms = TERMS, **limits: Any) -> Gate:
+    """A gate whose policy has these limits."""
+    values = {"studies": ["a" * 64], "maximum_rounds": 20, "minimum_rows": 5} | limits
+    path = folder / "site-policy.toml"
+    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+    return open_gate(folder / "site", path, site="north", terms=terms)
+
+
+def lines(folder: Path) -> list[Any]:
+    path = folder / "site" / LEDGER
+    return list(verify(path).entries) if path.exists() else []
+
+
+def test_a_message_leaves_as_it_is_and_has_its_line(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path)
+    assert gate.release("round", 3, PAYLOAD, ARRAYS) is PAYLOAD
+    opened, line = lines(tmp_path)
+    assert opened.event == "opened"
+    assert opened.details["study"] == TERMS.study
+    policy = (tmp_path / "site-policy.toml").read_bytes()
+    assert opened.details["policy"] == hashlib.sha256(policy).hexdigest()
+    assert (line.event, line.run, line.site, line.kind, line.round) == (
+        *("released", "41", "north"),
+        *("round", 3),
+    )
+    assert line.bytes == len(PAYLOAD)
+    assert line.sha256 == hashlib.sha256(PAYLOAD).hexdigest()
+    assert line.arrays == (("position", "<f8", (2,)), ("step", "<i8", ()))
+
+
+def test_a_forbidden_study_stops_before_anything_else_and_leaves_no_line(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        gate_of(tmp_path, dataclasses.replace(TERMS, study="c" * 64, rounds=21))
+    assert caught.value.rules == ("studies", "maximum_rounds")
+    assert lines(tmp_path) == []
+
+
+def test_a_site_with_too_few_rows_is_stopped(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path)
+    gate.rows(5)
+    with pytest.raises(PolicyError, match="minimum_rows"):
+        gate.rows(4)
+
+
+NOT_FINITE = {"position": np.array([1.0, np.inf])}
+BAD: dict[str, tuple[dict[str, Any], tuple[str, int | None, bytes, dict[str, np.ndarray]], str]] = {
+    "a kind that the study has not": ({}, ("fit", 0, b"", {}), "messages"),
+    "a round after the last of the study": ({}, ("round", 10, b"", {}), "maximum_rounds"),
+    "a round before the first": ({}, ("round", -1, b"", {}), "maximum_rounds"),
+    "no round": ({}, ("round", None, b"", {}), "maximum_rounds"),
+    "too many bytes": ({"maximum_bytes": 23}, ("round", 0, PAYLOAD, ARRAYS), "maximum_bytes"),
+    "too large a norm": ({"maximum_norm": 4.99}, ("round", 0, PAYLOAD, ARRAYS), "maximum_norm"),
+    "numbers that are not finite": ({}, ("round", 0, bytes(16), NOT_FINITE), "messages"),
+    "arrays of objects": (
+        {},
+        ("round", 0, b"", {"a": np.array(["text"], object)}),
+        "messages",
+    ),
+    "bytes beside the arrays": (
+        {},
+        ("round", 0, PAYLOAD + bytes(6000), ARRAYS),
+        "messages",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_message_that_may_not_leave_has_no_line(tmp_path: Path, what: str) -> None:
+    limits, message, rule = BAD[what]
+    gate = gate_of(tmp_path, **limits)
+    with pytest.raises(PolicyError) as caught:
+        gate.release(*message)
+    assert caught.value.rules == (rule,)
+    assert [line.event for line in lines(tmp_path)] == ["opened"]
+
+
+def test_the_limits_themselves_are_permitted(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, maximum_bytes=24, maximum_norm=5.0, maximum_messages=1)
+    gate.release("round", 9, PAYLOAD, ARRAYS)
+    with pytest.raises(PolicyError) as caught:
+        gate.release("round", 9, PAYLOAD, ARRAYS)
+    assert caught.value.rules == ("maximum_messages",)
+
+
+def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> None:
+    first = gate_of(tmp_path, maximum_messages=2)
+    second = gate_of(tmp_path, maximum_messages=2)
+    other = gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_messages=2)
+    first.release("round", 0, b"1", {})
+    second.release("round", 1, b"1", {})
+    with pytest.raises(PolicyError, match="maximum_messages"):
+        first.release("round", 2, b"1", {})
+    other.release("round", 0, b"1", {})
+
+
+def test_runs_are_counted(tmp_path: Path) -> None:
+    gate_of(tmp_path, maximum_runs=1)
+    gate_of(tmp_path, maximum_runs=1)
+    with pytest.raises(PolicyError, match="maximum_runs"):
+        gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_runs=1)
+
+
+def test_the_ledger_tells_when_another_policy_came_into_force(tmp_path: Path) -> None:
+    for minimum in (5, 5, 6):
+        gate_of(tmp_path, minimum_rows=minimum)
+    assert [line.event for line in lines(tmp_path)] == ["opened", "opened"]
+
+
+def test_nothing_leaves_while_the_ledger_is_broken(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path)
+    path = tmp_path / "site" / LEDGER
+    path.write_bytes(path.read_bytes().replace(b"north", b"south"))
+    with pytest.raises(LedgerError, match="line 1"):
+        gate_of(tmp_path)
+    with pytest.raises(LedgerError, match="line 1"):
+        gate.refusal(ValueError("x"))
+
+
+# --- what leaves of an error ---------------------------------------------------------------------
+
+SECRET = "Jane Doe, 4.567891"
+
+
+class NamedError(Exception):
+    """An error whose class, too, is the study's."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(ValueError, KeyError, OSError, MemoryError, NamedError, KeyboardInterrupt, TimeoutError),
+        *(ConsortiaError, InputError, LedgerError, PolicyError, UnicodeError, SystemExit),
+    ],
+)
+def test_of_an_error_a_fixed_phrase_leaves_and_its_text_stays(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
+    gate = gate_of(tmp_path)
+    try:
+        try:
+            raise RuntimeError(f"cause {SECRET}")
+        except RuntimeError as cause:
+            raise kind(SECRET) from cause
+    except BaseException as error:
+        text = gate.refusal(error).decode()
+    assert not any(word in text for word in ("Jane", "Doe", "4.56", "NamedError", "cause"))
+    assert any(text.startswith(phrase) for _, phrase in PHRASES)
+    number = text.split()[-1]
+    kept = tmp_path / "site" / ERRORS
+    assert kept.stat().st_mode & 0o077 == 0
+    told = kept.read_text()
+    assert number in told
+    assert f"cause {SECRET}" in told
+    line = lines(tmp_path)[-1]
+    assert (line.event, line.bytes) == ("refused", len(text.encode()))
+    assert line.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert "Jane" not in (tmp_path / "site" / LEDGER).read_text()
+
+
+def test_an_error_that_is_not_finite_tells_no_position(tmp_path: Path) -> None:
+    error = NonFiniteError(SECRET, round=1, chain=0, site="north", position=np.array([4.5]))
+    assert gate_of(tmp_path).refusal(error).startswith(b"a number at the site is not finite;")
+
+
+def test_of_a_policy_s_refusal_the_rules_leave_and_no_number(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, minimum_rows=987654)
+    with pytest.raises(PolicyError) as caught:
+        gate.rows(123)
+    text = gate.refusal(caught.value).decode()
+    assert text.startswith("the site's policy does not permit this (minimum_rows); ")
+    assert "123 " not in text
+    assert "987654" not in text
+
+
+def test_a_refusal_needs_no_gate_and_is_in_the_ledger(tmp_path: Path) -> None:
+    where = {"folder": tmp_path / "site", "site": "north", "run": "9"}
+    left = refusal(OSError(SECRET), **where, wrap=lambda text: b"<" + text.encode() + b">")
+    assert left.startswith(b"<a file of the site cannot be used;")
+    assert lines(tmp_path)[0].bytes == len(left)
+    assert lines(tmp_path)[0].sha256 == hashlib.sha256(left).hexdigest()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="cannot be made"):
+        refusal(OSError(), folder=tmp_path / "file" / "site", site="north", run="9")

@@ -1,0 +1,148 @@
+"""``consortia site check`` and ``consortia site ledger``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from consortia.cli import app
+from consortia.deployment.apps import app_hash, study_of
+from consortia.site import Ledger, verify
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
+OTHER = ROOT / "examples" / "wine_softmax.toml"
+
+
+def command(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["site", *map(str, words)])
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    made = command("check", "--study", EXAMPLE)
+    assert made.exit_code == 0
+    path = tmp_path / "site-policy.toml"
+    path.write_text(made.output)
+    return path
+
+
+def test_the_policy_that_check_proposes_permits_the_study_and_refuses_another(policy: Path) -> None:
+    asked = command("check", policy, "--study", EXAMPLE)
+    assert asked.exit_code == 0
+    assert "permits it, at a site with 50 rows or more" in asked.output
+    refused = command("check", policy, "--study", OTHER)
+    assert refused.exit_code == 9
+    assert "studies:" in refused.output
+    assert "models:" in refused.output
+
+
+def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path: Path) -> None:
+    app = tmp_path / "app.fab"
+    with zipfile.ZipFile(app, "w") as packed:
+        packed.writestr("inside/study.toml", EXAMPLE.read_text())
+    refused = command("check", policy, "--app", app)
+    assert refused.exit_code == 9
+    assert "apps: the app" in refused.output
+    assert "studies" not in refused.output.split("error:")[1]
+    policy.write_text(command("check", "--app", app).output)
+    assert hashlib.sha256(app.read_bytes()).hexdigest() in policy.read_text()
+    assert command("check", policy, "--app", app).exit_code == 0
+
+
+def test_a_file_without_a_study_is_no_app(policy: Path, tmp_path: Path) -> None:
+    assert "0" in command("check", policy, "--app", tmp_path).output
+    assert command("check", policy, "--app", tmp_path).exit_code == 2
+    assert command("check", policy, "--app", policy).exit_code == 2
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_an_app_s_hash_is_that_of_the_file_that_flower_sends(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    made = CliRunner().invoke(app, ["flower", "new", str(FILES), "--to", str(tmp_path / "new")])
+    assert made.exit_code == 0, made.output
+    from flwr.cli.build import build_fab_from_disk
+
+    content = build_fab_from_disk(tmp_path / "new")
+    (tmp_path / "new.fab").write_bytes(content)
+    assert app_hash(tmp_path / "new") == app_hash(tmp_path / "new.fab")
+    assert app_hash(tmp_path / "new") == hashlib.sha256(content).hexdigest()
+    with study_of(tmp_path / "new.fab") as packed, study_of(tmp_path / "new") as folder:
+        assert packed.read_text() == folder.read_text() == FILES.read_text()
+
+
+def test_check_says_in_json_what_is_asked_and_which_rules_forbid_it(policy: Path) -> None:
+    asked = json.loads(command("check", policy, "--study", EXAMPLE, "--json").stdout)
+    assert asked["permitted"] is True
+    assert asked["terms"]["algorithm"] == "fa_hmc"
+    refused = json.loads(command("check", policy, "--study", OTHER, "--json").stdout)
+    assert (refused["permitted"], refused["rules"]) == (False, ["studies", "models"])
+
+
+def test_check_refuses_what_it_cannot_use(policy: Path, tmp_path: Path) -> None:
+    assert command("check").exit_code == 2
+    assert command("check", tmp_path / "none.toml").exit_code == 2
+    assert command("check", policy, "--study", EXAMPLE, "--app", tmp_path).exit_code == 2
+    assert command("check", policy).exit_code == 0
+    policy.write_text(policy.read_text() + "maximum_row = 5\n")
+    assert "did you mean" in command("check", policy).output
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    written = Ledger(tmp_path / "ledger.jsonl")
+    written.append("opened", run="1", site="s")
+    for number in range(4):
+        run = "1" if number < 3 else "2"
+        written.append(
+            "released", run=run, site="s", kind="round", round=number, payload=bytes(100)
+        )
+    written.append("refused", run="2", site="s", payload=bytes(7))
+    return tmp_path / "ledger.jsonl"
+
+
+def test_ledger_shows_what_left_by_run_and_kind_and_the_head(ledger: Path) -> None:
+    shown = command("ledger", ledger)
+    assert shown.exit_code == 0
+    assert "5 messages, 407 bytes in all" in shown.output
+    assert f"The chain is whole: 6 lines. Head: {verify(ledger).head}" in shown.output
+    of_folder = json.loads(command("ledger", ledger.parent, "--json", "--run", "2").stdout)
+    assert of_folder["totals"] == [
+        {"run": "2", "kind": "round", "messages": 1, "bytes": 100},
+        {"run": "2", "kind": "refused", "messages": 1, "bytes": 7},
+    ]
+
+
+def test_ledger_names_the_changed_line_and_ends_with_its_own_code(ledger: Path) -> None:
+    lines = ledger.read_text().splitlines(keepends=True)
+    lines[2] = lines[2].replace('"bytes":100', '"bytes":10')
+    ledger.write_text("".join(lines))
+    shown = command("ledger", ledger)
+    assert shown.exit_code == 10
+    assert "line 3" in shown.output
+    assert "The chain is whole" not in shown.output
+    asked = command("ledger", ledger, "--json")
+    assert asked.exit_code == 10
+    assert json.loads(asked.stdout)["line"] == 3
+
+
+def test_a_head_that_was_noted_before_is_looked_for(ledger: Path, tmp_path: Path) -> None:
+    noted = verify(ledger).head
+    Ledger(ledger).append("released", run="2", site="s", kind="round", round=9, payload=b"1")
+    assert command("ledger", ledger, "--head", noted).exit_code == 0
+    ledger.unlink()
+    Path(f"{ledger}.head").unlink()
+    Ledger(ledger).append("opened", run="1", site="s")
+    rewritten = command("ledger", ledger, "--head", noted)
+    assert rewritten.exit_code == 10
+    assert "written anew" in rewritten.output
+
+
+def test_an_absent_ledger_is_named(tmp_path: Path) -> None:
+    assert command("ledger", tmp_path / "none.jsonl").exit_code == 10
