@@ -46,6 +46,14 @@ class Places:
         """The rank that holds each of these sites."""
         return np.searchsorted(self.bounds, node, side="right") - 1
 
+    def told(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
+        """Which rank, a process of this number, holds which sites: one line each."""
+        held = [names[self.bounds[r] : self.bounds[r + 1]] for r in range(self.ranks)]
+        return [
+            f"rank {rank} (process {number}): {some(own)}"
+            for rank, (own, number) in enumerate(zip(held, processes, strict=True))
+        ]
+
 
 @dataclass(frozen=True)
 class Neighbourhood:

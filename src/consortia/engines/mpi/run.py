@@ -18,7 +18,7 @@ from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
-from consortia.engines.mpi.places import Places, some
+from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
 from consortia.engines.mpi.wire import Packed
@@ -360,14 +360,7 @@ class MPIRun:
     @property
     def where(self) -> list[str]:
         """Which rank holds which sites, one line each."""
-        bounds = self._places.bounds
-        held = [self.names[bounds[r] : bounds[r + 1]] for r in range(self._places.ranks)]
-        return [
-            f"rank {rank} (process {number}): {some(names)}"
-            for rank, (names, number) in enumerate(
-                zip(held, self._communicator.processes, strict=True)
-            )
-        ]
+        return self._places.told(self.names, self._communicator.processes)
 
     # --- helpers ----------------------------------------------------------------------------------
 
