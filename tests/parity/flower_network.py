@@ -74,15 +74,15 @@ class Network:
 
     def start(self, name: str, *command: str) -> None:
         """Starts a process that is ended with the network."""
-        output = (self.folder / f"{name}.log").open("ab")
-        self._processes[name] = subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            cwd=self.folder,
-            start_new_session=True,
-        )
+        with (self.folder / f"{name}.log").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
 
     def end(self, name: str, signal: int = 15) -> None:
         """Ends a process and all that it started."""

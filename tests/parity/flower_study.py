@@ -46,7 +46,10 @@ DEBIASED = {
     "debias = true\nbatch_size = 9",
 }
 FSGLD = {"algorithm": "fsgld", "arguments": "step_size = 0.01\nlocal_steps = 3"}
-SURROGATE = {"algorithm": "federated_hmc", "arguments": 'force = "surrogate"'}
+SURROGATE = {
+    "algorithm": "federated_hmc",
+    "arguments": 'force = "surrogate"\nproposals_per_round = 10',
+}
 
 
 def write(

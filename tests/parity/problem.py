@@ -71,6 +71,12 @@ def sampled(name: str, count: int, chains: int, engine: Any, **more: Any) -> Any
         )
 
 
+GAUSSIANS = tuple(
+    consortia.surrogates.Gaussian(np.full(3, number / 5), (1 + number) * np.eye(3))
+    for number in range(5)
+)
+"""One for each of five sites, all unlike."""
+
 CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     f"{name}-{chains}": (name, 5, chains, {})
     for name in ALGORITHMS
@@ -79,6 +85,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 } | {
     "de_sgld-agents": ("de_sgld", 6, 2, {"averaged_noise": True, "mixing": "path"}),
     "fsgld-updates": ("fsgld", 5, 2, {"record": "updates"}),
+    "fsgld-given": ("fsgld", 5, 2, {"surrogate": GAUSSIANS}),
     "fa_hmc-debiased": ("fa_hmc", 5, 1, {"debias": True, "batch_size": 3}),
     "federated_hmc-surrogate": (
         "federated_hmc",
@@ -89,9 +96,11 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 }
 """Label to algorithm, sites, chains and further arguments."""
 
-DIVIDED = {f"{label}-even": (name, 6, *rest) for label, (name, _, *rest) in CASES.items()} | {
-    "stale_sghmc-even": ("stale_sghmc", 1, 2, {})
-}
+DIVIDED = {
+    f"{label}-even": (name, 6, *rest)
+    for label, (name, _, *rest) in CASES.items()
+    if label != "fsgld-given"
+} | {"stale_sghmc-even": ("stale_sghmc", 1, 2, {})}
 """The same with a number of sites that two devices divide."""
 
 ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator, eigs, gmres
 
 from consortia.errors import InputError
 from consortia.oracles.federated_averaging_law import AffineNoise
@@ -146,6 +145,8 @@ class GossipLaw:
             )
         if not self._feedback(start).any():
             return 0.0
+        from scipy.sparse.linalg import LinearOperator, eigs
+
         operator = LinearOperator((size, size), lambda u: self._feedback(u).ravel())
         # It takes covariances to covariances, so that its largest eigenvalue is real and positive.
         found = eigs(operator, k=1, v0=start.ravel(), tol=1e-6, return_eigenvectors=False)
@@ -270,6 +271,8 @@ class GossipLaw:
         """Stationary covariances of the gradients: u = u₀ + feedback(u), solved; (N, d, d)."""
         first = self._batch_noise(mean, covariance)
         size = first.size
+        from scipy.sparse.linalg import LinearOperator, gmres
+
         operator = LinearOperator((size, size), lambda u: u.ravel() - self._feedback(u).ravel())
         noise, failed = gmres(operator, first.ravel(), rtol=1e-11, atol=0.0, restart=50)
         if failed:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
 
 from consortia import graphs
 from consortia.errors import InputError
@@ -119,6 +118,8 @@ def mean_limit(
     if np.linalg.eigvalsh(room)[0] < _NO_ROOM:
         raise InputError(NEVER)
     whole = np.kron(room, np.eye(agents.dimension))
+    from scipy.linalg import eigh
+
     ratio = eigh(agents.stacked_curvature(), whole, eigvals_only=True)[-1]
     return _step(float(ratio), friction)
 

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray
 
 from consortia import numbers
 from consortia.engines import drawing, slots
@@ -273,6 +272,8 @@ class FlowerRun:
         }
         if not away:
             return facts, {}
+        import xarray  # half a second that a site need not spend
+
         present = np.ones((done, len(self.names)), bool)
         for iteration, absent in away.items():
             present[iteration] = ~absent

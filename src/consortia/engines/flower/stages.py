@@ -114,10 +114,17 @@ class Stage:
         self.weights = jnp.asarray(weights, jnp.result_type(float))
         self._arrays = arrays
         self._sent: list[Sent] = []
-        self._next = carry
+        self._first = self._next = carry
+
+    def before(self, index: int) -> Carry:
+        """The carry before a phase; it and those behind it are not looked at."""
+        if index == 0:
+            return self._first
+        self.shapes(index - 1)
+        return self._next if len(self._sent) == index else self._sent[index].carry
 
     def shapes(self, index: int) -> Sent:
-        """Around a phase that has a local function."""
+        """Around the first half of a phase."""
         while len(self._sent) <= index:
             sent, self._next = self._step(len(self._sent), self._next)
             self._sent.append(sent)

@@ -111,13 +111,13 @@ class Work:
             raise EnvelopeError("this phase has nothing to do at a site")
         if label.stage != drawing.FIT and self._algorithm.fit:
             self._take_fitted()
-        sent = stage.shapes(label.phase)
-        node = self._state(stage, label, request, sent.carry.node)
+        before = stage.before(label.phase)
+        node = self._state(stage, label, request, before.node)
         if isinstance(phase.exchange, Route):
             after, outbox = self._visits(stage, label, request, node)
             info: dict[str, Any] = {}
         else:
-            inbox = from_arrays(request.arrays, sent.carry.inbox, "inbox")
+            inbox = from_arrays(request.arrays, before.inbox, "inbox")
             runs = np.ones(stage.chains, bool)
             if phase.repeats is not None:
                 like = jax.ShapeDtypeStruct((stage.chains,), bool)
@@ -209,12 +209,11 @@ class Work:
             or not ((chains >= 0) & (chains < stage.chains)).all()
         ):
             raise EnvelopeError("it does not say which chains are here")
-        sent = stage.shapes(label.phase)
         several = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 (len(chains), *leaf.shape[int(stage.chains > 1) :]), leaf.dtype
             ),
-            sent.carry.inbox,
+            stage.before(label.phase).inbox,
         )
         inbox = from_arrays(request.arrays, several, "inbox")
         piece = self._piece(stage, label.phase, self._visit)
