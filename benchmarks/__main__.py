@@ -25,6 +25,7 @@ BENCHMARKS = {
     "decentralized": "decentralized",
     "devices": "devices",
     "mpi": "ranks",
+    "flower": "flower",
     "run-loop": "recording",
     "cold-start": "cold_start",
 }

@@ -134,11 +134,16 @@ class Post:
             if left <= 0:
                 missing = tuple(self.names[site] for site in open_sites)
                 raise SiteMissingError(missing, waited=self.deadline, round=iteration)
+            due = []
             for site in open_sites:
                 pause = min(self.resend, AGAIN) if failures[site] else self.resend
                 if site not in sent or now - sent[site] > pause:
-                    message = self.transport.push(self.node[site], bodies[site], left)
-                    self._open[message], sent[site] = site, now
+                    due.append(site)
+                    sent[site] = now
+            if due:
+                leaving = [(self.node[site], bodies[site]) for site in due]
+                names = self.transport.push(leaving, left)
+                self._open.update(zip(names, due, strict=True))
             arrivals = self.transport.replies(list(self._open))
             for arrival in arrivals:
                 self.count(arrival)

@@ -54,6 +54,22 @@ class RunFiles:
         path = self.folder / f"{name}.npz"
         return read(path) if path.exists() else None
 
+    def keep_reply(self, request: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
+        """Writes the answer to a request, by the request's digest, in place of the one before."""
+        name = f"reply-{request}"
+        self.keep(name, arrays, **header)
+        for path in self.folder.glob("reply-*.npz"):
+            if path.stem != name:
+                path.unlink(missing_ok=True)
+
+    def reply(self, request: str) -> Checkpoint | None:
+        """The answer to a request, if it is kept.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        return self.kept(f"reply-{request}")
+
     def keep_state(self, label: Label, arrays: Mapping[str, np.ndarray], oldest: Label) -> None:
         """Writes the state after a message, and removes those from before ``oldest``."""
         self.keep(_name(label), arrays)

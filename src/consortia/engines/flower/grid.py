@@ -53,11 +53,13 @@ class GridTransport:
         """The nodes that are connected now."""
         return [int(node) for node in self._grid.get_node_ids()]
 
-    def push(self, node: int, payload: bytes, ttl: float) -> str:
-        """Sends; Flower forgets the message after ``ttl`` seconds."""
-        content = RecordDict({RECORD: ConfigRecord({PAYLOAD: payload})})
-        message = Message(content, node, TYPE, ttl=ttl)
-        return next(iter(self._grid.push_messages([message])), "")
+    def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
+        """Sends; Flower forgets the messages after ``ttl`` seconds."""
+        made = [
+            Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload})}), node, TYPE, ttl=ttl)
+            for node, payload in messages
+        ]
+        return [str(name) for name in self._grid.push_messages(made)]
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
         """What has come back since the last time."""

@@ -34,10 +34,14 @@ def joined(post: Post, deadline: float) -> None:
             missing = tuple(n for i, n in enumerate(post.names) if i not in post.node)
             raise SiteMissingError(missing, waited=deadline)
         known = set(post.node.values())
-        for node in post.transport.nodes():
-            if node not in known and now - asked.get(node, -AGAIN) >= AGAIN:
-                waiting.append(post.transport.push(node, hello, left))
-                asked[node] = now
+        due = [
+            node
+            for node in post.transport.nodes()
+            if node not in known and now - asked.get(node, -AGAIN) >= AGAIN
+        ]
+        if due:
+            waiting += post.transport.push([(node, hello) for node in due], left)
+            asked.update(dict.fromkeys(due, now))
         arrivals = post.transport.replies(waiting)
         for arrival in arrivals:
             post.count(arrival)

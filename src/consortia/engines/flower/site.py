@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ from consortia.sites import Sites
 
 HELLO, FACTS, BEGIN, FITTED = "hello", "facts", "begin", "fitted"
 """Kinds of messages beside the names of the stages."""
+
+KEPT_FROM = 1.0
+"""Seconds of work from which on an answer is kept; one that is asked for again is else computed."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,14 @@ class FlowerSite:
             if gate is None:
                 gate = self._gates[request.run] = self._open(request.run)
             named = digest(message)
-            before = files.kept("reply")
-            if before is not None and before.header["request"] == named:
+            before = files.reply(named)
+            if before is not None:
                 kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
             else:
+                began = time.monotonic()
                 kind, values, arrays = self._answer(request, files, gate)
-                if request.kind in STAGES.values():
-                    files.keep("reply", arrays, request=named, kind=kind, values=values)
+                if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
+                    files.keep_reply(named, arrays, kind=kind, values=values)
             reply = self._reply(request, named, values, arrays)
             at = request.label[1] if request.label else None
             return gate.release(kind, at, reply, arrays)

@@ -38,8 +38,11 @@ class Transport(Protocol):
         """The nodes that are connected now."""
         ...
 
-    def push(self, node: int, payload: bytes, ttl: float) -> str:
-        """Sends; the message is of no use after ``ttl`` seconds. Does not wait."""
+    def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
+        """Sends to each node its bytes; names the messages, in order. Does not wait.
+
+        They are of no use after ``ttl`` seconds.
+        """
         ...
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
@@ -73,8 +76,11 @@ class InProcess:
         """All of them."""
         return list(self._sites)
 
-    def push(self, node: int, payload: bytes, ttl: float) -> str:
-        """Has the site answer at once."""
+    def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
+        """Has the sites answer at once."""
+        return [self._answered(node, payload) for node, payload in messages]
+
+    def _answered(self, node: int, payload: bytes) -> str:
         self._count += 1
         message = f"message {self._count}"
         try:
