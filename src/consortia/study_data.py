@@ -85,11 +85,7 @@ class Data(Table):
         return self
 
     def read(
-        self,
-        directory: Path,
-        engine: Any,
-        algorithm: Method,
-        own: Mapping[int, Path] | None = None,
+        self, directory: Path, engine: Any, algorithm: Method, own: Mapping[int, Path] | None = None
     ) -> Prepared:
         """The rows, ready to be dealt out; of files those of the sites that this process runs.
 

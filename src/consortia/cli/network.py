@@ -69,7 +69,7 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
-        from consortia.deployment.loopback import environment, supernode_command
+        from consortia.deployment.commands import environment, supernode_command
         from consortia.deployment.reaching import check_superlink
 
         folder = folder.resolve()

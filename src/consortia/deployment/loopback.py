@@ -10,11 +10,9 @@ import json
 import os
 import queue
 import re
-import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from consortia.deployment import supernode
 from consortia.deployment.certificates import Certificates, make_certificates, make_node_key
+from consortia.deployment.commands import as_toml, environment, program, supernode_command
 from consortia.deployment.processes import Process, hint, last_lines, stop, wait_for
-from consortia.errors import DeploymentError, InputError, MissingExtraError
+from consortia.errors import DeploymentError, InputError
 
 HOST = "127.0.0.1"
 CONNECTION = "loopback"
@@ -35,13 +33,6 @@ CONNECTION = "loopback"
 DEADLINE = 90.0
 AGAIN = 2.0
 """Seconds between two attempts to start a node again."""
-
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-}
-"""Flower sends nothing home, and looks for new tasks twenty times a second."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +247,7 @@ class Loopback:
             DeploymentError: it could not be started, the SuperLink ended, or the time is up.
         """
         command = [program("flwr"), "run", str(Path(app).resolve()), CONNECTION, "--stream"]
-        given = " ".join(f"{key}={_toml(value)}" for key, value in (config or {}).items())
+        given = " ".join(f"{key}={as_toml(value)}" for key, value in (config or {}).items())
         command += ["--run-config", given] if given else []
         said: list[str] = []
         with subprocess.Popen(
@@ -345,57 +336,6 @@ class Loopback:
         return environment(self._home(name))
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Of a program of Flower, which finds the others of this Python's environment by PATH."""
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": programs}
-
-
-def supernode_command(
-    address: str,
-    authority: Path,
-    key: Path,
-    config: Mapping[str, str | int | float | bool],
-    port: int,
-    apps: Sequence[str] | None,
-) -> list[str]:
-    """The command that starts a SuperNode.
-
-    Args:
-        address: of the SuperLink, host:port.
-        authority: certificate of the authority that signed the SuperLink's.
-        key: private key of the node.
-        config: node configuration.
-        port: on the loopback interface, for the node's own processes.
-        apps: hashes of the apps that it runs; all when None.
-    """
-    node_config = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
-    start = [program("flower-supernode")]
-    if apps is not None:
-        start = [sys.executable, supernode.__file__, ",".join(apps)]
-    return [
-        *start,
-        *("--root-certificates", str(authority)),
-        *("--superlink", address),
-        *("--auth-supernode-private-key", str(key)),
-        *("--port", str(port)),
-        *(("--node-config", node_config) if node_config else ()),
-    ]
-
-
-def program(name: str) -> str:
-    """The path of one of Flower's programs, of this Python's environment.
-
-    Raises:
-        MissingExtraError: it is not there.
-    """
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise MissingExtraError(f'{name} is not installed: pip install "consortia[flower]".')
-    return found
-
-
 def free_port() -> int:
     """A port of the loopback interface that nobody uses at this moment."""
     with socket.socket() as probe:
@@ -412,11 +352,6 @@ def _answers(port: int, context: ssl.SSLContext) -> bool:
             return True
     except OSError:
         return False
-
-
-def _toml(value: str | int | float | bool) -> str:
-    """A value as Flower's command line takes it."""
-    return json.dumps(value)
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
