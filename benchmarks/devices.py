@@ -1,9 +1,10 @@
 """Two devices of the processor against one: image classification, and 20 small sites.
 
 FA-HMC on the softmax regression shaped as Fashion-MNIST at ten sites, and on the logistic
-regression at 20 sites of 50 rows; one chain, the sites divided.
-Each contender has a process of its own, since the number of devices is fixed when JAX starts; the
-two take turns, each alone at its time, on all cores. Wall time.
+regression at 20 sites of 50 rows; one chain, the sites divided between two cores. The peers are one
+device that has one core, and one device whose threads may use both, which is only told.
+Each contender has a process of its own, since the number of devices is fixed when JAX starts; they
+take turns, each alone at its time. Wall time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environment import ROOT, child_environment, use_all_cores
+from benchmarks.environment import ROOT, child_environment, pin_to_one_core, use_all_cores
 from benchmarks.measure import Gate, Row, throughput
 
 NAME = "devices"
@@ -84,38 +85,44 @@ def rows(scale: str) -> list[Row]:
     """The figures."""
     if (os.cpu_count() or 1) < 2:
         return [Row(NAME, "two devices / one", skipped="this machine has one core")]
-    return [_compared(kind, scale) for kind in GATES]
+    return [row for kind in GATES for row in _compared(kind, scale)]
 
 
-def _compared(kind: str, scale: str) -> Row:
+def _compared(kind: str, scale: str) -> list[Row]:
     pairs, rounds = SIZES[scale]["pairs"], SIZES[scale][kind]
     environment = {**child_environment(), "JAX_NUM_CPU_DEVICES": "2"}
-    environment.pop("XLA_FLAGS")  # one device may use all threads, as it does by itself
-    names = {count: f"{WHAT[kind]}, {count} device{'s' * (count > 1)}" for count in (1, 2)}
+    environment.pop("XLA_FLAGS")  # a device may use all threads of its cores
+    two, core, threads = (
+        f"{WHAT[kind]}, {of}" for of in ("two devices", "one core", "one device with two cores")
+    )
+    places = {two: (2, use_all_cores), core: (1, pin_to_one_core), threads: (1, use_all_cores)}
     started = {
-        count: subprocess.Popen(
+        name: subprocess.Popen(
             [sys.executable, "-m", "benchmarks.devices", kind, scale, str(count), str(rounds)],
             env=environment,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=use_all_cores,
+            preexec_fn=place,
         )
-        for count in names
+        for name, (count, place) in places.items()
     }
-    seconds: dict[str, list[float]] = {name: [] for name in names.values()}
+    seconds: dict[str, list[float]] = {name: [] for name in places}
     for _ in range(pairs):
-        for count, process in started.items():
+        for name, process in started.items():
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-            seconds[names[count]].append(json.loads(process.stdout.readline()) / rounds)
+            seconds[name].append(json.loads(process.stdout.readline()) / rounds)
     for process in started.values():
         process.communicate()
     times = {name: np.asarray(values) for name, values in seconds.items()}
-    return throughput(NAME, times, names[2], names[1], gate=Gate(">=", GATES[kind]))
+    return [
+        throughput(NAME, times, two, core, gate=Gate(">=", GATES[kind])),
+        throughput(NAME, times, two, threads),
+    ]
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ WARM = 50
 
 STOP, STEP = 1, 2e-6
 
+ENGINE = consortia.MPIEngine(deadline=120)
+"""Made before JAX starts, as the command line does; the peers compute in the same way."""
+
 
 @dataclass(frozen=True)
 class Consensus:
@@ -84,7 +87,7 @@ def timed(run: Callable[[int], Any], pairs: int) -> list[float]:
 def prepared(model: Any, sites: Any, method: Any, width: int) -> tuple[Any, Any]:
     """A run of the engine, and its first carry."""
     target = Target(model, model.init)
-    run = consortia.MPIEngine(deadline=120).prepare(target, sites, method, 1)
+    run = ENGINE.prepare(target, sites, method, 1)
     return run, run.start(0, jnp.zeros((1, width)), 10**6, 0)
 
 

@@ -31,6 +31,10 @@ class Model:
             `consortia.predict` only.
         check: optional, ``check(batch) -> str | None``, called on the host with every site's
             NumPy arrays before anything is compiled; returns what is wrong with them.
+        arrange: optional, ``arrange(batch) -> batch``, called on the host with NumPy arrays that
+            have one more leading axis, of sites: the same rows in a form that is faster to compute
+            with, say with padded features. Sites are held in this form while they are sampled, and
+            ``log_likelihood`` takes both forms.
 
     Models compare by identity: two models are equal when they are one object.
     """
@@ -40,3 +44,4 @@ class Model:
     init: PyTree
     predict: Callable[[PyTree, PyTree], Any] | None = None
     check: Callable[[PyTree], str | None] | None = None
+    arrange: Callable[[PyTree], PyTree] | None = None

@@ -209,6 +209,8 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         "stale",
         "MA-HMC",
         "run loop",
+        "devices",
+        "mpi",
         "cold start",
     }
     assert all(row["figure"] is not None or row["skipped"] for row in rows)

@@ -24,7 +24,7 @@ SINGLE = ("fa_hmc-1", "de_sgld-1", "fsgld-1", "federated_hmc-1", "decentralized_
 
 RANKS = {
     3: [label for label in problem.CASES if not label.endswith("-1") or label in SINGLE],
-    5: ["fa_hmc-2", "de_sghmc-1", "de_sgld-agents", "fsgld-updates", "decentralized_hmc-2"],
+    5: ["fa_hmc-2", "de_sgld-agents", "fsgld-updates"],
 }
 """Cases of a job of so many ranks: five hold a site each, of three two hold two."""
 

@@ -229,8 +229,8 @@ def _events(
 
 
 def _columns(events: list[tuple[int, int, int, int, float, bool]]) -> list[Array]:
-    types = (np.int32, np.int32, np.int32, np.int32, np.float64, bool)
-    return [np.array(column, t) for column, t in zip(zip(*events, strict=True), types, strict=True)]
+    table = np.array(events, np.dtype("i4, i4, i4, i4, f8, ?"))
+    return [np.ascontiguousarray(table[name]) for name in table.dtype.names or ()]
 
 
 # --- replay --------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from consortia.engines.program import Program
 from consortia.engines.sharded import ShardedProgram
 from consortia.engines.types import Layout, SiteArrays
 from consortia.errors import InputError
+from consortia.model import Model
 from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
 from consortia.validation import start_values
@@ -147,7 +148,7 @@ class LocalEngine:
         ``chains`` counts all of them, those of several servers too.
         """
         sizes = np.asarray(sites.sizes, np.int64)
-        arrays = site_arrays(sites, method, np.arange(len(sites)))
+        arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
         if self._participation is not None:
             self._check_participation(method.build(target), len(sites))
             arrays = arrays._replace(present=jnp.ones(len(sites), bool))
@@ -234,11 +235,13 @@ class LocalEngine:
         return Layout(nodes, chains, mapped, block, places)
 
 
-def site_arrays(sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
+def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
     """The data and numbers of these sites, by index, on the default device."""
     sizes = np.asarray(sites.sizes, np.int64)
     dtype = jnp.result_type(float)
     padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
+    if model.arrange is not None:
+        padded = model.arrange(padded)
     return SiteArrays(
         data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
         sizes=jnp.asarray(sizes[which].astype(np.int32)),

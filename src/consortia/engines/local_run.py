@@ -246,13 +246,7 @@ class LocalRun:
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that the run holds on the device, by what they are for."""
         buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.keys))
-        return {
-            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
-        }
+        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
 
     def _here(self, tree: Any) -> Any:
         """Arrays of the run, whole in this process: they are."""

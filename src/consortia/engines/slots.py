@@ -125,3 +125,14 @@ def record_several(
         draws=buffers.draws.at[slot].set(draws, mode="drop"),
         hub_info=jax.tree.map(stand, buffers.hub_info, made.hub_info),
     )
+
+
+def held_bytes(arrays: PyTree, buffers: PyTree, carry: PyTree, copies: int) -> dict[str, int]:
+    """Bytes that a run holds, by what they are for: data, draws (arrays or shapes), its state."""
+    return {
+        "data": sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)),
+        "draws of a chunk": sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
+        ),
+        "state": copies * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
+    }

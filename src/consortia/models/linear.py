@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from consortia.model import Model
+from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
@@ -78,7 +79,7 @@ def linear_regression(
 
     def mean(params: PyTree, batch: PyTree) -> Array:
         coefficients = params["coefficients"]
-        values = as_features(batch["x"], coefficients) @ coefficients
+        values = product(batch["x"], coefficients)
         return values + params["intercept"] if intercept else values
 
     def log_prior(params: PyTree) -> Array:
@@ -97,4 +98,7 @@ def linear_regression(
     def check(batch: PyTree) -> str | None:
         return wrong_batch(batch, features)
 
-    return Model(log_prior, log_likelihood, init, predict=mean, check=check)
+    def arrange(batch: PyTree) -> PyTree:
+        return arranged(batch, features)
+
+    return Model(log_prior, log_likelihood, init, predict=mean, check=check, arrange=arrange)

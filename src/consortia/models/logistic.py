@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from consortia.model import Model
+from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
@@ -82,7 +83,7 @@ def logistic_regression(
 
     def log_odds(params: PyTree, batch: PyTree) -> Array:
         coefficients = params["coefficients"]
-        values = as_features(batch["x"], coefficients) @ coefficients
+        values = product(batch["x"], coefficients)
         return values + params["intercept"] if intercept else values
 
     def log_prior(params: PyTree) -> Array:
@@ -102,4 +103,7 @@ def logistic_regression(
     def check(batch: PyTree) -> str | None:
         return wrong_batch(batch, features) or wrong_labels(batch["y"], 2)
 
-    return Model(log_prior, log_likelihood, init, predict=predict, check=check)
+    def arrange(batch: PyTree) -> PyTree:
+        return arranged(batch, features)
+
+    return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)

@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia.errors import InputError
 from consortia.model import Model
+from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
@@ -77,8 +78,7 @@ def metric_learning(
     init: dict[str, Any] = {"scales": zeros(count), "threshold": zeros()}
 
     def log_odds(params: PyTree, batch: PyTree) -> Array:
-        scales = params["scales"]
-        return params["threshold"] - as_features(batch["x"], scales) @ scales
+        return params["threshold"] - product(batch["x"], params["scales"])
 
     def log_prior(params: PyTree) -> Array:
         return jnp.sum(log_normal_density(params["scales"], scale)) + log_normal_density(
@@ -100,7 +100,10 @@ def metric_learning(
             return "x holds a negative number: give squares, as squared_projections does"
         return wrong
 
-    return Model(log_prior, log_likelihood, init, predict=predict, check=check)
+    def arrange(batch: PyTree) -> PyTree:
+        return arranged(batch, count)
+
+    return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)
 
 
 def leading_directions(rows: Any, count: int) -> np.ndarray:

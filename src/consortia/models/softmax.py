@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from consortia.model import Model
+from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
-    as_features,
     at_least,
     log_normal_density,
     positive,
@@ -76,7 +76,7 @@ def softmax_regression(
 
     def scores(params: PyTree, batch: PyTree) -> Array:
         coefficients = params["coefficients"]
-        values = as_features(batch["x"], coefficients) @ coefficients.T
+        values = product(batch["x"], coefficients)
         return values + params["intercept"][None, :] if intercept else values
 
     def log_prior(params: PyTree) -> Array:
@@ -98,4 +98,7 @@ def softmax_regression(
     def check(batch: PyTree) -> str | None:
         return wrong_batch(batch, features) or wrong_labels(batch["y"], classes)
 
-    return Model(log_prior, log_likelihood, init, predict=predict, check=check)
+    def arrange(batch: PyTree) -> PyTree:
+        return arranged(batch, features)
+
+    return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)

@@ -61,7 +61,7 @@ class Work:
         self._algorithm = job.algorithm.build(self._target)
         check_carried(self._algorithm)
         sizes = np.asarray(job.sites.sizes, np.int64)
-        self._arrays = site_arrays(job.sites, job.algorithm, np.array([number]))
+        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([number]))
         layout = LocalEngine(block=1).layout(self._target, job.sites, job.algorithm, job.chains)
         d = self._target.dimension
         self._positions = begun["positions"]

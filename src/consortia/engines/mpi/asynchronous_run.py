@@ -303,13 +303,7 @@ class AsynchronousRun:
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that this rank holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self._formula.empty_buffers(carry, self.keys))
-        return {
-            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
-        }
+        return slots.held_bytes(self._arrays, buffers, carry, copies=1)
 
     @property
     def devices(self) -> list[Any]:

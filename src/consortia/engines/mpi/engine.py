@@ -59,6 +59,9 @@ class MPIEngine:
         self, *, deadline: float = 300.0, node_mode: str = "auto", block: int | None = None
     ) -> None:
         self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        # A rank computes in its own thread: on another one it would wait for a core that the
+        # ranks share. Without effect once JAX has started.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         self._local = LocalEngine(node_mode=node_mode, block=block)
         self._communicator = Communicator(self.deadline)
 
@@ -148,7 +151,7 @@ class MPIEngine:
         start = partial(start_values, target)
         box = mailbox_of(algorithm)
         if box is not None:
-            arrays = self._of_worker(box, sites, method)
+            arrays = self._of_worker(target.model, box, sites, method)
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
@@ -156,7 +159,7 @@ class MPIEngine:
         return MPIRun(
             Program(algorithm, layout, start),
             Program(algorithm, own, start),
-            site_arrays(sites, method, places.own),
+            site_arrays(target.model, sites, method, places.own),
             sites,
             method.weights(np.asarray(sites.sizes, np.int64)),
             self._communicator,
@@ -164,17 +167,20 @@ class MPIEngine:
             target.dimension,
         )
 
-    def _of_worker(self, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
+    def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """The data of this rank's site; a server has one row of zeros, which has their shapes."""
         held = self.held(len(sites), method)
         if not len(held):
             one = jnp.ones(1, jnp.result_type(float))
             row = jax.tree.map(
-                lambda leaf: jnp.zeros((1, 1, *leaf.shape[1:]), in_jax_width(leaf[:1]).dtype),
+                lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), in_jax_width(leaf[:1]).dtype),
                 sites.first,
             )
+            if model.arrange is not None:
+                row = model.arrange(row)
+            row = jax.tree.map(jnp.asarray, row)
             return SiteArrays(row, jnp.ones(1, jnp.int32), one, one, ())
-        arrays = site_arrays(sites, method, held)
+        arrays = site_arrays(model, sites, method, held)
         if box.shares is None:
             return arrays
         share = jnp.asarray([box.shares[held[0]]], arrays.weights.dtype)

@@ -225,10 +225,12 @@ class Stage:
 
         def step(own: Array, other: Array) -> Array:
             everyone = jnp.concatenate([own, other])
-            weight = now.astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
-            terms = weight * (everyone[around.senders] - own[around.receivers])
-            sums = jax.ops.segment_sum(terms, around.receivers, len(own))
-            return sums if isinstance(exchange, Mix) and exchange.change else own + sums
+            change = jnp.zeros_like(own)
+            # One neighbour of every agent at a time: a scatter of all takes ten times as long.
+            for slot, heard in zip(around.slots, around.heard, strict=True):
+                weight = now[slot].astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
+                change = change + weight * (everyone[heard] - own)
+            return change if isinstance(exchange, Mix) and exchange.change else own + change
 
         mixed = jax.tree.map(step, rest, others)
         return {**mixed, **turn} if turn else mixed
@@ -256,6 +258,11 @@ class Blocks:
         self._keys: tuple[PhaseKeys, ...] = ()
         self._at: tuple[int, int] | None = None
         self._numbers: Numbers = ()
+
+    @property
+    def length(self) -> int:
+        """Rounds of a block."""
+        return self._layout.block
 
     def begin(self, base: np.ndarray) -> None:
         """The keys of a run."""
@@ -300,10 +307,10 @@ class Recording:
         self._share = 1.0
         if own.algorithm.draws.node is not None:
             self._share = own.layout.nodes / places.nodes
-        self.record = jax.jit(self._record, donate_argnums=0)
+        self.record = jax.jit(self.recorded, donate_argnums=0)
         self.finite = jax.jit(self._finite)
 
-    def _record(self, buffers: Buffers, flow: Flow, at: Array, here: Array) -> Buffers:
+    def recorded(self, buffers: Buffers, flow: Flow, at: Array, here: Array) -> Buffers:
         """``at``: iteration after the warm-up, origin, thin, int32 (3,); ``here``: see `record`."""
         made = self._own.made(flow.carry, flow.node_info, flow.hub_info)
         present = here.reshape((-1,) + (1,) * (made.draw.ndim - 1)) if here.size > 1 else here

@@ -53,14 +53,16 @@ class Neighbourhood:
 
     Attributes:
         links: rows to and from neighbouring ranks.
-        receivers: own agent that hears, numbered from 0, (links,).
-        senders: whom it hears: an own agent, or one from elsewhere behind all own ones, (links,).
-        weights: W_ij, float64 (turns, links).
+        heard: whom each own agent hears, one neighbour after the other: an own agent, or one from
+            elsewhere behind all own ones, (slots, own agents); itself where it has fewer.
+        slots: where the weights of those are found, (slots, own agents).
+        weights: W_ij and, behind them, a zero for an agent that hears itself, float64
+            (turns, links + 1).
     """
 
     links: Links
-    receivers: np.ndarray
-    senders: np.ndarray
+    heard: np.ndarray
+    slots: np.ndarray
     weights: np.ndarray
 
     @classmethod
@@ -92,7 +94,22 @@ class Neighbourhood:
             np.concatenate([*leaving, np.zeros(0, int)]).astype(int) - first,
             tuple(len(rows) for rows in leaving),
         )
-        return cls(links, receivers[here] - first, index, weights[:, here])
+        own_weights = np.pad(weights[:, here], ((0, 0), (0, 1)))
+        return cls(links, *_slots(receivers[here] - first, index, count), own_weights)
+
+
+def _slots(
+    receivers: np.ndarray, senders: np.ndarray, agents: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whom each agent hears in each slot, and the number of that link; both (slots, agents)."""
+    most = int(np.bincount(receivers, minlength=agents).max(initial=0))
+    heard = np.tile(np.arange(agents), (most, 1))
+    link = np.full((most, agents), len(receivers))
+    taken = np.zeros(agents, int)
+    for number, (receiver, sender) in enumerate(zip(receivers, senders, strict=True)):
+        heard[taken[receiver], receiver], link[taken[receiver], receiver] = sender, number
+        taken[receiver] += 1
+    return heard, link
 
 
 MOST_NAMES = 6

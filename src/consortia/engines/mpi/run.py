@@ -19,6 +19,7 @@ from consortia.engines.mpi import pieces
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
 from consortia.engines.mpi.places import Places, some
+from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
 from consortia.engines.mpi.wire import Packed
 from consortia.engines.program import Program
@@ -89,6 +90,10 @@ class MPIRun:
             self._rounds = Stage(own, phases, self.layout.chains, own.inbox_per_node, places)
             self._carrier = self._carrier_of(self._rounds)
         self._recording = Recording(own, places)
+        self._straight: Straight | None = None
+        if self._rounds is not None and Straight.serves(self._rounds):
+            parts = (self._rounds, self._recording, self._blocks, self._recorded_here)
+            self._straight = Straight(*parts)
         self._shapes: Yield | None = None
         self._here = np.full(self.layout.chains, self.root)
         self._dimension = dimension
@@ -198,6 +203,10 @@ class MPIRun:
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
         warmup = int(window.warmup)
+        straight = self._straight
+        if straight is not None:
+            carry, buffers = straight.advance(carry, buffers, window, self._arrays, self._carrier)
+            return carry, buffers, self._all_finite(carry, warmup, int(window.stop))
         for iteration in range(int(window.first), int(window.stop)):
             flow, here = self._iterate(carry, iteration, warmup)
             place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
@@ -205,11 +214,15 @@ class MPIRun:
             carry = flow.carry
             if self._travel is not None:
                 carry = self._travel.depart(carry, iteration, warmup)
+        return carry, buffers, self._all_finite(carry, warmup, int(window.stop))
+
+    def _all_finite(self, carry: Carry, warmup: int, stop: int) -> np.ndarray:
+        """(chains,): are the draws of each chain finite, wherever it is?"""
         lost = ~np.asarray(self._recording.finite(carry))
         if self._travel is not None:
-            self._here = self._travel.here(int(window.stop), warmup)
+            self._here = self._travel.here(stop, warmup)
             lost &= self._here
-        return carry, buffers, self._communicator.total(lost.astype(np.int32)) == 0
+        return self._communicator.total(lost.astype(np.int32)) == 0
 
     def _iterate(self, carry: Carry, iteration: int, warmup: int) -> tuple[Flow, np.ndarray]:
         """One iteration, and which chains this rank records."""
@@ -219,8 +232,13 @@ class MPIRun:
             raise RuntimeError("a run has rounds or travels")
         drawn, at = self._blocks.at(iteration, warmup)
         flow = self._rounds.run(carry, drawn, at, self._arrays, self._carrier)
+        return flow, self._recorded_here
+
+    @property
+    def _recorded_here(self) -> np.ndarray:
+        """(chains,): does this rank have a share in their draws? Not of travelling chains."""
         every = self.root or self.program.algorithm.draws.node is not None
-        return flow, np.full(self.layout.chains, every)
+        return np.full(self.layout.chains, every)
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """The first site whose message of round ``at`` is not finite in this chain."""
@@ -332,13 +350,7 @@ class MPIRun:
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that this rank holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return {
-            "data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays)),
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(carry)),
-        }
+        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
 
     @property
     def devices(self) -> list[Any]:
