@@ -151,8 +151,8 @@ class Consortium:
         return self.folder / name
 
     def run(self, network: Loopback, app: Path, output: str, show: Callable[[str], None]) -> str:
-        config = {"output": str(self.folder / output), "resend": 20.0, "join-deadline": 100.0}
-        return network.run(app, config=config, show=show, deadline=900)
+        config = {"output": str(self.folder / output), "resend": 60.0, "join-deadline": 200.0}
+        return network.run(app, config=config, show=show, deadline=2400)
 
     def difference(self, output: str) -> float:
         """From the draws of one process, in posterior standard deviations; the largest."""
@@ -162,7 +162,7 @@ class Consortium:
             built = study.build()
             run = study.run.model_dump()
             own = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)
-        assert list(tree.posterior.data_vars) == list(own.posterior.data_vars)
+        assert set(tree.posterior.data_vars) == set(own.posterior.data_vars)
         found = []
         for name, draws in own.posterior.data_vars.items():
             other = tree.posterior[name].values

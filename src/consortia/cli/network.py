@@ -68,11 +68,15 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
-        from consortia.deployment.loopback import QUIET, supernode_command
+        from consortia.deployment.loopback import environment, supernode_command
+        from consortia.deployment.reaching import check_superlink
 
         folder = folder.resolve()
         name = data.stem if site is None else site
         policy = _checked(folder, data)
+        silent = check_superlink(superlink, folder / "ca.crt")
+        if silent is not None:
+            typer.echo(f"warning: {silent}; trying on", err=True)
         command = supernode_command(
             superlink,
             folder / "ca.crt",
@@ -82,9 +86,8 @@ def node(
             policy.apps,
         )
         typer.echo(f"site {name!r}: {folder / POLICY} approves {len(policy.apps)} app(s)")
-        home = {"FLWR_HOME": str(folder / "flower")}
         sys.stdout.flush()
-        os.execve(command[0], command, {**os.environ, **QUIET, **home})
+        os.execve(command[0], command, environment(folder / "flower"))
 
 
 def loopback(

@@ -342,7 +342,13 @@ class Loopback:
 
     def _environment(self, name: str) -> dict[str, str]:
         """Flower's own folder for each program: a node unpacks the app there."""
-        return {**os.environ, **QUIET, "FLWR_HOME": str(self._home(name))}
+        return environment(self._home(name))
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of a program of Flower, which finds the others of this Python's environment by PATH."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": programs}
 
 
 def supernode_command(

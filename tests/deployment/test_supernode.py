@@ -1,0 +1,90 @@
+"""The check of an app's hash in front of Flower's SuperNode."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consortia.deployment import supernode
+
+GOOD, BAD = b"good app", b"bad app"
+
+
+@dataclasses.dataclass
+class Fab:
+    hash_str: str
+    content: bytes
+    verifications: dict[str, str]
+
+
+def flower() -> SimpleNamespace:
+    """Flower's module as far as it matters: an app is verified when there are trusted entities."""
+    module = SimpleNamespace(stored=[])
+
+    def pull(*, get_fab: Any, trusted_entities: Any, run: int) -> str:
+        fab = get_fab("claimed", run)
+        if trusted_entities:
+            if not fab.verifications.get("valid_license", ""):
+                return "not supported"
+            if not module._verify_fab(fab, trusted_entities):
+                return "refused"
+        module.stored.append(fab.content)
+        return "stored"
+
+    module._pull_and_store_message = pull
+    module._verify_fab = lambda fab, entities: False
+    return module
+
+
+def received(module: SimpleNamespace, content: bytes) -> str:
+    def get_fab(fab_hash: str, run: int) -> Fab:
+        return Fab(fab_hash, content, {})
+
+    return module._pull_and_store_message(get_fab=get_fab, trusted_entities=None, run=1)
+
+
+def test_an_approved_app_is_stored_and_another_is_not() -> None:
+    module = flower()
+    supernode.approve(module, [hashlib.sha256(GOOD).hexdigest()])
+    assert received(module, GOOD) == "stored"
+    assert received(module, BAD) == "refused"
+    assert module.stored == [GOOD]
+
+
+def test_the_hash_that_the_server_claims_does_not_count() -> None:
+    module = flower()
+    supernode.approve(module, ["claimed"])
+    assert received(module, BAD) == "refused"
+
+
+def test_any_app_is_stored_only_where_that_was_asked_for() -> None:
+    module = flower()
+    supernode.approve(module, ["any"])
+    assert received(module, BAD) == "stored"
+    module = flower()
+    supernode.approve(module, [])
+    assert received(module, GOOD) == "refused"
+
+
+def test_a_flower_that_receives_apps_otherwise_is_not_started() -> None:
+    module = flower()
+    del module._verify_fab
+    with pytest.raises(SystemExit, match=r"install flwr>=1\.41,<1\.42"):
+        supernode.approve(module, [])
+
+
+def test_the_installed_flower_has_both_places_between_which_the_check_stands() -> None:
+    pytest.importorskip("flwr")
+    import importlib
+    import inspect
+
+    module = importlib.import_module("flwr.supernode.start_client_internal")
+    assert all(callable(getattr(module, name)) for name in supernode.PLACES)
+    source = inspect.getsource(module._pull_and_store_message)
+    verified, stored = source.index("_verify_fab("), source.index("store_fab(")
+    assert verified < stored
+    assert source.index("get_fab(") < verified
