@@ -1,6 +1,6 @@
 """`FlowerEngine` beside a bare Flower app: CPU seconds a round of all processes together.
 
-Three sites in Flower's simulation, four chains of 1,000 floats; the peer is an app that imports JAX
+Three sites in Flower's simulation, one chain of 7,850 floats; the peer is an app that imports JAX
 and carries the same floats to the same nodes and back. Both run in one app in turn, so that they
 have the same processes.
 """

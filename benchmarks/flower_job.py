@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-FLOATS, SITES, CHAINS = 1000, 3, 4
+FLOATS, SITES, CHAINS = 7850, 3, 1
 WARM = 3
 """Rounds of each contender before the first that counts."""
 

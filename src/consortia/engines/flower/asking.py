@@ -26,7 +26,7 @@ AGAIN = 2.0
 GIVEN_UP = 2
 """Failures after which a site is not waited for until the deadline, where others are enough."""
 
-POLLS = (0.0, 0.001, 0.01, 0.05, 0.2)
+POLLS = (0.0, 0.02, 0.05, 0.1, 0.2)
 """Seconds between two looks for replies, growing to the last."""
 
 LONGEST_REASON = 300

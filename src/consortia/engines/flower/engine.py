@@ -174,7 +174,8 @@ class FlowerEngine:
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
         program = Program(algorithm, layout, partial(start_values, target))
         weights = method.weights(np.asarray(sites.sizes, np.int64))
-        one, several = _shapes(sites, 1), _shapes(sites, len(sites))
+        one = _shapes(target.model, sites, 1)
+        several = _shapes(target.model, sites, len(sites))
         stages = Stages(algorithm, layout, target.dimension, one, weights)
         if algorithm.fit:
             node, inbox = jax.eval_shape(stages.fitted, stages.fit.after())
@@ -197,17 +198,20 @@ class FlowerEngine:
         )
 
 
-def _shapes(sites: Sites, count: int) -> SiteArrays:
+def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     """Of the data of so many sites, none of whose rows are here."""
     rows = int(sites.sizes.max())
+    row = jax.tree.map(lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), leaf.dtype), sites.first)
+    if model.arrange is not None:
+        row = model.arrange(row)
 
     def shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[1:]), dtype)
+        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[2:]), dtype)
 
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     one: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
-    return SiteArrays(jax.tree.map(shape, sites.first), whole, one, one, ())
+    return SiteArrays(jax.tree.map(shape, row), whole, one, one, ())
 
 
 def any_target() -> Target:
