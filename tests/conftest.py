@@ -21,6 +21,21 @@ from consortia.target import Target
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+TESTS = Path(__file__).parent
+COMPUTING = {"benchmarks", "experiments", "oracles", "statistical"}
+"""Folders whose tests compute for longer than they compile."""
+
+
+@pytest.fixture(autouse=True)
+def compiled_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Most tests compile much and compute little: there the compiler leaves its slow passes out."""
+    inside = request.path.is_relative_to(TESTS)
+    folder = request.path.relative_to(TESTS).parts[0] if inside else ""
+    slow = request.node.get_closest_marker("slow") is not None
+    jax.config.update("jax_disable_most_optimizations", not slow and folder not in COMPUTING)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
 
 @pytest.fixture
 def x64() -> Iterator[None]:
