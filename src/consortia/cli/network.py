@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consortia.cli.exits import reported
+from consortia.cli.exits import INTERRUPTED, reported
 
 if TYPE_CHECKING:
     from consortia.deployment.loopback import Loopback, Node
@@ -112,9 +113,14 @@ def loopback(
             raise StoreError(f"{place} is not empty: give another folder.")
         nodes = prepared_sites(app, data, place, rows)
         typer.echo(f"starting a SuperLink and {len(nodes)} SuperNodes on 127.0.0.1 ...")
-        with Loopback(place / "network", nodes) as network:
-            typer.echo(f"SuperLink at {network.address}; logs in {place / 'network'}")
-            status = _run(network, app, place)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with Loopback(place / "network", nodes) as network:
+                typer.echo(f"SuperLink at {network.address}; logs in {place / 'network'}")
+                status = _run(network, app, place)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; everything is stopped, what there is of the run is kept")
+            raise typer.Exit(INTERRUPTED) from None
         typer.echo(f"Flower says: {status}. Everything is stopped.")
         for one in nodes:
             typer.echo(f"what left {one.name}: consortia site ledger {place / 'sites' / one.name}")

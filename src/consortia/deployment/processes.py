@@ -21,12 +21,12 @@ POLL = 0.1
 ENDS_WITH_PARENT = (
     "import ctypes, os, signal, sys\n"
     "if sys.platform == 'linux':\n"
-    "    ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
+    "    ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
     "    if os.getppid() != int(sys.argv[1]):\n"
     "        sys.exit(1)\n"
     "os.execv(sys.argv[2], sys.argv[2:])\n"
 )
-"""Starts a program that Linux ends when the one that started it is gone, however that ended."""
+"""Starts a program that Linux kills when the one that started it is gone, however that ended."""
 
 
 class Process:
