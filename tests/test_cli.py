@@ -198,10 +198,10 @@ def test_a_mistake_in_the_study_is_one_message_without_a_traceback(folder):
     assert not (folder / "runs").exists()
 
 
-def test_an_engine_that_this_version_lacks_is_refused(folder):
+def test_the_engine_flower_is_not_started_by_this_command(folder):
     outcome = run(write(folder), "--engine", "flower")
     assert outcome.exit_code == 2
-    assert "'local' and 'mpi'" in outcome.stderr
+    assert "consortia flower new" in outcome.stderr
 
 
 def test_an_absent_data_set_has_its_own_exit_code(folder, monkeypatch):

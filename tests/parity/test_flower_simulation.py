@@ -65,13 +65,6 @@ def test_every_registered_pair_is_run():
     assert compared == {name for name, entry in ALGORITHMS.items() if "flower" in entry.engines}
 
 
-def test_the_command_line_says_how_a_study_runs_over_flower(tmp_path):
-    study = flower_study.write(tmp_path, **flower_study.FA_HMC)
-    done = CliRunner().invoke(command, ["run", str(study), "--engine", "flower"])
-    assert done.exit_code == 2
-    assert "consortia flower new" in done.output
-
-
 @pytest.mark.parametrize(
     ("algorithm", "arguments", "reason"),
     [
