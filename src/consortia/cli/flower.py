@@ -148,7 +148,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
 def modules_of(study: Study) -> list[Path]:
     """Python files beside the study file that the factory of its model is in, or imports."""
-    from consortia.site.terms import _modules
+    from consortia.site.terms import modules
 
     folder = study.path.resolve().parent if study.path else Path()
-    return [folder / name for name in _modules(study) if (folder / name).is_file()]
+    return [folder / name for name in modules(study) if (folder / name).is_file()]

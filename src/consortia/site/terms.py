@@ -78,7 +78,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
 
     method = study.algorithm._method
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    model = _sha256({"table": tables["model"], "modules": _modules(study)})
+    model = _sha256({"table": tables["model"], "modules": modules(study)})
     return StudyTerms(
         run=run,
         study=_sha256({"tables": tables, "model": model}),
@@ -133,7 +133,7 @@ def _dimension(method: Any) -> int:
 # --- the text of the model -----------------------------------------------------------------------
 
 
-def _modules(study: Study) -> dict[str, str]:
+def modules(study: Study) -> dict[str, str]:
     """SHA-256 of the Python files of the model's factory, by name from the study's folder on."""
     if study.model.factory is None:
         return {}

@@ -96,10 +96,9 @@ def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + COLLECTIVE_MESSAGES
     rounds = study.run.warmup + study.run.rounds
     messages = before + each * rounds
-    several = "" if each == 1 else f"{each} "
     return (
         f"expected wall time: {duration(messages * transport.seconds)} and the sites' own work. "
-        f"{rounds} rounds of {several}message{'s' * (each > 1)} to each site and {before} before "
+        f"{rounds} rounds of {each} message{'s' * (each > 1)} to each site and {before} before "
         f"them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
     )
 
