@@ -80,7 +80,7 @@ def test_every_example_builds(path):
 
 
 def test_the_examples_are_those_that_their_readme_lists():
-    names = {path.name for path in EXAMPLES.glob("*.toml")}
+    names = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.toml")}
     text = (EXAMPLES / "README.md").read_text()
     assert names
     assert all(f"]({name})" in text for name in names)

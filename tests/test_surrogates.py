@@ -554,6 +554,7 @@ def test_the_end_of_a_chain_is_explained_by_the_curvature_where_it_last_was(
         jnp.asarray(weights[0]),
         (),
         jnp.int32(0),
+        jnp.int32(0),
     )
     target = Target(located(), np.zeros(2))
     reason = surrogates.explain_end(

@@ -83,7 +83,8 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     size = jnp.asarray(SIZES[node], jnp.int32)
     share = jnp.asarray(method.weights(np.array(SIZES))[node])
     assert method.prior_shares(np.array(SIZES))[node] == share
-    site = Site({"x": jnp.asarray(data)}, size, share, share, (), jnp.asarray(node))
+    number = jnp.asarray(node)
+    site = Site({"x": jnp.asarray(data)}, size, share, share, (), number, number)
     _, (end, _), _ = phase.local(noise, shared, (), (jnp.array([0.2, 0.4]), ()), site)
     index = np.asarray(site.index(noise["gradient"], replace=method.replace))[:, 0]
     return np.asarray(end), index, np.asarray(noise["normal"])

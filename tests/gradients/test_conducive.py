@@ -45,7 +45,7 @@ def sites(weights: Any) -> list[Site]:
     rng = np.random.default_rng(0)
     data = {"x": jnp.asarray(rng.normal(size=(3, 8, 2)))}
     return [
-        Site(data, jnp.int32(size), jnp.asarray(w), jnp.asarray(w), (), jnp.asarray(node))
+        Site(data, jnp.int32(size), jnp.asarray(w), jnp.asarray(w), (), *[jnp.asarray(node)] * 2)
         for node, (size, w) in enumerate(zip((8, 5, 6), weights, strict=True))
     ]
 

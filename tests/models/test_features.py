@@ -54,8 +54,9 @@ def test_density_and_gradient_are_those_of_the_rows_as_given(name: str, x64: Non
     def value(parameters: Any, rows: Any) -> Any:
         return jnp.sum(jnp.sin(model.log_likelihood(parameters, rows)))  # each row counts
 
+    # Sums of float64 in another order: the sines lose three or four of sixteen digits.
     plain, padded = (jax.value_and_grad(value)(parameters, one) for one in (rows, held))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), plain, padded)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), plain, padded)
 
 
 def test_another_width_is_refused() -> None:
