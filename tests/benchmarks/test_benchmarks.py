@@ -56,6 +56,7 @@ def test_the_peers_of_fa_hmc_make_the_same_round(federated_hmc: ModuleType) -> N
         np.testing.assert_allclose(moved, expected, rtol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_the_library_has_the_law_of_the_peer_of_fa_hmc(federated_hmc: ModuleType) -> None:
     # One round from one start, of the peer and of the library, 4,000 times each: means of the four
     # coordinates within 5 standard errors (2e-6 of false alarm), variances within 15 % (their

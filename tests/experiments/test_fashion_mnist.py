@@ -10,6 +10,7 @@ import pytest
 from experiments.fa_hmc import classification, fashion_mnist
 
 
+@pytest.mark.slow
 def test_three_rounds_on_a_tenth_of_the_rows_learn_more_than_langevin_steps_do(
     require_data: Callable[[str], Path], tmp_path: Path
 ) -> None:

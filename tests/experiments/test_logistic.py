@@ -48,6 +48,7 @@ def test_the_gain_is_positive_when_the_second_error_is_smaller() -> None:
     assert found["standard_error"] == pytest.approx(2.5)
 
 
+@pytest.mark.slow
 def test_the_quick_run_shows_a_tie_and_the_bias_of_long_trajectories(tmp_path: Path) -> None:
     record = logistic.main(["--scale", "quick", "--out", str(tmp_path)])
     part = record["results"]["gradients"][-1]

@@ -181,6 +181,7 @@ def results_of(program: Any, folder: Path) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 def test_staleness_does_not_show_in_figure_one_and_does_at_a_fixed_step(tmp_path: Path) -> None:
     results = results_of(impact, tmp_path)
     assert "largest stable step_size" in results["literal"]
