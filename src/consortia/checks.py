@@ -1,11 +1,13 @@
-"""Checks of arguments that several algorithms share; each names the argument and the remedy."""
+"""Checks of arguments and files that several rooms share; each names what is wrong, and where."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import math
+import tomllib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,3 +123,24 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     hint = f"did you mean {close[0]!r}? " if close else ""
     more = ", ..." if len(names) > MOST_NAMES else ""
     return f"unknown; {hint}There are: {', '.join(names[:MOST_NAMES])}{more}"
+
+
+def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
+    """A TOML file as it is, and its tables.
+
+    Args:
+        path: of the file.
+        kind: what it should be, for the message.
+
+    Raises:
+        InputError: it is not there, cannot be read, or is not TOML.
+    """
+    try:
+        content = path.read_bytes()
+        return content, tomllib.loads(content.decode())
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; give the path of a {kind}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from error

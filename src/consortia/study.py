@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from consortia import models
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.base import Method
-from consortia.checks import unknown
+from consortia.checks import read_toml, unknown
 from consortia.engines import LocalEngine
 from consortia.errors import InputError
 from consortia.model import Model
@@ -301,14 +300,7 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
             The message names the file, each key, what is wrong with it, and the nearest known key.
     """
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; give the path of a study file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+    _, content = read_toml(path, "study file")
     try:
         study = Study.model_validate(content)
     except pydantic.ValidationError as error:

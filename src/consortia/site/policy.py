@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from consortia.checks import unknown
+from consortia.checks import read_toml, unknown
 from consortia.errors import InputError, PolicyError
 from consortia.site.terms import KINDS, StudyTerms
 
@@ -224,15 +223,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
             the message has every one of them.
     """
     path = Path(path)
-    try:
-        content = path.read_bytes()
-        given = tomllib.loads(content.decode())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; give the path of a policy.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+    content, given = read_toml(path, "policy")
     try:
         policy = Policy.model_validate(given)
     except pydantic.ValidationError as error:
