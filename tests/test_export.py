@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,3 +39,29 @@ def test_an_exported_run_is_read_back_with_its_groups_and_attributes(tmp_path: P
     again = CliRunner().invoke(app, ["export", str(tmp_path / "run"), str(tmp_path / "a.nc")])
     assert again.exit_code == 3
     assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_variables_keep_their_order_however_the_disk_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
+    model = consortia.Model(
+        log_prior=lambda theta: -0.5 * (theta["slope"] ** 2 + theta["b"] ** 2 + theta["z"] ** 2),
+        log_likelihood=lambda theta, batch: -0.5 * (batch - theta["slope"]) ** 2,
+        init={"slope": np.zeros(()), "b": np.zeros(()), "z": np.zeros(())},
+    )
+    sites = consortia.Sites.from_list([np.ones(2, np.float32), np.zeros(3, np.float32)])
+    method = consortia.de_sgld(0.05, mixing="complete")
+    asked = {"rounds": 4, "warmup": 0, "chains": 1, "progress": False}
+    whole = consortia.sample(model, sites, method, **asked)
+    consortia.sample(model, sites, method, store=tmp_path / "run", **asked)
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        return iter(sorted(listed(path), reverse=backwards))
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = consortia.open_run(tmp_path / "run")
+    assert list(found["posterior"].data_vars) == list(whole["posterior"].data_vars)
+    assert next(iter(found.children)) == "posterior"
+    assert found["posterior"].attrs == whole["posterior"].attrs

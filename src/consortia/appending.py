@@ -20,6 +20,8 @@ import numpy as np
 from consortia.checkpoint import sync_directory
 
 DRAW = "draw"
+ORDER = "variables"
+"""The attribute of a group that names its variables in the order of the run."""
 ALWAYS_WRITTEN = {"array.write_empty_chunks": True}
 """A file that is absent is then a lost one, and never one without content."""
 
@@ -63,7 +65,7 @@ class DrawFiles:
 
     def put(self, name: str, dataset: Any) -> None:
         """Writes a group that does not grow, over what was there."""
-        dataset.to_zarr(
+        _with_order(dataset).to_zarr(
             self.path, group=name, mode="w", consolidated=False, write_empty_chunks=True
         )
 
@@ -134,7 +136,7 @@ class DrawFiles:
                     "chunks": tuple(max(size, 1) for size in sizes),
                     "compressors": (Crc32cCodec(),),
                 }
-        dataset.to_zarr(
+        _with_order(dataset).to_zarr(
             self.path,
             group=name,
             mode="w",
@@ -196,6 +198,22 @@ class DrawFiles:
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
             sync_directory(file.parent)
+
+
+def in_order(dataset: Any) -> Any:
+    """A group as it was read, its variables in the order in which they were written."""
+    import xarray
+
+    attributes = dict(dataset.attrs)
+    written = attributes.pop(ORDER, [])
+    found = set(dataset.data_vars)
+    names = [name for name in written if name in found] + sorted(found.difference(written))
+    variables = {name: dataset[name] for name in names}
+    return xarray.Dataset(variables, coords=dataset.coords, attrs=attributes)
+
+
+def _with_order(dataset: Any) -> Any:
+    return dataset.assign_attrs({ORDER: list(dataset.data_vars)})
 
 
 def _folder(array: Any) -> Path:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from consortia.appending import DRAW, DrawFiles
+from consortia.appending import DRAW, DrawFiles, in_order
 from consortia.checkpoint import Checkpoint, Checkpoints, checksum, sync_directory
 from consortia.errors import StoreError
 from consortia.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
+POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
 REQUEST = ("study.toml", "command.json")
@@ -305,8 +306,9 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     groups = {}
     if (directory / DRAWS).exists() and kept != 0:
         try:
-            for name in zarr.open_group(directory / DRAWS, mode="r").group_keys():
-                groups[name] = _group(directory / DRAWS, name, kept)
+            names = zarr.open_group(directory / DRAWS, mode="r").group_keys()
+            for name in sorted(names, key=lambda name: (name != POSTERIOR, name)):
+                groups[name] = in_order(_group(directory / DRAWS, name, kept))
         except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged ({error})."
