@@ -82,6 +82,7 @@ def _simulated(folder: Path, pairs: int, rounds: int) -> dict[str, np.ndarray]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "PATH": path,
+        "PJRT_NPROC": "1",  # one thread here too, although the processes have all cores
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
     }
     tools = Path(sys.executable).parent

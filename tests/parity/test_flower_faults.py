@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from parity import flower_sites
@@ -15,7 +16,7 @@ import consortia
 from consortia.engines.flower import joining
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.transport import Arrival
-from consortia.errors import InputError, SiteMissingError, SiteRefusedError
+from consortia.errors import InputError, NonFiniteError, SiteMissingError, SiteRefusedError
 
 ROUNDS = 20
 SECRET = 48151.62342
@@ -38,7 +39,7 @@ def draws(tree: Any) -> np.ndarray:
     )
 
 
-def alone(sites: flower_sites.Sites, participation: Any = None) -> Any:
+def alone(sites: flower_sites.Sites, participation: Any = None, rounds: int = ROUNDS) -> Any:
     engine = consortia.LocalEngine(participation=participation)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -46,7 +47,7 @@ def alone(sites: flower_sites.Sites, participation: Any = None) -> Any:
             sites.model,
             sites.sites,
             sites.method,
-            rounds=ROUNDS,
+            rounds=rounds,
             warmup=sites.warmup,
             chains=sites.chains,
             seed=sites.seed,
@@ -154,6 +155,37 @@ def test_a_site_that_answers_nonsense_stops_the_run_and_the_draws_before_are_kep
     np.testing.assert_array_equal(
         draws(caught.value.tree), draws(whole.sampled(rounds=ROUNDS))[:, :7]
     )
+
+
+# --- chains that leave the finite numbers --------------------------------------------------------
+
+LIMITS = {"north": 1e9, "east": 1.0, "south": 1e9}
+
+
+def walled(theta: Any, rows: Any) -> Any:
+    # 0 · √(limit − θ) is exactly 0 below the limit and NaN above it, and so is its derivative.
+    return -0.05 * (theta[0] - 4) ** 2 + 0 * jnp.sqrt(rows["limit"] - theta[0])
+
+
+def test_a_chain_that_turns_non_finite_stops_the_run_with_site_round_and_earlier_draws(tmp_path):
+    model = consortia.Model(lambda theta: -0.5e-3 * jnp.sum(theta**2), walled, jnp.zeros(1))
+    shards = [{"limit": np.full(3, limit)} for limit in LIMITS.values()]
+    held = consortia.Sites.from_list(shards, names=list(LIMITS))
+    sites = flower_sites.Sites(
+        tmp_path, "fa_ld", 3, 2, model, held, warmup=0, step_size=0.1, local_steps=1
+    )
+    failed = {}
+    for name, run in {"alone": alone, "over": flower_sites.Sites.sampled}.items():
+        with pytest.raises(NonFiniteError, match="first at site 'east'") as caught:
+            run(sites, rounds=100)
+        failed[name] = caught.value
+    over, expected = failed["over"], failed["alone"]
+    assert over.round > 3
+    assert (over.site, over.round, over.chain) == ("east", expected.round, expected.chain)
+    assert f"in round {over.round} " in str(over)
+    assert draws(over.tree).shape[1] == over.round
+    assert np.isfinite(draws(over.tree)).all()
+    assert_same_draws(over.tree, expected.tree)
 
 
 # --- lost replies, restarts, k of n --------------------------------------------------------------

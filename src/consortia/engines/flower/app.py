@@ -12,7 +12,7 @@ from typing import Any
 from consortia.base import Algorithm
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.site import FlowerSite, Gate, Job
 from consortia.engines.flower.stages import check_carried
@@ -157,7 +157,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
         run = _run_of(message)
 
         def wrap(reason: str) -> bytes:
-            values = {REQUEST: digest(message), "reason": reason}
+            values = {REQUEST: digest_of_any(message), "reason": reason}
             return Envelope(REFUSAL, run, name, "", (), values).encode()
 
         return _refusal(folder, name, error, run, wrap)
@@ -173,11 +173,13 @@ def _run_of(message: bytes) -> str:
 def _site(path: Path, node: Config, config: Config) -> FlowerSite:
     from consortia.site import terms_of
 
+    simulated = "site" not in node
+    if simulated:
+        _share_cores()
     _set_width(config)
     _keep_compiled(_folder(node, config))
     study = load_study(path)
     terms = terms_of(study)
-    simulated = "site" not in node
     folder = _folder(node, config)
     own: dict[int, Path] = {}
     if simulated:
@@ -269,6 +271,16 @@ def _keep_compiled(folder: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _share_cores() -> None:
+    """XLA takes the threads that Ray gives a process, not one for each core of the machine.
+
+    Beside the other sites these would wait for cores, and small work is dealt out at a loss.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal():
+        os.environ.setdefault("PJRT_NPROC", threads)
 
 
 class Simulated:

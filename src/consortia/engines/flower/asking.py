@@ -26,8 +26,11 @@ AGAIN = 2.0
 GIVEN_UP = 2
 """Failures after which a site is not waited for until the deadline, where others are enough."""
 
-POLLS = (0.0, 0.02, 0.05, 0.1, 0.2)
-"""Seconds between two looks for replies, growing to the last."""
+POLLS = (0.02, 0.02, 0.05, 0.1, 0.2)
+"""Seconds between two looks for replies, growing to the last; a look costs as much as a message."""
+
+FIRST_LOOK = 0.9
+"""The first look for replies comes after this share of the wait before, or after the last pause."""
 
 LONGEST_REASON = 300
 """Characters of a site's refusal that are shown."""
@@ -83,6 +86,7 @@ class Post:
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.messages, self.seconds = 0, 0.0
+        self._wait = 0.0
         self._open: dict[str, int] = {}
         self._closed: set[str] = set()
 
@@ -123,7 +127,7 @@ class Post:
         failures = dict.fromkeys(bodies, 0)
         began = time.monotonic()
         sent: dict[int, float] = {}
-        polls = 0
+        polls, waiting, last = 0, None, began
         while len(answers) < len(bodies):
             now = time.monotonic()
             left = began + self.deadline - now
@@ -144,7 +148,12 @@ class Post:
                 leaving = [(self.node[site], bodies[site]) for site in due]
                 names = self.transport.push(leaving, left)
                 self._open.update(zip(names, due, strict=True))
+            if waiting is None:
+                waiting = time.monotonic()
+                time.sleep(min(FIRST_LOOK * self._wait, POLLS[-1], left))
             arrivals = self.transport.replies(list(self._open))
+            if arrivals:
+                last = time.monotonic()
             for arrival in arrivals:
                 self.count(arrival)
                 asked, answer = self._opened(arrival, wanted, requests, iteration)
@@ -163,6 +172,7 @@ class Post:
                 time.sleep(POLLS[polls])
         self._closed.update(wanted.values())
         self._open = {m: site for m, site in self._open.items() if site not in answers}
+        self._wait = max(last - (waiting or last), 0.0)
         self.messages += 1
         self.seconds += time.monotonic() - began
         return answers

@@ -82,7 +82,7 @@ class Envelope:
             "values": dict(self.values),
             "arrays": table,
         }
-        header = json.dumps(content, sort_keys=True).encode()
+        header = _ENCODER.encode(content).encode()
         rest = b"".join((len(header).to_bytes(8, "little"), header, *parts))
         return b"".join((MAGIC, FORMAT.to_bytes(4, "little"), _digest(rest), rest))
 
@@ -100,13 +100,13 @@ def decode(data: bytes) -> Envelope:
     version = int.from_bytes(data[8:12], "little")
     if version != FORMAT:
         raise EnvelopeError(f"the message is of format {version}, this version reads {FORMAT}")
-    if _digest(data[44:]) != data[12:44]:
+    if _digest(memoryview(data)[44:]) != data[12:44]:
         raise EnvelopeError("the message is damaged: its checksum differs")
     length = int.from_bytes(data[44:PREAMBLE], "little")
     if length > min(LARGEST_HEADER, len(data) - PREAMBLE):
         raise EnvelopeError("the header is longer than the message")
     try:
-        content = json.loads(data[PREAMBLE : PREAMBLE + length], parse_constant=_constant)
+        content = _DECODER.decode(data[PREAMBLE : PREAMBLE + length].decode())
     except (ValueError, RecursionError):
         raise EnvelopeError("the header is not JSON") from None
     if not isinstance(content, dict) or content.keys() != {*FIELDS, "arrays"}:
@@ -115,7 +115,7 @@ def decode(data: bytes) -> Envelope:
         if not isinstance(content[name], kind):
             raise EnvelopeError(f"the header's {name} is of another type")
     label = content["label"]
-    if len(label) not in (0, 4) or any(type(one) is not int or one < 0 for one in label):
+    if len(label) not in (0, 4) or not _whole(label):
         raise EnvelopeError("the label is not four whole numbers")
     arrays = _arrays(content["arrays"], memoryview(data)[PREAMBLE + length :])
     texts = {name: content[name] for name in ("kind", "run", "site", "study")}
@@ -123,8 +123,17 @@ def decode(data: bytes) -> Envelope:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 by which a reply names its request."""
-    return hashlib.sha256(data).hexdigest()
+    """By which a reply names its request: the SHA-256 in a message that is known to be whole."""
+    return data[12:44].hex()
+
+
+def digest_of_any(data: bytes) -> str:
+    """The same of bytes that may be no message; a damaged one has not the name of the whole."""
+    try:
+        decode(data)
+    except EnvelopeError:
+        return hashlib.sha256(data).hexdigest()
+    return digest(data)
 
 
 # --- helpers -------------------------------------------------------------------------------------
@@ -143,11 +152,7 @@ def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:
             raise EnvelopeError("the name of an array is no text, or stands twice")
         if kind not in KINDS:
             raise EnvelopeError("an array is of a type that does not travel")
-        if (
-            not isinstance(shape, list)
-            or len(shape) > MOST_AXES
-            or any(type(length) is not int or length < 0 for length in shape)
-        ):
+        if not isinstance(shape, list) or len(shape) > MOST_AXES or not _whole(shape):
             raise EnvelopeError("the shape of an array is not a list of lengths")
         dtype = np.dtype(kind).newbyteorder("<")
         size = math.prod(shape) * dtype.itemsize
@@ -163,10 +168,20 @@ def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _whole(values: list[Any]) -> bool:
+    """Whether all are whole numbers, and none is negative."""
+    return all(type(one) is int and one >= 0 for one in values)
+
+
 def _constant(text: str) -> float:
     """NaN and the infinities, which JSON has no words for, travel in arrays only."""
     raise ValueError(text)
 
 
-def _digest(data: bytes) -> bytes:
+_ENCODER = json.JSONEncoder(sort_keys=True)
+_DECODER = json.JSONDecoder(parse_constant=_constant)
+"""Made once: each takes longer to make than a header to read."""
+
+
+def _digest(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()

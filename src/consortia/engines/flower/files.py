@@ -8,6 +8,7 @@ stands; it stays until the server will not ask for it again.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,8 +52,8 @@ class RunFiles:
         Raises:
             StoreError: it is damaged.
         """
-        path = self.folder / f"{name}.npz"
-        return read(path) if path.exists() else None
+        path = f"{self.folder}/{name}.npz"
+        return read(Path(path)) if os.path.exists(path) else None
 
     def keep_reply(self, request: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
         """Writes the answer to a request, by the request's digest, in place of the one before."""
@@ -103,7 +104,6 @@ def secret_of(folder: Path) -> bytes:
     """A number that only this site knows; made at the first time."""
     path = folder / SECRET
     if not path.exists():
-        import os
         import secrets
 
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

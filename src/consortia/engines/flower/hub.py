@@ -32,6 +32,7 @@ class Hub:
 
     def __init__(self, stage: Stage, base: np.ndarray) -> None:
         self.stage, self._base = stage, base
+        self._made: tuple[PhaseKeys, ...] = ()
         indices = range(len(stage.phases))
         self._alone = [jax.jit(partial(self._hub_only, index)) for index in indices]
         self._end = [jax.jit(partial(self._second_half, index)) for index in indices]
@@ -45,13 +46,13 @@ class Hub:
 
     def alone(self, index: int, carry: Carry, counter: Counter) -> tuple[Carry, dict[str, Array]]:
         """A phase of the hub alone, all its repetitions; and its infos."""
-        return self._alone[index](carry, self._base, _packed(counter))
+        return self._alone[index](carry, self._keys(index), _packed(counter))
 
     def end(
         self, index: int, carry: Carry, outbox: PyTree, weights: np.ndarray, counter: Counter
     ) -> tuple[Carry, dict[str, Array]]:
         """From the outboxes of all sites, node axis first, to the end of the phase."""
-        return self._end[index](carry, outbox, weights, self._base, _packed(counter))
+        return self._end[index](carry, outbox, weights, self._keys(index), _packed(counter))
 
     def counts(self, index: int, carry: Carry) -> np.ndarray:
         """How often each chain repeats the phase, (chains,)."""
@@ -62,26 +63,26 @@ class Hub:
 
     def visits(self, counter: Counter) -> np.ndarray:
         """The site that each chain visits in an iteration, (chains,)."""
-        return np.atleast_1d(np.asarray(self._visits(self._base, _packed(counter))))
+        return np.atleast_1d(np.asarray(self._visits(self._keys(0), _packed(counter))))
+
+    def _keys(self, index: int) -> PhaseKeys:
+        """Of a phase: made once; private numbers are drawn at the sites, but shapes need a node."""
+        if not self._made:
+            self._made = jax.jit(partial(self.stage.keys, only=0))(self._base)
+        return self._made[index]
 
     # --- compiled -----------------------------------------------------------------------------
 
-    def _keys(self, base: Array, index: int) -> PhaseKeys:
-        keys = self.stage.keys(base)[index]
-        if isinstance(self.stage.phases[index].exchange, Route):
-            return keys
-        return PhaseKeys(keys.shared, keys.private[:1])  # private numbers are drawn at the sites
-
-    def _drawn(self, index: int, base: Array, counter: Array) -> Drawn:
+    def _drawn(self, index: int, keys: PhaseKeys, counter: Array) -> Drawn:
         phase = self.stage.phases[index]
         here = Counter(counter[0], counter[1], counter[2] if phase.repeated else None)
-        return self.stage.drawn(phase, self._keys(base, index), here)
+        return self.stage.drawn(phase, keys, here)
 
-    def _hub_only(self, index: int, carry: Carry, base: Array, counter: Array) -> Any:
+    def _hub_only(self, index: int, carry: Carry, keys: PhaseKeys, counter: Array) -> Any:
         stage, phase = self.stage, self.stage.phases[index]
         drawn = drawing.phase_numbers(
             phase,
-            self._keys(base, index),
+            keys,
             Counter(counter[0], counter[1]),
             stage.layout,
             stage.weights,
@@ -93,10 +94,16 @@ class Hub:
         return after, info
 
     def _second_half(
-        self, index: int, carry: Carry, outbox: PyTree, weights: Array, base: Array, counter: Array
+        self,
+        index: int,
+        carry: Carry,
+        outbox: PyTree,
+        weights: Array,
+        keys: PhaseKeys,
+        counter: Array,
     ) -> Any:
         stage, phase = self.stage, self.stage.phases[index]
-        drawn = self._drawn(index, base, counter)
+        drawn = self._drawn(index, keys, counter)
         message = outbox
         if not isinstance(phase.exchange, Route):
             message = exchanges.message_of(phase.exchange, outbox, weights)
@@ -106,8 +113,8 @@ class Hub:
             after = kept_where(counter[2] < count, after, carry, False)
         return after, {} if phase.repeated else info
 
-    def _visited(self, base: Array, counter: Array) -> Array:
-        visited = self._drawn(0, base, counter).visited
+    def _visited(self, keys: PhaseKeys, counter: Array) -> Array:
+        visited = self._drawn(0, keys, counter).visited
         if visited is None:
             raise TypeError("no phase has a Route")
         return visited

@@ -16,7 +16,7 @@ from consortia.engines.flower import marks
 from consortia.engines.flower.asking import Post
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.hub import Hub
-from consortia.engines.flower.stages import STAGES, Label, Stages, from_arrays, named_arrays
+from consortia.engines.flower.stages import STAGES, Label, Sent, Stages, from_arrays, named_arrays
 from consortia.engines.types import Carry
 
 PyTree = Any
@@ -124,9 +124,8 @@ class Rounds:
         if not here.all():
             away = self.away.get(label.iteration, np.zeros(len(here), bool))
             self.away[label.iteration] = away | ~here
-        absent = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox)
-        lost = {name: np.full(leaf.shape, np.nan) for name, leaf in sent.info.items()}
-        parts = [answers.get(site, (absent, lost)) for site in self._all]
+            answers = {site: _absent(sent) for site in self._all} | answers
+        parts = [answers[site] for site in self._all]
         outbox = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part[0] for part in parts))
         info = {name: np.concatenate([part[1][name] for part in parts]) for name in sent.info}
         if note is not None and not phase.repeated:
@@ -209,6 +208,12 @@ class Rounds:
         if len(reached) >= (KEPT_STATES if self._stored else 2):
             oldest = reached[0][site].tolist()
         return {"before": np.asarray(carry.node)[site].tolist(), "oldest": oldest}
+
+
+def _absent(sent: Sent) -> tuple[PyTree, Any]:
+    """What stands for the answer of a site that does not take part."""
+    outbox = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox)
+    return outbox, {name: np.full(leaf.shape, np.nan) for name, leaf in sent.info.items()}
 
 
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:

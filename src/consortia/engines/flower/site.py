@@ -22,7 +22,7 @@ from consortia.base import Method
 from consortia.engines.flower import marks
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.collecting import NeedsOthersError, SiteEngine
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
 from consortia.engines.flower.files import RunFiles, secret_of
 from consortia.engines.flower.mismatches import MismatchError
 from consortia.engines.flower.stages import STAGES, Label
@@ -109,6 +109,7 @@ class FlowerSite:
         self._build, self._open, self._refuse = build, gate, refuse
         self._moments = moments
         self._gates: dict[str, Gate] = {}
+        self._files: dict[str, RunFiles] = {}
         self._work: dict[str, Work] = {}
 
     def answer(self, message: bytes) -> bytes:
@@ -118,7 +119,9 @@ class FlowerSite:
         try:
             request = decode(message)
             self._check(request)
-            files = RunFiles(self.folder, request.run)
+            files = self._files.get(request.run)
+            if files is None:
+                files = self._files[request.run] = RunFiles(self.folder, request.run)
             gate = self._gates.get(request.run)
             if gate is None:
                 gate = self._gates[request.run] = self._open(request.run)
@@ -138,7 +141,7 @@ class FlowerSite:
             code = error.code if isinstance(error, MismatchError) else None
 
             def wrap(reason: str) -> bytes:
-                values = {REQUEST: digest(message), "reason": reason, "mismatch": code}
+                values = {REQUEST: digest_of_any(message), "reason": reason, "mismatch": code}
                 labelled = (request.run, self.name, self.study, request.label, values)
                 return Envelope(REFUSAL, *labelled).encode()
 

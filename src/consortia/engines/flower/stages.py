@@ -140,16 +140,22 @@ class Stage:
         """The numbers of one repetition, of the nodes whose private keys are given."""
         return drawing.once_numbers(phase, keys, counter, self.layout, self.weights)
 
-    def keys(self, base: Array) -> tuple[PhaseKeys, ...]:
-        """Of all nodes."""
-        return drawing.stage_keys(self.phases, self.number, base, self.layout)
+    def keys(self, base: Array, only: int | None = None) -> tuple[PhaseKeys, ...]:
+        """Of all phases; private ones of one node only, but of a `Route`, where they are of all."""
+
+        def chosen(phase: Phase, keys: PhaseKeys) -> PhaseKeys:
+            if only is None or isinstance(phase.exchange, Route):
+                return keys
+            return PhaseKeys(keys.shared, keys.private[only : only + 1])
+
+        every = drawing.stage_keys(self.phases, self.number, base, self.layout)
+        return tuple(map(chosen, self.phases, every))
 
     def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
         phase, chains = self.phases[index], self.chains
 
         def run(carry: Carry, arrays: SiteArrays, base: Array) -> tuple[Any, Carry]:
-            keys = self.keys(base)[index]
-            keys = PhaseKeys(keys.shared, keys.private[:1])
+            keys = self.keys(base, only=0)[index]
             counter = Counter(0, 0, 0 if phase.repeated else None)
             drawn = self.drawn(phase, keys, counter)
             if drawn.visited is not None:

@@ -71,6 +71,7 @@ class Work:
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = numbers.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
+        self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
         self._fitted_there = False
 
     def check_model(self, fingerprint: str) -> None:
@@ -118,12 +119,12 @@ class Work:
             info: dict[str, Any] = {}
         else:
             inbox = from_arrays(request.arrays, before.inbox, "inbox")
-            runs = np.ones(stage.chains, bool)
+            runs: Any = ()
             if phase.repeats is not None:
                 like = jax.ShapeDtypeStruct((stage.chains,), bool)
                 runs = from_arrays(request.arrays, like, "runs")
             after, outbox, info = self._piece(stage, label.phase, self._star)(
-                node, inbox, runs, self._counter(label), self._base, self._arrays
+                node, inbox, runs, self._counter(label), self._keys_of(stage, label), self._arrays
             )
         if jax.tree.leaves(after):
             oldest = _label(request.values.get("oldest"))
@@ -166,6 +167,13 @@ class Work:
             self._pieces[key] = jax.jit(partial(function, stage, index))
         return self._pieces[key]
 
+    def _keys_of(self, stage: Stage, label: Label) -> PhaseKeys:
+        """Of a phase: made once, since deriving them costs as much as a message of numbers."""
+        if stage.number not in self._keys:
+            keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
+            self._keys[stage.number] = jax.block_until_ready(keys)
+        return self._keys[stage.number][label.phase]
+
     def _counter(self, label: Label) -> np.ndarray:
         warmup = self._job.warmup if label.stage == drawing.ROUND else 0
         return np.array([label.iteration, warmup, label.repetition], np.int32)
@@ -176,21 +184,19 @@ class Work:
         index: int,
         node: PyTree,
         inbox: PyTree,
-        runs: Array,
+        runs: Array | tuple[()],
         counter: Array,
-        base: Array,
+        keys: PhaseKeys,
         arrays: SiteArrays,
     ) -> tuple[PyTree, PyTree, PyTree]:
         phase = stage.phases[index]
-        keys = stage.keys(base)[index]
-        keys = PhaseKeys(keys.shared, keys.private[self._number : self._number + 1])
         repetition = counter[2] if phase.repeated else None
         drawn = stage.drawn(phase, keys, Counter(counter[0], counter[1], repetition))
         carry = Carry(node, (), inbox)
         after, outbox, info = self._stages.own.send(
             phase, drawn, carry, arrays, False, stage.chains
         )
-        if phase.repeats is not None:
+        if not isinstance(runs, tuple):
             which = runs if stage.chains > 1 else runs[0]
             kept = kept_where(which, Carry(after, (), ()), Carry(node, (), ()), False)
             after = kept.node
@@ -217,11 +223,12 @@ class Work:
         )
         inbox = from_arrays(request.arrays, several, "inbox")
         piece = self._piece(stage, label.phase, self._visit)
+        keys = self._keys_of(stage, label)
         left = []
         for place, chain in enumerate(chains):
             own = jax.tree.map(lambda leaf, place=place: leaf[place], inbox)
             visited, node, outbox = piece(
-                node, own, chain, self._counter(label), self._base, self._arrays
+                node, own, chain, self._counter(label), keys, self._arrays
             )
             if int(visited) != self._number:
                 raise EnvelopeError("a chain is said to be here that visits another site")
@@ -236,11 +243,11 @@ class Work:
         inbox: PyTree,
         chain: Array,
         counter: Array,
-        base: Array,
+        keys: PhaseKeys,
         arrays: SiteArrays,
     ) -> tuple[Array, PyTree, PyTree]:
         phase = stage.phases[index]
-        drawn = stage.drawn(phase, stage.keys(base)[index], Counter(counter[0], counter[1]))
+        drawn = stage.drawn(phase, keys, Counter(counter[0], counter[1]))
         alone = stage.chains == 1
         noise, shared, visited = jax.tree.map(
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared, drawn.visited)
