@@ -23,6 +23,16 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
 print(child.pid, flush=True)
 time.sleep(60)
 """
+ORPHANS = """
+import os, subprocess, sys, time
+deaf = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+deaf += "print(os.getpid(), flush=True); time.sleep(60)"
+start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf!r}])"
+subprocess.run([sys.executable, "-c", start], start_new_session=True)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+"""Starts, in another session, a process whose parent ends at once."""
 DEAF = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -67,13 +77,15 @@ def test_a_process_that_does_not_listen_is_killed(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_process_ends_when_who_started_it_is_killed(tmp_path: Path) -> None:
+def test_a_process_ends_with_all_it_started_when_who_started_it_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
         "from consortia.deployment.processes import Process\n"
-        "command = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        f"command = [sys.executable, '-c', {ORPHANS!r}]\n"
         f"process = Process('it', command, Path({str(tmp_path / 'log')!r}), os.environ)\n"
-        "print(process.pid, flush=True)\n"
+        "while process.output().count('\\n') < 2:\n"
+        "    time.sleep(0.02)\n"
+        "print(process.pid, *process.output().split(), flush=True)\n"
         "time.sleep(60)\n"
     )
     path = os.pathsep.join(sys.path)
@@ -84,11 +96,18 @@ def test_a_process_ends_when_who_started_it_is_killed(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
     ) as starter:
         assert starter.stdout is not None
-        child = int(starter.stdout.readline())
-        time.sleep(0.5)  # the child is past its first lines
-        assert started_at(child)
+        family = list(map(int, starter.stdout.readline().split()))
+        assert len(family) == 3
+        assert all(map(started_at, family))
         starter.kill()
-    until(lambda: not started_at(child))
+    until(lambda: not any(map(started_at, family)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose child was an orphan")
+def test_what_a_process_has_started_does_not_outlive_it(tmp_path: Path) -> None:
+    process = started(tmp_path, ORPHANS.replace("time.sleep(60)\n", "sys.exit(3)\n"))
+    assert process.wait(20) == 3
+    assert not any(started_at(int(pid)) for pid in process.output().split())
 
 
 def test_a_process_that_ends_too_early_is_told_with_its_last_lines(tmp_path: Path) -> None:

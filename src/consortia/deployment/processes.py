@@ -18,15 +18,8 @@ GRACE = 10.0
 
 POLL = 0.1
 
-ENDS_WITH_PARENT = (
-    "import ctypes, os, signal, sys\n"
-    "if sys.platform == 'linux':\n"
-    "    ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "    if os.getppid() != int(sys.argv[1]):\n"
-    "        sys.exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])\n"
-)
-"""Starts a program that Linux kills when the one that started it is gone, however that ended."""
+GUARD = Path(__file__).with_name("guard.py")
+"""Under it, on Linux, a program ends with all that it started when who started it is gone."""
 
 
 class Process:
@@ -44,7 +37,9 @@ class Process:
     ) -> None:
         self.name, self.log = name, log
         self._start = log.stat().st_size if log.exists() else 0
-        guarded = [sys.executable, "-c", ENDS_WITH_PARENT, str(os.getpid()), *command]
+        guarded = list(command)
+        if sys.platform == "linux":
+            guarded = [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), *command]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 guarded,
@@ -57,7 +52,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The number of its guard where there is one, else its own."""
         return self._process.pid
 
     @property
