@@ -89,10 +89,12 @@ _sites: dict[str, Any] = {}
 
 def site(number: int, folder: str) -> Any:
     """The site of a node, kept as long as its process."""
+    from consortia.engines.flower.app import compute_inline
     from consortia.engines.flower.site import FlowerSite
 
     name = f"site {number}"
     if name not in _sites:
+        compute_inline()
         gate = OpenGate()
         _sites[name] = FlowerSite(
             name,

@@ -174,6 +174,7 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
     from consortia.site import terms_of
 
     simulated = "site" not in node
+    compute_inline()
     if simulated:
         _share_cores()
     _set_width(config)
@@ -271,6 +272,16 @@ def _keep_compiled(folder: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def compute_inline() -> None:
+    """JAX computes in the thread that asks: a site waits for each result, and hands over for none.
+
+    To be called before anything is computed; later it changes nothing.
+    """
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _share_cores() -> None:

@@ -41,6 +41,7 @@ class RunFiles:
             raise StoreError("the identity of a run has 8 to 64 digits 0-9 and a-f")
         self.folder = folder / "runs" / run
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._replies = {path.stem for path in self.folder.glob("reply-*.npz")}
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
         """Writes a file in place of the one of that name."""
@@ -59,17 +60,19 @@ class RunFiles:
         """Writes the answer to a request, by the request's digest, in place of the one before."""
         name = f"reply-{request}"
         self.keep(name, arrays, **header)
+        self._replies = {name}
         for path in self.folder.glob("reply-*.npz"):
             if path.stem != name:
                 path.unlink(missing_ok=True)
 
     def reply(self, request: str) -> Checkpoint | None:
-        """The answer to a request, if it is kept.
+        """The answer to a request, if it was kept here or before this process began.
 
         Raises:
             StoreError: it is damaged.
         """
-        return self.kept(f"reply-{request}")
+        name = f"reply-{request}"
+        return self.kept(name) if name in self._replies else None
 
     def keep_state(self, label: Label, arrays: Mapping[str, np.ndarray], oldest: Label) -> None:
         """Writes the state after a message, and removes those from before ``oldest``."""
