@@ -29,7 +29,7 @@ Function = Callable[[list[np.ndarray], list[np.ndarray]], None]
 
 TARGET = "consortia_foreign_call"
 MAJOR, MINOR = 0, 3
-ABORTED = 10
+METADATA, ABORTED = 1, 10
 MOST_VIEWS = 256
 """Views of buffers that a place keeps; XLA gives the same few addresses again and again."""
 
@@ -86,10 +86,11 @@ class _Place:
     def run(self, frame: Any) -> None:
         """Calls the function on the buffers of this call."""
         given, wanted = frame.arguments, frame.results
-        number = range(2, given.count)
-        operands = [self._view(n - 2, given.items[n][0].data) for n in number]
-        first = self._operands - 1
-        results = [self._view(first + n, wanted.items[n][0].data) for n in range(1, wanted.count)]
+        operands = [self._view(n, given.items[n + 2][0].data) for n in range(self._operands)]
+        results = [
+            self._view(self._operands + n, wanted.items[n + 1][0].data)
+            for n in range(wanted.count - 1)
+        ]
         self.owner.run(operands, results)
         turn = c_int32.from_address(given.items[1][0].data).value
         c_int32.from_address(wanted.items[0][0].data).value = turn + 1
@@ -128,7 +129,7 @@ class _Metadata(ctypes.Structure):
 
 
 class _Extension(ctypes.Structure):
-    """The only extension there is: a question for the metadata."""
+    """Of the kind METADATA: XLA asks which version this speaks."""
 
     _fields_ = (
         ("size", c_size_t),
@@ -201,7 +202,7 @@ class _Frame(ctypes.Structure):
 def _handler(pointer: Any) -> int | None:
     """What XLA calls; None if all went well, else an error that ends the program."""
     frame = pointer[0]
-    if frame.extension:
+    if frame.extension and frame.extension[0].kind == METADATA:
         version = frame.extension[0].metadata[0].version
         version.major, version.minor = MAJOR, MINOR
         return None
