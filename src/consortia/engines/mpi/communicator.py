@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,18 @@ class Communicator:
 
     # --- all ranks --------------------------------------------------------------------------------
 
-    def total(self, array: np.ndarray) -> np.ndarray:
-        """The sum over all ranks of an array; every rank gets it."""
+    def total(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+        """The sum over all ranks of an array, written ``into`` another; every rank gets it."""
         own = _summable(array)
+        if into is not None and into.dtype == own.dtype:
+            self._wait(self._world.Iallreduce(own, into), "a sum over all ranks")
+            return into
         result = np.empty_like(own)
         self._wait(self._world.Iallreduce(own, result), "a sum over all ranks")
-        return result.astype(np.asarray(array).dtype, copy=False)
+        if into is None:
+            return result.astype(np.asarray(array).dtype, copy=False)
+        into[...] = result
+        return into
 
     def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
         """The sum over all ranks of an array, at rank 0; None elsewhere."""
@@ -154,26 +161,31 @@ class Communicator:
 
     # --- neighbours -------------------------------------------------------------------------------
 
-    def network(self, links: Links) -> Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]:
+    def network(self, links: Links) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
         """An exchange with the neighbouring ranks: packed own rows to the rows from elsewhere."""
         graph = self._world.Create_dist_graph_adjacent(links.sources, links.destinations)
-        incoming, count = sum(links.received), len(links.rows)
-        in_order = np.array_equal(links.rows, np.arange(count))
+        ends = np.cumsum(links.sent)
+        groups = np.split(links.rows, ends[:-1]) if len(ends) else []
+        # Rows in one piece leave from where they are, for several neighbours too.
+        whole = all(np.array_equal(rows, rows[0] + np.arange(len(rows))) for rows in groups)
+        begins = [int(rows[0]) for rows in groups] if whole else (ends - links.sent).tolist()
+        coming = (np.cumsum(links.received) - links.received).tolist()
+        what = f"neighbouring ranks {list(links.sources)}"
 
-        def exchange(packed: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
-            result = []
-            for part in packed:
-                own = np.asarray(part)
-                leaving = np.ascontiguousarray(own[:count] if in_order else own[links.rows])
-                width = leaving.shape[1]
-                arriving = np.empty((incoming, width), leaving.dtype)
-                request = graph.Ineighbor_alltoallv(
-                    [leaving, [rows * width for rows in links.sent]],
-                    [arriving, [rows * width for rows in links.received]],
-                )
-                self._wait(request, f"neighbouring ranks {list(links.sources)}")
-                result.append(arriving)
-            return tuple(result)
+        @cache
+        def counted(width: int) -> tuple[Any, Any]:
+            """How many numbers to and from each neighbour, and where they begin."""
+            return (
+                ([rows * width for rows in links.sent], [row * width for row in begins]),
+                ([rows * width for rows in links.received], [row * width for row in coming]),
+            )
+
+        def exchange(packed: list[np.ndarray], result: list[np.ndarray]) -> None:
+            for own, arriving in zip(packed, result, strict=True):
+                leaving = np.ascontiguousarray(own) if whole else own[links.rows]
+                to, origin = counted(own.shape[1])
+                request = graph.Ineighbor_alltoallv([leaving, to], [arriving, origin])
+                self._wait(request, what)
 
         return exchange
 
@@ -249,30 +261,36 @@ class Communicator:
 
     def _wait(self, request: Any, what: str) -> None:
         """Until a request is done."""
+        done = request.Test
         for _ in range(SPINS):
-            if request.Test():
+            if done():
                 return
         began = time.monotonic()
-        while not request.Test():
+        while not done():
             self._pause(began, what)
 
     def _pause(self, began: float, what: str) -> None:
         """Gives the processor to others; raises when a wait is to end."""
-        waited = time.monotonic() - began
-        self._listen_now_and_then()
-        if waited > self.deadline:
-            halted = [rank for rank, process in self._neighbours.items() if _state(process) in "tT"]
-            late = "a rank is gone or far behind"
-            if halted:
-                late = f"rank {', '.join(map(str, halted))} has been halted"
-            raise RankError(
-                f"rank {self.rank} has waited {self.deadline:g} s for {what}: {late}. Raise "
-                "MPIEngine(deadline=...) if it is only slow."
-            )
-        if waited < PATIENT:
+        now = time.monotonic()
+        if now - self._looked > BETWEEN_NOTICES:
+            self._looked = now
+            self._listen()
+            if now - began > self.deadline:
+                self._give_up(what)
+        if now - began < PATIENT:
             _give_way()
         else:
             time.sleep(PAUSE)
+
+    def _give_up(self, what: str) -> None:
+        halted = [rank for rank, process in self._neighbours.items() if _state(process) in "tT"]
+        late = "a rank is gone or far behind"
+        if halted:
+            late = f"rank {', '.join(map(str, halted))} has been halted"
+        raise RankError(
+            f"rank {self.rank} has waited {self.deadline:g} s for {what}: {late}. Raise "
+            "MPIEngine(deadline=...) if it is only slow."
+        )
 
     def _listen_now_and_then(self) -> None:
         now = time.monotonic()
@@ -318,9 +336,9 @@ def _summable(array: Any) -> np.ndarray:
     return own.astype(np.uint8) if own.dtype == bool else own
 
 
-def _give_way() -> None:
-    """Lets others have the processor; a sleep of no time takes tens of microseconds at least."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()
-    else:
-        time.sleep(0)
+def _no_sleep() -> None:
+    time.sleep(0)
+
+
+_give_way: Callable[[], None] = getattr(os, "sched_yield", _no_sleep)
+"""Lets others have the processor; a sleep of no time takes tens of microseconds at least."""

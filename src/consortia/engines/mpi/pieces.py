@@ -29,8 +29,8 @@ from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 Array = jax.Array
 PyTree = Any
 Numbers = tuple[Drawn, ...]
-Carrier = Callable[[int, int, Packed], Packed]
-"""``(phase, multiplication, packed own rows) -> packed arrays`` that the exchange brings."""
+Carrier = Callable[[int, list[np.ndarray], list[np.ndarray]], None]
+"""``(phase, packed own rows, packed arrays)``: fills the latter with what the exchange brings."""
 
 
 class Flow(NamedTuple):
@@ -92,9 +92,8 @@ class Stage:
             for index, phase in enumerate(phases)
             if isinstance(phase.exchange, Mix)
         }
-        self.counts = [
-            None if phase.repeats is None else jax.jit(own.over_chains(phase.repeats, 0, chains))
-            for phase in phases
+        self._repetitions = [
+            jax.jit(partial(self.repetitions, index)) for index in range(len(phases))
         ]
         self._begin = [jax.jit(partial(self.begin, index)) for index in range(len(phases))]
         self._end = [jax.jit(partial(self.end, index)) for index in range(len(phases))]
@@ -118,25 +117,43 @@ class Stage:
             if phase.exchange is None:
                 flow = self._whole[index](flow, numbers[index], at.packed(), sites)
                 continue
-            for repetition in self._repetitions(index, flow):
+            for repetition in range(int(self._repetitions[index](flow.carry.hub))):
                 here = at._replace(repetition=repetition).packed()
                 flow, packed = self._begin[index](flow, numbers[index], here, sites)
                 if note is not None and not phase.repeated:
                     note(flow.outbox)
-                message = carrier(index, 0, packed)
-                for time in range(1, getattr(phase.exchange, "times", 1)):
+                message = self._exchanged(index, packed, carrier)
+                for _ in range(1, getattr(phase.exchange, "times", 1)):
                     flow, packed = self._mixed_again[index](flow, message)
-                    message = carrier(index, time, packed)
+                    message = self._exchanged(index, packed, carrier)
                 flow = self._end[index](flow, message, numbers[index], here, sites)
         return flow
 
-    def _repetitions(self, index: int, flow: Flow) -> range:
-        count = self.counts[index]
-        if count is None:
-            return range(self.phases[index].repeat)
-        return range(int(np.max(np.asarray(count(flow.carry.hub)))))
+    def _exchanged(self, index: int, packed: Packed, carrier: Carrier) -> Packed:
+        own = [np.asarray(part) for part in packed]
+        result = [np.empty(form.shape, form.dtype) for form in self.arriving(index, packed)]
+        carrier(index, own, result)
+        return tuple(result)
 
     # --- compiled -------------------------------------------------------------------------------
+
+    def repetitions(self, index: int, hub: PyTree) -> Array | int:
+        """How often a phase is done: as often as the chain wants that wants it most."""
+        phase = self.phases[index]
+        if phase.repeats is None:
+            return phase.repeat
+        return jnp.max(self.own.over_chains(phase.repeats, 0, self.chains)(hub))
+
+    def arriving(self, index: int, packed: Packed) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and types of what the exchange of a phase brings for packed own rows."""
+        shapes = [part.shape for part in packed]
+        if index in self.neighbourhoods:
+            rows = sum(self.neighbourhoods[index].links.received)
+            shapes = [(rows, width) for _, width in shapes]
+        return [
+            jax.ShapeDtypeStruct(shape, part.dtype)
+            for shape, part in zip(shapes, packed, strict=True)
+        ]
 
     def begin(
         self, index: int, flow: Flow, numbers: Drawn, at: Array, sites: SiteArrays
@@ -248,14 +265,17 @@ class Blocks:
         layout: of all nodes.
         own: nodes whose private numbers are wanted.
         weights: of all nodes.
+
+    Attributes:
+        keys: of the run, for each phase.
     """
 
     def __init__(
         self, phases: tuple[Phase, ...], layout: Layout, own: np.ndarray, weights: Array
     ) -> None:
         self._phases, self._layout, self._own, self._weights = phases, layout, own, weights
-        self._draw = jax.jit(self._block)
-        self._keys: tuple[PhaseKeys, ...] = ()
+        self._draw = jax.jit(self.drawn)
+        self.keys: tuple[PhaseKeys, ...] = ()
         self._at: tuple[int, int] | None = None
         self._numbers: Numbers = ()
 
@@ -266,7 +286,7 @@ class Blocks:
 
     def begin(self, base: np.ndarray) -> None:
         """The keys of a run."""
-        self._keys = own_keys(self._phases, drawing.ROUND, base, self._layout, self._own)
+        self.keys = own_keys(self._phases, drawing.ROUND, base, self._layout, self._own)
         self._at = None
 
     def at(self, iteration: int, warmup: int) -> tuple[Numbers, At]:
@@ -274,11 +294,13 @@ class Blocks:
         index, offset = divmod(iteration, self._layout.block)
         if self._at != (index, warmup):
             start = np.int32(index * self._layout.block)
-            self._numbers = self._draw(self._keys, start, np.int32(warmup))
+            self._numbers = self._draw(self.keys, start, np.int32(warmup))
             self._at = (index, warmup)
         return self._numbers, At(offset)
 
-    def _block(self, keys: tuple[PhaseKeys, ...], first: Array, warmup: Array) -> Numbers:
+    def drawn(self, keys: tuple[PhaseKeys, ...], first: Array, warmup: Array) -> Numbers:
+        """The numbers of the block that begins with this iteration; to be compiled."""
+
         def at(iteration: Array) -> Numbers:
             return drawing.round_numbers(
                 self._phases, keys, Counter(iteration, warmup), self._layout, self._weights

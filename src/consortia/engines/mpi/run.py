@@ -21,7 +21,6 @@ from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
 from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
-from consortia.engines.mpi.wire import Packed
 from consortia.engines.program import Program
 from consortia.engines.slots import Yield
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
@@ -91,9 +90,9 @@ class MPIRun:
             self._carrier = self._carrier_of(self._rounds)
         self._recording = Recording(own, places)
         self._straight: Straight | None = None
-        if self._rounds is not None and Straight.serves(self._rounds):
+        if self._rounds is not None and Straight.serves():
             parts = (self._rounds, self._recording, self._blocks, self._recorded_here)
-            self._straight = Straight(*parts)
+            self._straight = Straight(*parts, self._carrier)
         self._shapes: Yield | None = None
         self._here = np.full(self.layout.chains, self.root)
         self._dimension = dimension
@@ -140,13 +139,16 @@ class MPIRun:
             for index, around in stage.neighbourhoods.items()
         }
 
-        def carry(index: int, time: int, packed: Packed) -> Packed:
+        def carry(index: int, own: list[np.ndarray], result: list[np.ndarray]) -> None:
             exchange = stage.phases[index].exchange
             if isinstance(exchange, Mix):
-                return networks[index](packed)
-            if isinstance(exchange, Mean | Sum):
-                return tuple(self._communicator.total(np.asarray(part)) for part in packed)
-            raise InputError(f"the MPI engine cannot carry out a {type(exchange).__name__} here.")
+                networks[index](own, result)
+            elif isinstance(exchange, Mean | Sum):
+                for part, into in zip(own, result, strict=True):
+                    self._communicator.total(part, into)
+            else:
+                name = type(exchange).__name__
+                raise InputError(f"the MPI engine cannot carry out a {name} here.")
 
         return carry
 
@@ -205,7 +207,7 @@ class MPIRun:
         warmup = int(window.warmup)
         straight = self._straight
         if straight is not None:
-            carry, buffers = straight.advance(carry, buffers, window, self._arrays, self._carrier)
+            carry, buffers = straight.advance(carry, buffers, window, self._arrays)
             return carry, buffers, self._all_finite(carry, warmup, int(window.stop))
         for iteration in range(int(window.first), int(window.stop)):
             flow, here = self._iterate(carry, iteration, warmup)

@@ -1,0 +1,107 @@
+"""Functions of the host that a compiled program calls in its midst."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from consortia.engines.mpi.foreign import Foreign
+
+
+def form(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def test_a_function_sees_the_operands_and_fills_the_results_in_every_turn_of_a_loop() -> None:
+    seen = []
+
+    def function(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        numbers, whole, nothing = operands
+        seen.append((float(numbers[0, 0]), numbers.shape, whole.dtype, nothing.shape))
+        results[0][...] = 2 * numbers.T
+        results[1][...] = whole + 1
+
+    foreign = Foreign(function)
+
+    @jax.jit
+    def program(numbers: Any, whole: Any, count: Any) -> Any:
+        def one(_: Any, state: Any) -> Any:
+            turn, numbers, whole = state
+            wanted = [form((3, 2), jnp.float32), form((4,), whole.dtype)]
+            turn, (numbers, whole) = foreign(turn, (numbers, whole, numbers[:, :0]), wanted)
+            return turn, numbers.T, whole
+
+        return jax.lax.fori_loop(0, count, one, (jnp.int32(0), numbers, whole))
+
+    start = np.arange(6, dtype=np.float32).reshape(2, 3) + 1
+    for dtype in (np.int32, np.float16, np.bool_):
+        turn, numbers, whole = program(start, np.zeros(4, dtype), 5)
+        assert int(turn) == 5
+        np.testing.assert_array_equal(numbers, 32 * start)
+        np.testing.assert_array_equal(whole, np.full(4, 5).astype(dtype))
+        assert seen[-5:] == [(2.0**n, (2, 3), dtype, (2, 0)) for n in range(5)]
+
+
+def test_calls_keep_the_order_of_their_turns_though_no_number_binds_them() -> None:
+    order: list[str] = []
+    first = Foreign(lambda operands, results: order.append("first"))
+    second = Foreign(lambda operands, results: order.append("second"))
+
+    @jax.jit
+    def program(value: Any) -> Any:
+        turn, _ = second(jnp.int32(0), (value,), [])
+        turn, _ = first(turn, (value + 1,), [])
+        return second(turn, (value,), [])[0]
+
+    assert int(program(jnp.ones(1000))) == 3
+    assert order == ["second", "first", "second"]
+
+
+def test_what_a_function_raises_ends_the_program_and_is_kept() -> None:
+    calls = []
+
+    def function(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        calls.append(int(operands[0][0]))
+        if calls[-1] == 3:
+            raise KeyboardInterrupt
+        results[0][...] = operands[0] + 1
+
+    foreign = Foreign(function)
+
+    @jax.jit
+    def program(value: Any) -> Any:
+        def one(_: Any, state: Any) -> Any:
+            turn, (value,) = foreign(state[0], (state[1],), [form((1,), jnp.int32)])
+            return turn, value
+
+        return jax.lax.fori_loop(0, 10, one, (jnp.int32(0), value))
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyboardInterrupt in a foreign call"):
+        jax.block_until_ready(program(jnp.zeros(1, jnp.int32)))
+    assert calls == [0, 1, 2, 3]
+    assert isinstance(foreign.failure, KeyboardInterrupt)
+    calls.clear()
+    value = jax.block_until_ready(program(jnp.full(1, 4, jnp.int32)))[1]
+    assert int(value[0]) == 14
+    assert calls == list(range(4, 14))
+
+
+def test_a_function_that_is_gone_is_not_called() -> None:
+    called = []
+
+    def made() -> Any:
+        foreign = Foreign(lambda operands, results: called.append(1))
+        program = jax.jit(lambda turn: foreign(turn, (jnp.ones(1),), [])[0])
+        return program.lower(jnp.int32(0)).compile()
+
+    program = made()
+    jax.clear_caches()
+    gc.collect()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyError in a foreign call"):
+        jax.block_until_ready(program(jnp.int32(0)))
+    assert not called
