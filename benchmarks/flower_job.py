@@ -89,11 +89,11 @@ _sites: dict[str, Any] = {}
 
 def site(number: int, folder: str) -> Any:
     """The site of a node, kept as long as its process."""
-    from consortia.engines.flower.app import compute_inline
-    from consortia.engines.flower.site import FlowerSite
-
     name = f"site {number}"
     if name not in _sites:
+        from consortia.engines.flower.app import compute_inline
+        from consortia.engines.flower.site import FlowerSite
+
         compute_inline()
         gate = OpenGate()
         _sites[name] = FlowerSite(
@@ -139,9 +139,11 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Rounds of both, in turn; writes the CPU seconds a round of each pair."""
     import consortia
+    from consortia.engines.flower.app import compute_inline
     from consortia.engines.types import Window
     from consortia.target import Target
 
+    compute_inline()
     pairs, rounds = int(context.run_config["pairs"]), int(context.run_config["rounds"])
     root = int(context.run_config["root"])
     names = [f"site {number}" for number in range(SITES)]

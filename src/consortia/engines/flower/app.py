@@ -46,6 +46,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         ConsortiaError: as `consortia.sample`.
     """
     _set_width(config)
+    compute_inline()
     import consortia
     from consortia.checkpoint import Checkpoints
     from consortia.cli.run import keep_request, sample_and_report
@@ -275,7 +276,7 @@ def _keep_compiled(folder: Path) -> None:
 
 
 def compute_inline() -> None:
-    """JAX computes in the thread that asks: a site waits for each result, and hands over for none.
+    """JAX computes in the thread that asks: server and sites wait for each of their small results.
 
     To be called before anything is computed; later it changes nothing.
     """

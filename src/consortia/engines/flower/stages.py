@@ -244,6 +244,8 @@ def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
         EnvelopeError: an array is absent, too many, or of another shape or type.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    if not leaves and not any(name.startswith(prefix) for name in arrays):
+        return like
     wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
     found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
     if found.keys() != wanted.keys():
