@@ -25,9 +25,10 @@ time.sleep(60)
 """
 ORPHANS = """
 import os, subprocess, sys, time
-deaf = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-deaf += "print(os.getpid(), flush=True); time.sleep(60)"
-start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf!r}])"
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+deaf += "time.sleep(50)"
+start = "import subprocess, sys; "
+start += f"print(subprocess.Popen([sys.executable, '-c', {deaf!r}]).pid, flush=True)"
 subprocess.run([sys.executable, "-c", start], start_new_session=True)
 print(os.getpid(), flush=True)
 time.sleep(60)
@@ -107,7 +108,9 @@ def test_a_process_ends_with_all_it_started_when_who_started_it_is_killed(tmp_pa
 def test_what_a_process_has_started_does_not_outlive_it(tmp_path: Path) -> None:
     process = started(tmp_path, ORPHANS.replace("time.sleep(60)\n", "sys.exit(3)\n"))
     assert process.wait(20) == 3
-    assert not any(started_at(int(pid)) for pid in process.output().split())
+    family = process.output().split()
+    assert len(family) == 2
+    assert not any(started_at(int(pid)) for pid in family)
 
 
 def test_a_process_that_ends_too_early_is_told_with_its_last_lines(tmp_path: Path) -> None:
