@@ -115,22 +115,16 @@ ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 def slowed(engine: Any) -> None:
     """Makes the last worker of this job slower than the others."""
-    from consortia.engines.mpi.asynchronous import Formula
+    from consortia.engines.mpi.asynchronous import Worker
 
     if engine.rank == engine.ranks - 1:
-        plain = Formula.__init__
+        plain = Worker._fetch
 
-        def with_pauses(self: Formula, *arguments: Any) -> None:
+        def late(self: Worker, *arguments: Any) -> None:
+            time.sleep(SLOW_WORKER)
             plain(self, *arguments)
-            compute = self.gradient
 
-            def gradient(*arguments: Any) -> Any:
-                time.sleep(SLOW_WORKER)
-                return compute(*arguments)
-
-            self.gradient = gradient
-
-        Formula.__init__ = with_pauses
+        Worker._fetch = late
 
 
 def engine_of(kind: str) -> Any:
