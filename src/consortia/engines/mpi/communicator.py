@@ -109,6 +109,11 @@ class Communicator:
         self.processes = [int(number) for number in every[:, 2]]
         return {r: self.processes[r] for r in range(self.size) if same[r] and r != self.rank}
 
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks run on this machine."""
+        return 1 + len(self._neighbours)
+
     def among(self, ranks: int) -> Communicator | None:
         """The first so many ranks by themselves; None at the others. All ranks must call it."""
         inside = self.rank < ranks
