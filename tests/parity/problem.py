@@ -25,9 +25,9 @@ from consortia.algorithms.registry import ALGORITHMS
 SIZES = (5, 8, 11, 6, 7, 9)
 ROUNDS, WARMUP, SEED = 60, 10, 11
 UPDATES, BURN = 2000, 100
-SLOW_WORKER = 0.0005
-"""Seconds that the last worker of a server sleeps over each gradient in a test: a few times what
-the others take, so that it keeps a share that the engine accepts."""
+PAUSES = 0.0005, 0.0015
+"""Seconds that the workers of a server sleep over each gradient in a test, and that its last one
+does: unlike, and so that it keeps a share that the engine accepts however fast the others are."""
 
 
 def sites(count: int) -> consortia.Sites:
@@ -120,14 +120,13 @@ def slowed(engine: Any) -> None:
     """Makes the last worker of this job slower than the others."""
     from consortia.engines.mpi.asynchronous import Worker
 
-    if engine.rank == engine.ranks - 1:
-        plain = Worker._fetch
+    plain, pause = Worker._fetch, PAUSES[engine.rank == engine.ranks - 1]
 
-        def late(self: Worker, *arguments: Any) -> None:
-            time.sleep(SLOW_WORKER)
-            plain(self, *arguments)
+    def late(self: Worker, *arguments: Any) -> None:
+        time.sleep(pause)
+        plain(self, *arguments)
 
-        Worker._fetch = late
+    Worker._fetch = late
 
 
 def engine_of(kind: str) -> Any:
@@ -154,9 +153,9 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     kind, output, *labels = sys.argv[1:]
     engine = engine_of(kind)
+    if kind.startswith("mpi"):
+        slowed(engine)
     for label in labels:
-        if kind.startswith("mpi") and label in ASYNCHRONOUS:
-            slowed(engine)
         name, count, chains, more = (CASES | DIVIDED | ASYNCHRONOUS)[label]
         tree = sampled(name, count, chains, engine, **more)
         if tree is not None:
