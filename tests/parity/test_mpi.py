@@ -89,8 +89,12 @@ def asynchronous(tmp_path_factory):
 
 @pytest.mark.parametrize("label", problem.ASYNCHRONOUS)
 def test_a_recorded_run_is_replayed_with_the_same_draws(asynchronous, label):
+    assert_replayed(asynchronous, label)
+
+
+def assert_replayed(folder, label):
     name, count, chains, more = problem.ASYNCHRONOUS[label]
-    recorded = xarray.open_datatree(asynchronous / f"{label}.zarr", engine="zarr")
+    recorded = xarray.open_datatree(folder / f"{label}.zarr", engine="zarr")
     log = recorded["events"]["log"].values
     assert (np.bincount(log[:, 1]) > 0.05 * problem.UPDATES / 3).all()
     latency = consortia.latency.recorded(log)
@@ -111,3 +115,14 @@ def test_another_order_of_the_same_gradients_is_another_chain(asynchronous):
         values = other["posterior"][variable].values
         gap = np.abs(values - recorded["posterior"][variable].values).max()
         assert gap > 100 * TOLERANCE * values.std()
+
+
+def test_the_draws_are_the_same_where_the_host_carries_messages(tmp_path, local):
+    labels = "federated_hmc-1", "de_sgld-agents", "stale_sgld-replay"
+    command = [str(HERE / "problem.py"), problem.CARRIED, str(tmp_path), *labels]
+    job = launch.ranks(4, *command)
+    assert job.returncode == 0, job.stderr[-4000:]
+    for label in labels[:2]:
+        carried = xarray.open_datatree(tmp_path / f"{label}.zarr", engine="zarr")
+        assert_same_run(carried, local(label))
+    assert_replayed(tmp_path, labels[2])

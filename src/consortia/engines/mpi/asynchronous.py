@@ -9,22 +9,21 @@ it has sent it, so that messages carry nothing else. The order in which gradient
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
-from consortia.base import Mailbox, Phase, Site
-from consortia.engines import drawing, slots
+from consortia.base import Mailbox
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.events import LEAST_SHARE
-from consortia.engines.iteration import Iteration
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.wire import Packed, Wire
-from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines.mpi.foreign import Foreign, raised
+from consortia.engines.mpi.formula import Formula
+from consortia.engines.mpi.wire import Packed
+from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 from consortia.errors import RankError
 
 Array = jax.Array
@@ -37,139 +36,6 @@ ENOUGH = 50
 """Updates for each worker after which a share that is too small ends the run."""
 
 
-class Formula:
-    """What a worker and a server compute, for the chains of one server.
-
-    Args:
-        own: the functions, laid out for one node and the chains of one server.
-        server: number of the server.
-        mailbox: the exchange.
-
-    Attributes:
-        chains: of each server.
-        gradient: one task of a worker, compiled; see `Worker.serve`.
-        update: one update of the server, compiled; see `Server.advance`.
-    """
-
-    def __init__(self, own: Iteration, server: int, mailbox: Mailbox) -> None:
-        (phase,) = own.algorithm.phases
-        if phase.local is None or phase.hub is None:
-            raise TypeError("a phase with a Mailbox needs a local function and a hub")
-        self._phase: Phase = phase
-        self._own, self._server, self._mailbox = own, server, mailbox
-        self.chains = own.layout.chains
-        self.gradient = jax.jit(self._gradient)
-        self.update = jax.jit(self._update, donate_argnums=1)
-
-    def keys(self, base: np.ndarray, worker: int) -> PhaseKeys:
-        """The keys of this server's chains, of what is private those of one worker."""
-        total = self.chains * self._mailbox.servers
-        layout = Layout(1, total, False, 1, 1)
-        (keys,) = drawing.stage_keys(
-            self._own.algorithm.phases, drawing.ROUND, jnp.asarray(base), layout
-        )
-        shared, private = keys.shared, keys.private[worker]
-        if total == 1:
-            return PhaseKeys(shared, private)
-        first = self._server * self.chains
-        here = slice(first, first + self.chains) if self.chains > 1 else first
-        return PhaseKeys(shared[here], private[here])
-
-    def wires(self, carry: Carry, arrays: SiteArrays) -> tuple[Wire, Wire]:
-        """The forms of a gradient and of a reply."""
-
-        def rows(carry: Carry, keys: PhaseKeys, at: Array, arrays: SiteArrays) -> Any:
-            _, outbox = self._sent(carry.node, carry.inbox, keys, at, arrays)
-            return self._row(outbox), self._row(carry.inbox)
-
-        keys = jax.eval_shape(lambda: self.keys(numbers.base_key(0), 0))
-        at = jax.ShapeDtypeStruct((3,), jnp.int32)
-        gradient, reply = jax.eval_shape(rows, carry, keys, at, arrays)
-        return Wire.of(gradient), Wire.of(reply)
-
-    # --- at a worker ------------------------------------------------------------------------------
-
-    def _gradient(
-        self, state: PyTree, reply: Packed, keys: PhaseKeys, at: Array, arrays: SiteArrays
-    ) -> tuple[PyTree, Packed]:
-        """The next state and the packed message; ``at``: task, warm-up, number of the site."""
-        inbox = self._unrow(self.reply_wire.unpack(reply))
-        state, outbox = self._sent(state, inbox, keys, at, arrays)
-        row = self._row(outbox)
-        return state, Wire.of(row).pack(row)
-
-    def _sent(
-        self, state: PyTree, inbox: PyTree, keys: PhaseKeys, at: Array, arrays: SiteArrays
-    ) -> tuple[PyTree, PyTree]:
-        phase, task, warmup = self._phase, at[0], at[1]
-        site = Site(
-            arrays.data,
-            arrays.sizes[0],
-            arrays.weights[0],
-            arrays.prior_shares[0],
-            (),
-            jnp.int32(0),
-            at[2],
-        )
-
-        def at_chain(key: Array, state: Any, inbox: Any) -> Any:
-            noise = numbers.declared(phase.noise, key, task, warmup, None)
-            assert phase.local is not None
-            state, outbox, _ = phase.local(noise, (), state, inbox, site)
-            return state, outbox
-
-        return self._own.over_chains(at_chain)(keys.private, state, inbox)
-
-    # --- at a server ------------------------------------------------------------------------------
-
-    def _update(
-        self, carry: Carry, buffers: Buffers, message: Packed, keys: PhaseKeys, at: Array
-    ) -> tuple[Carry, Buffers, Packed, Array]:
-        """One update: ``at`` is its number, the warm-up, and origin and thinning of the buffers."""
-        carry, made = self._updated(carry, message, keys, at)
-        window = Window(0, 0, at[2], at[3], at[1])
-        buffers = self._own.record(buffers, made, at[0] - at[1], window)
-        packed = self.reply_wire.pack(self._row(carry.inbox))
-        return carry, buffers, packed, self._own.draws_finite(carry)
-
-    def _updated(
-        self, carry: Carry, message: Packed, keys: PhaseKeys, at: Array
-    ) -> tuple[Carry, Yield]:
-        """The carry after an update, and what it yields."""
-        update, warmup = at[0], at[1]
-
-        def of_chain(key: Array, hub: Any, message: Any) -> Any:
-            def declare(rng: numbers.Numbers) -> PyTree:
-                rng.server = jnp.int32(self._server)
-                return self._phase.shared(rng)
-
-            shared = numbers.declared(declare, key, update, warmup, None)
-            assert self._phase.hub is not None
-            return self._phase.hub(shared, hub, message)
-
-        arrived = self._unrow(self.gradient_wire.unpack(message))
-        hub, reply, info = self._own.over_chains(of_chain)(keys.shared, carry.hub, arrived)
-        carry = Carry(carry.node, hub, reply)
-        return carry, self._own.made(carry, {}, dict(info))
-
-    def empty_buffers(self, carry: Carry, keys: PhaseKeys) -> Buffers:
-        """Buffers for one chunk of this server's chains."""
-        message = [jax.ShapeDtypeStruct(*form) for form in self.gradient_wire.arrays(1)]
-        at = jax.ShapeDtypeStruct((4,), jnp.int32)
-        _, made = jax.eval_shape(self._updated, carry, tuple(message), keys, at)
-        return slots.empty_buffers(made, self._own.layout, 1)
-
-    def fix(self, gradient: Wire, reply: Wire) -> None:
-        """The forms of the two kinds of message."""
-        self.gradient_wire, self.reply_wire = gradient, reply
-
-    def _row(self, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
-
-    def _unrow(self, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf[0], tree)
-
-
 class Worker:
     """One worker: fetches, computes, sends, until its server ends the run."""
 
@@ -178,6 +44,10 @@ class Worker:
     ) -> None:
         self._formula, self._communicator = formula, communicator
         self._server, self._site = server, site
+        self._task, self._ready = 0, False
+        self._sent: list[Any] = []
+        self._fetching = Foreign(self._fetch)
+        self._together = jax.jit(self._tasks)
 
     def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
         """Works on what the server sends until it says that the run has ended.
@@ -185,23 +55,62 @@ class Worker:
         Raises:
             RankError: the server says nothing for the deadline, or another rank has failed.
         """
-        formula, task, state = self._formula, 0, carry.node
-        shapes = formula.reply_wire.arrays(1)
-        sent: list[Any] = []
+        state, formula = carry.node, self._formula
+        packed = tuple(np.zeros(*form) for form in formula.gradient_wire.arrays(1))
+        if Foreign.serve():
+            with raised(self._fetching):
+                jax.block_until_ready(self._together(state, packed, keys, np.int32(warmup), arrays))
+            return
+        while True:
+            task = np.zeros(1, np.int32)
+            reply = [np.empty(*form) for form in formula.reply_wire.arrays(1)]
+            self._fetch([np.asarray(part) for part in packed], [task, *reply])
+            if task[0] < 0:
+                return
+            at = np.array([task[0], warmup, self._site], np.int32)
+            state, packed = formula.gradient(state, tuple(reply), keys, at, arrays)
+
+    def _tasks(
+        self, state: PyTree, packed: Packed, keys: PhaseKeys, warmup: Array, arrays: SiteArrays
+    ) -> PyTree:
+        """All tasks, as one program."""
+        forms = [jax.ShapeDtypeStruct((1,), jnp.int32)]
+        forms += [jax.ShapeDtypeStruct(*form) for form in self._formula.reply_wire.arrays(1)]
+
+        def fetched(turn: Array, packed: Packed) -> tuple[Array, Array, Packed]:
+            turn, (task, *reply) = self._fetching(turn, packed, forms)
+            return turn, task[0], tuple(reply)
+
+        def one(now: tuple[PyTree, Array, Array, Packed]) -> tuple[PyTree, Array, Array, Packed]:
+            state, turn, task, reply = now
+            at = jnp.stack([task, warmup, jnp.int32(self._site)])
+            state, packed = self._formula.computed(state, reply, keys, at, arrays)
+            return state, *fetched(turn, packed)
+
+        return jax.lax.while_loop(
+            lambda now: now[2] >= 0, one, (state, *fetched(jnp.int32(0), packed))
+        )[0]
+
+    def _fetch(self, packed: list[np.ndarray], results: list[np.ndarray]) -> None:
+        """Sends the gradient of the last task; fetches the next task and reply, −1 at the end."""
+        if self._ready:
+            self._communicator.finish(self._sent, "the server to take a gradient")
+            copies = [part.copy() for part in packed]
+            self._sent = self._communicator.send(copies, self._server, GRADIENT)
+            self._task += 1
+        self._ready = True
+        task, *reply = results
         while True:
             tag = self._communicator.next_tag(self._server)
-            if tag != REPLY:
-                ((number,),) = self._communicator.receive([((1,), "int32")], self._server, tag)
-                if tag == END:
-                    return
-                task = int(number)
-                continue
-            reply = self._communicator.receive(shapes, self._server, REPLY)
-            at = np.array([task, warmup, self._site], np.int32)
-            state, packed = formula.gradient(state, reply, keys, at, arrays)
-            self._communicator.finish(sent, "the server to take a gradient")
-            sent = self._communicator.send(packed, self._server, GRADIENT)
-            task += 1
+            if tag == REPLY:
+                task[0] = self._task
+                self._communicator.receive(reply, self._server, tag)
+                return
+            self._communicator.receive([task], self._server, tag)
+            if tag == END:
+                task[0] = -1
+                return
+            self._task = int(task[0])
 
 
 class Server:
@@ -234,6 +143,11 @@ class Server:
         self._accepted = np.zeros(mailbox.workers, np.int64)
         self._sent: dict[int, list[Any]] = {}
         self.held: list[Packed] = []
+        self._warmup = 0
+        self._answering: int | None = None
+        self._finite = (formula.chains,)
+        self._meeting = Foreign(self._meet)
+        self._together = jax.jit(self._updates, donate_argnums=1)
 
     def go_on(self, held: list[Packed], log: list[tuple[int, int, float]], warmup: int) -> None:
         """Where a run stands that is gone on with; the workers do their tasks in flight again."""
@@ -263,36 +177,79 @@ class Server:
         if self.lost is not None:  # asked again, to find where it was lost
             finite[self.lost[1]] = int(window.stop) <= self.lost[0]
             return carry, buffers, finite
-        shapes = self._formula.gradient_wire.arrays(1)
-        cap = self._mailbox.max_staleness
-        warmup = int(window.warmup)
         row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
         reply = self._formula.reply_wire.pack(row)
         if not self._begun:
             self._begin(reply)
-        while self.done < int(window.stop):
-            worker = self._next()
-            message = self._communicator.receive(shapes, self._ranks[worker], GRADIENT)
-            version = int(self.versions[worker])
-            dropped = cap is not None and self.done - version > cap
-            if not dropped:
-                at = np.array([self.done, warmup, window.origin, window.thin], np.int32)
-                carry, buffers, reply, good = self._formula.update(
-                    carry, buffers, message, keys, at
-                )
-                self.done += 1
-                self._accepted[worker] += self.done > warmup
-                finite = np.asarray(good)
-            self.log.append((worker, version, time.monotonic() - self._began))
-            self.versions[worker] = self.done
-            self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
-            self.held[worker] = reply
-            self._sent[worker] = self._communicator.send(reply, self._ranks[worker], REPLY)
+        self._warmup = int(window.warmup)
+        numbers = np.array([self.done, *window], np.int32)
+        rounds = self._together if Foreign.serve() else self._one_by_one
+        with raised(self._meeting):
+            carry, buffers, reply, good = rounds(carry, buffers, reply, keys, numbers)
+            finite = np.asarray(good)
+        if self._answering is not None:
+            worker, self._answering = self._answering, None
+            self._answer(worker, reply)
             if not finite.all():
                 self.lost = (self.done - 1, int(np.flatnonzero(~finite)[0]), worker)
-                break
         self._check_shares()
         return carry, buffers, finite
+
+    def _updates(
+        self, carry: Carry, buffers: Buffers, reply: Packed, keys: PhaseKeys, numbers: Array
+    ) -> tuple[Carry, Buffers, Packed, Array]:
+        """The updates of a window, as one program; ``numbers``: the first one, and the window."""
+        _, stop, origin, thin, warmup = numbers[1:]
+        forms = [jax.ShapeDtypeStruct(*form) for form in self._formula.gradient_wire.arrays(1)]
+
+        def one(now: Any) -> Any:
+            carry, buffers, reply, _, update, turn = now
+            turn, message = self._meeting(turn, reply, forms)
+            at = jnp.stack([update, warmup, origin, thin])
+            made = self._formula.updated(carry, buffers, message, keys, at)
+            return *made, update + 1, turn
+
+        start = carry, buffers, reply, jnp.ones(self._finite, bool), numbers[0], jnp.int32(0)
+        return jax.lax.while_loop(lambda now: (now[4] < stop) & jnp.all(now[3]), one, start)[:4]
+
+    def _one_by_one(
+        self, carry: Carry, buffers: Buffers, reply: Packed, keys: PhaseKeys, numbers: np.ndarray
+    ) -> tuple[Carry, Buffers, Packed, Any]:
+        """The same where no program can call this process."""
+        update, _, stop, origin, thin, warmup = (int(number) for number in numbers)
+        finite = np.ones(self._finite, bool)
+        while update < stop and np.all(finite):
+            message = [np.empty(*form) for form in self._formula.gradient_wire.arrays(1)]
+            self._meet([np.asarray(part) for part in reply], message)
+            at = np.array([update, warmup, origin, thin], np.int32)
+            made = self._formula.update(carry, buffers, tuple(message), keys, at)
+            carry, buffers, reply, finite = made
+            update += 1
+        return carry, buffers, reply, finite
+
+    def _meet(self, reply: list[np.ndarray], message: list[np.ndarray]) -> None:
+        """Answers the worker of the last update, then takes the next gradient that counts."""
+        if self._answering is not None:
+            self._answer(self._answering, reply)
+        cap, self._answering = self._mailbox.max_staleness, None
+        while True:
+            worker = self._next()
+            self._communicator.receive(message, self._ranks[worker], GRADIENT)
+            version = int(self.versions[worker])
+            self.log.append((worker, version, time.monotonic() - self._began))
+            if cap is None or self.done - version <= cap:
+                break
+            self._answer(worker, reply)
+        self.done += 1
+        self._accepted[worker] += self.done > self._warmup
+        self._answering = worker
+
+    def _answer(self, worker: int, reply: Sequence[Any]) -> None:
+        """Sends a worker the latest reply."""
+        self.versions[worker] = self.done
+        self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
+        self.held[worker] = copies = tuple(np.array(part) for part in reply)
+        self._sent[worker] = self._communicator.send(copies, self._ranks[worker], REPLY)
 
     def _next(self) -> int:
         """The worker whose gradient is next in the queue.
@@ -332,10 +289,10 @@ class Server:
 
     def end(self) -> None:
         """Takes the gradient that each worker still sends, and lets it go."""
-        shapes = self._formula.gradient_wire.arrays(1)
+        message = [np.empty(*form) for form in self._formula.gradient_wire.arrays(1)]
         for worker, rank in enumerate(self._ranks):
             if self._begun:
-                self._communicator.receive(shapes, rank, GRADIENT)
+                self._communicator.receive(message, rank, GRADIENT)
             self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
             word = self._communicator.send([np.zeros(1, np.int32)], rank, END)
             self._communicator.finish(word, f"worker {worker} to end")

@@ -17,8 +17,9 @@ from consortia.engines import slots
 from consortia.engines import state as states
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.events import simulate
-from consortia.engines.mpi.asynchronous import Formula, Server, Worker
+from consortia.engines.mpi.asynchronous import Server, Worker
 from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.formula import Formula
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 from consortia.errors import InputError

@@ -109,6 +109,11 @@ class Communicator:
         self.processes = [int(number) for number in every[:, 2]]
         return {r: self.processes[r] for r in range(self.size) if same[r] and r != self.rank}
 
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks run on this machine."""
+        return 1 + len(self._neighbours)
+
     def among(self, ranks: int) -> Communicator | None:
         """The first so many ranks by themselves; None at the others. All ranks must call it."""
         inside = self.rank < ranks
@@ -196,14 +201,10 @@ class Communicator:
         buffers = [np.ascontiguousarray(np.asarray(part)) for part in packed]
         return [(self._world.Isend(buffer, dest=to, tag=tag), buffer) for buffer in buffers]
 
-    def receive(self, like: Sequence[tuple[tuple[int, ...], str]], source: int, tag: int) -> Any:
-        """Arrays of given shapes and types from a rank."""
-        result = []
-        for shape, dtype in like:
-            buffer = np.empty(shape, dtype)
+    def receive(self, into: Sequence[np.ndarray], source: int, tag: int) -> None:
+        """Fills arrays with what a rank sends."""
+        for buffer in into:
             self._wait(self._world.Irecv(buffer, source=source, tag=tag), f"rank {source}")
-            result.append(buffer)
-        return tuple(result)
 
     def source_of(self, tag: int) -> int | None:
         """The rank whose message of this kind has arrived, the first if several; None if none has.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -64,6 +65,12 @@ class MPIEngine:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         self._local = LocalEngine(node_mode=node_mode, block=block)
         self._communicator = Communicator(self.deadline)
+        # Nor do the ranks of a machine start more threads together than it has cores.
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        share = max(1, cores // self._communicator.ranks_here)
+        os.environ.setdefault("PJRT_NPROC", str(share))
 
     @property
     def root(self) -> bool:

@@ -10,11 +10,12 @@ Source: the structures of ``xla/ffi/api/c_api.h``, major version 0, minor versio
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache
 from typing import Any
@@ -72,6 +73,25 @@ class Foreign:
         except BaseException as error:
             self.failure = error
             raise
+
+    @staticmethod
+    def serve() -> bool:
+        """Whether compiled programs run in the memory of this process."""
+        return jax.default_backend() == "cpu"
+
+
+@contextlib.contextmanager
+def raised(*foreign: Foreign) -> Iterator[None]:
+    """Raises what a function raised, in place of what JAX makes of it."""
+    for one in foreign:
+        one.failure = None
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        for one in foreign:
+            if one.failure is not None:
+                raise one.failure from None
+        raise
 
 
 class _Place:

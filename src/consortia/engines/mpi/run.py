@@ -17,6 +17,7 @@ from consortia.engines import state as states
 from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.foreign import Foreign
 from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
 from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.straight import Straight
@@ -90,9 +91,11 @@ class MPIRun:
             self._carrier = self._carrier_of(self._rounds)
         self._recording = Recording(own, places)
         self._straight: Straight | None = None
-        if self._rounds is not None and Straight.serves():
-            parts = (self._rounds, self._recording, self._blocks, self._recorded_here)
-            self._straight = Straight(*parts, self._carrier)
+        if self._rounds is not None and Foreign.serve():
+            here = self._recorded_here
+            self._straight = Straight(
+                self._rounds, self._recording, self._blocks, here, self._carrier
+            )
         self._shapes: Yield | None = None
         self._here = np.full(self.layout.chains, self.root)
         self._dimension = dimension

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.engines.drawing import PhaseKeys
-from consortia.engines.mpi.foreign import Foreign
+from consortia.engines.mpi.foreign import Foreign, raised
 from consortia.engines.mpi.pieces import Blocks, Carrier, Flow, Numbers, Recording, Stage
 from consortia.engines.mpi.wire import Packed
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
@@ -51,11 +51,6 @@ class Straight:
         }
         self._rounds = jax.jit(self._of_window, donate_argnums=0)
 
-    @staticmethod
-    def serves() -> bool:
-        """Whether compiled programs run in the memory of this process."""
-        return jax.default_backend() == "cpu"
-
     def advance(
         self, carry: Carry, buffers: Buffers, window: Window, sites: SiteArrays
     ) -> tuple[Carry, Buffers]:
@@ -64,19 +59,11 @@ class Straight:
         Raises:
             RankError: another rank failed, or did not answer in time.
         """
-        for exchange in self._exchanges.values():
-            exchange.failure = None
-        try:
+        with raised(*self._exchanges.values()):
             buffers, carry = self._rounds(
                 buffers, carry, self._blocks.keys, np.array(window, np.int32), sites
             )
             jax.block_until_ready(buffers)
-        except jax.errors.JaxRuntimeError:
-            failures = [exchange.failure for exchange in self._exchanges.values()]
-            for failure in failures:
-                if failure is not None:
-                    raise failure from None
-            raise
         return carry, buffers
 
     # --- compiled -------------------------------------------------------------------------------

@@ -84,9 +84,9 @@ class Travel:
             packed = self._take(carry, np.int32(chain))
             requests += self._communicator.send(packed, int(then[chain]), int(chain))
         for chain in np.flatnonzero((now != rank) & (then == rank)):
-            like = [(part.shape, part.dtype) for part in self._like(carry)]
-            packed = self._communicator.receive(like, int(now[chain]), int(chain))
-            carry = self._put(carry, packed, np.int32(chain))
+            packed = [np.empty(part.shape, part.dtype) for part in self._like(carry)]
+            self._communicator.receive(packed, int(now[chain]), int(chain))
+            carry = self._put(carry, tuple(packed), np.int32(chain))
         self._communicator.finish(requests, "a chain to arrive")
         return carry
 
