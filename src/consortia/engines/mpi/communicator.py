@@ -272,13 +272,10 @@ class Communicator:
 
     def _pause(self, began: float, what: str) -> None:
         """Gives the processor to others; raises when a wait is to end."""
-        now = time.monotonic()
-        if now - self._looked > BETWEEN_NOTICES:
-            self._looked = now
-            self._listen()
-            if now - began > self.deadline:
-                self._give_up(what)
-        if now - began < PATIENT:
+        waited = self._listen_now_and_then() - began
+        if waited > self.deadline:
+            self._give_up(what)
+        if waited < PATIENT:
             _give_way()
         else:
             time.sleep(PAUSE)
@@ -293,11 +290,13 @@ class Communicator:
             "MPIEngine(deadline=...) if it is only slow."
         )
 
-    def _listen_now_and_then(self) -> None:
+    def _listen_now_and_then(self) -> float:
+        """Listens, if that was not done just before; the time."""
         now = time.monotonic()
         if now - self._looked > BETWEEN_NOTICES:
             self._looked = now
             self._listen()
+        return now
 
     def _listen(self) -> None:
         """Raises what another rank has said of its failure, or that one here has died."""

@@ -11,21 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import numbers
-from consortia.base import Mean, Mix, Route, Site, Sum
+from consortia.base import Route, Site
 from consortia.engines import drawing, slots
 from consortia.engines import state as states
 from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
+from consortia.engines.mpi.carrier import carrier_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.foreign import Foreign
-from consortia.engines.mpi.pieces import At, Carrier, Flow, Recording, Stage
+from consortia.engines.mpi.pieces import At, Flow, Recording, Stage
 from consortia.engines.mpi.places import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
 from consortia.engines.program import Program
 from consortia.engines.slots import Yield
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
-from consortia.errors import InputError
 from consortia.sites import Sites
 
 Array = jax.Array
@@ -88,7 +88,7 @@ class MPIRun:
             self._travel = Travel(own, phases, self._blocks, communicator, places)
         else:
             self._rounds = Stage(own, phases, self.layout.chains, own.inbox_per_node, places)
-            self._carrier = self._carrier_of(self._rounds)
+            self._carrier = carrier_of(self._rounds, communicator)
         self._recording = Recording(own, places)
         self._straight: Straight | None = None
         if self._rounds is not None and Foreign.serve():
@@ -132,28 +132,8 @@ class MPIRun:
         keys = pieces.own_keys(stage.phases, number, base, layout, self._places.own)
         drawn = drawing.round_numbers(stage.phases, keys, Counter(0, 0), layout, self._weights)
         drawn = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], drawn)
-        carrier = self._carrier_of(stage)
+        carrier = carrier_of(stage, self._communicator)
         return stage.run(carry, drawn, At(0), self._arrays, carrier).carry
-
-    def _carrier_of(self, stage: Stage) -> Carrier:
-        """What moves the packed arrays of a stage's phases."""
-        networks = {
-            index: self._communicator.network(around.links)
-            for index, around in stage.neighbourhoods.items()
-        }
-
-        def carry(index: int, own: list[np.ndarray], result: list[np.ndarray]) -> None:
-            exchange = stage.phases[index].exchange
-            if isinstance(exchange, Mix):
-                networks[index](own, result)
-            elif isinstance(exchange, Mean | Sum):
-                for part, into in zip(own, result, strict=True):
-                    self._communicator.total(part, into)
-            else:
-                name = type(exchange).__name__
-                raise InputError(f"the MPI engine cannot carry out a {name} here.")
-
-        return carry
 
     # --- between two rounds, see `consortia.engines.state` ---------------------------------------
 
