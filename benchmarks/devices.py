@@ -2,7 +2,10 @@
 
 FA-HMC on the softmax regression shaped as Fashion-MNIST at ten sites, and on the logistic
 regression at 20 sites of 50 rows; one chain, the sites divided between two cores. The peers are one
-device that has one core, and one device whose threads may use both, which is only told.
+device that has one core; one device whose threads may use both, which is only told; and, of the
+logistic regression, a bare JAX loop over the same two devices, whose average over the sites waits
+as the library's does. Where idle cores of a virtual machine halt at once (``idle_polling_ns`` of
+the machine is 0) each average wakes two of them, some 30 µs each.
 Each contender has a process of its own, since the number of devices is fixed when JAX starts; they
 take turns, each alone at its time. Wall time.
 """
@@ -14,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,11 +27,12 @@ from benchmarks.measure import Gate, Row, throughput
 
 NAME = "devices"
 SIZES: dict[str, dict[str, Any]] = {
-    "full": {"pairs": 5, "images": 2, "sites": 4000},
+    "full": {"pairs": 11, "images": 1, "sites": 2000},
     "quick": {"pairs": 3, "images": 2, "sites": 1000},
     "tiny": {"pairs": 1, "images": 1, "sites": 20},
 }
 GATES = {"images": 1.6, "sites": 1.5}
+BARE = "bare"
 WHAT = {"images": "softmax regression, 10 sites", "sites": "logistic regression, 20 sites"}
 
 
@@ -55,30 +60,51 @@ def problem(kind: str, scale: str) -> tuple[Any, Any, Any]:
     return model, consortia.Sites.from_list(shards), method
 
 
-def serve(kind: str, scale: str, devices: int, rounds: int) -> None:
-    """Runs once for every line of standard input, and answers with the seconds that it took."""
+def library(kind: str, scale: str, devices: int, rounds: int) -> Callable[[int], Any]:
+    """The whole call of `consortia.sample`."""
     import consortia
 
     engine = consortia.LocalEngine(devices=devices)
     model, sites, method = problem(kind, scale)
+    options = {"rounds": rounds, "thin": rounds, "engine": engine, "progress": False}
+    return lambda seed: consortia.sample(model, sites, method, seed=seed, **options)
 
-    def run(seed: int) -> float:
-        began = time.perf_counter()
-        consortia.sample(
-            model,
-            sites,
-            method,
-            rounds=rounds,
-            seed=seed,
-            thin=rounds,
-            engine=engine,
-            progress=False,
+
+def bare(rounds: int) -> Callable[[int], Any]:
+    """The logistic regression in a hand-written sampler whose sites lie on all devices."""
+    import jax
+
+    from benchmarks import federated_hmc
+
+    small = federated_hmc.Problem.synthetic()
+    at_device = federated_hmc.bare_round(small, federated_hmc.hand_gradient, batched=True)
+    mesh = jax.make_mesh((jax.device_count(),), ("sites",))
+    cut, whole = jax.sharding.PartitionSpec("sites"), jax.sharding.PartitionSpec()
+    chain = jax.jit(
+        jax.shard_map(
+            federated_hmc.bare_chain(
+                small, rounds, lambda *state: jax.lax.psum(at_device(*state), "sites")
+            ),
+            mesh=mesh,
+            in_specs=(whole, whole, cut, cut),
+            out_specs=whole,
+            check_vma=False,
         )
-        return time.perf_counter() - began
+    )
+    own = jax.sharding.NamedSharding(mesh, cut)
+    x, y = (jax.device_put(values, own) for values in (small.x, small.y))
+    start = np.zeros(small.dimension, np.float32)
+    return lambda seed: np.asarray(chain(start, jax.random.key(seed), x, y))
 
+
+def serve(kind: str, scale: str, devices: int, rounds: int) -> None:
+    """Runs once for every line of standard input, and answers with the seconds that it took."""
+    run = bare(rounds) if kind == BARE else library(kind, scale, devices, rounds)
     run(0)
     for number, _ in enumerate(sys.stdin):
-        print(json.dumps(run(number + 1)), flush=True)
+        began = time.perf_counter()
+        run(number + 1)
+        print(json.dumps(time.perf_counter() - began), flush=True)
 
 
 def rows(scale: str) -> list[Row]:
@@ -92,13 +118,25 @@ def _compared(kind: str, scale: str) -> list[Row]:
     pairs, rounds = SIZES[scale]["pairs"], SIZES[scale][kind]
     environment = {**child_environment(), "JAX_NUM_CPU_DEVICES": "2"}
     environment.pop("XLA_FLAGS")  # a device may use all threads of its cores
-    two, core, threads = (
-        f"{WHAT[kind]}, {of}" for of in ("two devices", "one core", "one device with two cores")
+    two, core, threads, loop = (
+        f"{WHAT[kind]}, {of}"
+        for of in (
+            "two devices",
+            "one core",
+            "one device with two cores",
+            "a bare loop on two devices",
+        )
     )
-    places = {two: (2, use_all_cores), core: (1, pin_to_one_core), threads: (1, use_all_cores)}
+    places: dict[str, tuple[str, int, Callable[[], Any]]] = {
+        two: (kind, 2, use_all_cores),
+        core: (kind, 1, pin_to_one_core),
+        threads: (kind, 1, use_all_cores),
+    }
+    if kind == "sites":
+        places[loop] = (BARE, 2, use_all_cores)
     started = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.devices", kind, scale, str(count), str(rounds)],
+            [sys.executable, "-m", "benchmarks.devices", job, scale, str(count), str(rounds)],
             env=environment,
             cwd=ROOT,
             stdin=subprocess.PIPE,
@@ -106,7 +144,7 @@ def _compared(kind: str, scale: str) -> list[Row]:
             text=True,
             preexec_fn=place,
         )
-        for name, (count, place) in places.items()
+        for name, (job, count, place) in places.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in places}
     for _ in range(pairs):
@@ -119,10 +157,8 @@ def _compared(kind: str, scale: str) -> list[Row]:
     for process in started.values():
         process.communicate()
     times = {name: np.asarray(values) for name, values in seconds.items()}
-    return [
-        throughput(NAME, times, two, core, gate=Gate(">=", GATES[kind])),
-        throughput(NAME, times, two, threads),
-    ]
+    told = [throughput(NAME, times, two, name) for name in places if name not in (two, core)]
+    return [throughput(NAME, times, two, core, gate=Gate(">=", GATES[kind])), *told]
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
+        "idle_polling_ns": _idle_polling(),
         "load_average": [round(value, 2) for value in load],
         "commit": _commit(),
         "versions": versions,
@@ -89,6 +90,12 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _idle_polling() -> int | None:
+    """How long an idle core of a virtual machine waits before it halts; None if it is none."""
+    told = Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
+    return int(told.read_text()) if told.exists() else None
 
 
 def _commit() -> str:

@@ -137,13 +137,12 @@ def bare_round(
     return one_round
 
 
-def bare(problem: Problem, rounds: int, *, by_hand: bool, batched: bool) -> Contender:
-    """One compiled `jax.lax.scan` over the whole run."""
-    one_round = bare_round(problem, hand_gradient if by_hand else automatic_gradient, batched)
+def bare_chain(
+    problem: Problem, rounds: int, one_round: Callable[[Any, Any, Any, Any], Any]
+) -> Callable[[Any, Any, Any, Any], Any]:
+    """``(theta, key, x, y) -> draws``, not compiled: one `jax.lax.scan` over the whole run."""
     shape = (BLOCK, problem.local_steps, problem.dimension)
-    x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
 
-    @jax.jit
     def chain(theta: Any, key: Any, x: Any, y: Any) -> Any:
         def block(theta: Any, number: Any) -> Any:
             def body(theta: Any, momenta: Any) -> Any:
@@ -155,6 +154,15 @@ def bare(problem: Problem, rounds: int, *, by_hand: bool, batched: bool) -> Cont
 
         _, draws = jax.lax.scan(block, theta, jnp.arange(math.ceil(rounds / BLOCK)))
         return draws.reshape(-1, draws.shape[-1])[:rounds]
+
+    return chain
+
+
+def bare(problem: Problem, rounds: int, *, by_hand: bool, batched: bool) -> Contender:
+    """One compiled `jax.lax.scan` over the whole run."""
+    one_round = bare_round(problem, hand_gradient if by_hand else automatic_gradient, batched)
+    chain = jax.jit(bare_chain(problem, rounds, one_round))
+    x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
 
     def run(seed: int) -> Any:
         return np.asarray(chain(jnp.zeros(problem.dimension), jax.random.key(seed), x, y))

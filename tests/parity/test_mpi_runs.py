@@ -92,6 +92,27 @@ def test_ranks_that_were_given_different_studies_are_named(tmp_path):
     assert job.stdout.count("rank 1, 2 runs another study than rank 0") == 3
 
 
+UNCAUGHT = """
+import sys, consortia
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.MPIEngine()
+algorithm = consortia.fa_hmc(step_size=0.05, leapfrog_steps=1, local_steps=1)
+if engine.rank == 1:
+    raise LookupError("no such table")
+consortia.sample(problem.MODEL, problem.sites(3), algorithm, rounds=5, engine=engine)
+"""
+
+
+def test_an_exception_that_a_script_does_not_catch_is_told_to_the_others():
+    began = time.monotonic()
+    job = launch.ranks(3, "-c", UNCAUGHT.format(here=str(HERE)), timeout=240)
+    assert job.returncode == 1
+    assert job.stderr.count("LookupError: no such table") == 1
+    assert len(re.findall(r"RankError: .*no such table", job.stderr)) == 2
+    assert time.monotonic() - began < 120  # the deadline is 300 s
+
+
 HALTED = """
 import os, signal, sys, time, consortia
 from consortia.errors import RankError

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -71,6 +73,7 @@ class MPIEngine:
             cores = len(os.sched_getaffinity(0))
         share = max(1, cores // self._communicator.ranks_here)
         os.environ.setdefault("PJRT_NPROC", str(share))
+        _leave_when_nothing_catches(self)
 
     @property
     def root(self) -> bool:
@@ -91,7 +94,8 @@ class MPIEngine:
         """To be called by a rank that ends with an error, so that no other waits for it.
 
         The others learn of it at their next wait. If one does not answer within seconds the whole
-        job is ended with this exit code.
+        job is ended with this exit code. For an exception that a script does not catch it is
+        called by itself.
         """
         self._communicator.leave(str(error) or type(error).__name__, code)
 
@@ -206,6 +210,28 @@ class MPIEngine:
                 f"rank {ranks} runs another study than rank 0 (algorithm, sites or sizes differ): "
                 "start all ranks with the same study file and the same data."
             )
+
+
+_engine: weakref.ref[MPIEngine] | None = None
+"""The youngest of this process: over its communicator the other ranks wait."""
+
+
+def _leave_when_nothing_catches(engine: MPIEngine) -> None:
+    """From now on an exception that ends this process is told to the other ranks."""
+    global _engine
+    first, _engine = _engine is None, weakref.ref(engine)
+    if not first:
+        return
+    show = sys.excepthook
+
+    def show_and_leave(kind: Any, error: BaseException, trace: Any) -> None:
+        show(kind, error, trace)
+        sys.stderr.flush()
+        engine = None if _engine is None else _engine()
+        if engine is not None:
+            engine.leave(error, 1)
+
+    sys.excepthook = show_and_leave
 
 
 def _any_target() -> Target:
