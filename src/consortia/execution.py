@@ -22,7 +22,7 @@ from consortia.errors import (
     SiteMissingError,
     WarmupError,
 )
-from consortia.interrupts import Abrupt
+from consortia.interrupts import Abrupt, Interrupts
 from consortia.keeping import Keep
 from consortia.model import Model
 from consortia.progress import progress_of
@@ -138,7 +138,8 @@ def execute(
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
     if run.serves:
-        run.serve(carry)
+        with Interrupts():  # the root decides when the run ends
+            run.serve(carry)
         return None
     stored = writer is not None
     writer = writer if run.root else None  # one process writes for all

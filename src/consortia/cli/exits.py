@@ -22,8 +22,11 @@ from consortia.errors import (
     StoreError,
     WarmupError,
 )
+from consortia.interrupts import Abrupt
 
 INTERRUPTED = 130
+INTERRUPTED_OUTSIDE = "interrupted while no round ran"
+INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
 
 EXIT_CODES = {
     0: "it is done; of a run: it is complete",
@@ -65,8 +68,12 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if hasattr(engine, "leave"):
             engine.leave(error, exit_code(error))
         raise typer.Exit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted before the first round", err=True)
+    except KeyboardInterrupt as error:
+        if not silent:
+            again = isinstance(error, Abrupt)
+            typer.echo(INTERRUPTED_AGAIN if again else INTERRUPTED_OUTSIDE, err=True)
+        if hasattr(engine, "leave"):
+            engine.leave(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
 
 

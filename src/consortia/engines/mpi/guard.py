@@ -7,11 +7,13 @@ process that the launcher knows is only a guard; the rank is its child.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 import time
 import warnings
+from typing import Any
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 """In which launchers tell a process its rank."""
@@ -20,6 +22,8 @@ SECONDS_TO_SPEAK = 15.0
 """That the other ranks have to end by themselves, with what they know, after one has died."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SET_PDEATHSIG = 1
+"""Of ``prctl``: a signal when the parent ends."""
 
 
 def stand_guard(hint: str) -> None:
@@ -35,10 +39,13 @@ def stand_guard(hint: str) -> None:
     if rank is None or not hasattr(os, "fork"):
         return
     sys.stdout.flush()
+    guard, prctl = os.getpid(), _prctl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads that a fork would lose: none has been started
         child = os.fork()
     if child == 0:
+        if prctl is not None:
+            _apart(guard, prctl)
         return
     for number in SIGNALS:
         signal.signal(number, lambda received, _: _passed_on(child, received))
@@ -60,3 +67,22 @@ def stand_guard(hint: str) -> None:
 def _passed_on(child: int, received: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, received)
+
+
+def _prctl() -> Any:
+    """Linux's call that ties a process to its parent; None elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return ctypes.CDLL(None).prctl
+
+
+def _apart(guard: int, prctl: Any) -> None:
+    """Takes the rank out of the guard's group, and lets it end with the guard.
+
+    Launchers signal the group. The rank would hear of an interrupt from them and from the guard,
+    and a second one ends a run at once. What kills the group must still reach it.
+    """
+    prctl(SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guard:  # it was gone before this was said
+        os._exit(1)
+    os.setpgid(0, 0)
