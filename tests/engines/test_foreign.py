@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
 from typing import Any
 
 import jax
@@ -10,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.engines.mpi.foreign import Foreign
+from consortia.engines.mpi.foreign import Foreign, raised
 
 
 def form(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -105,3 +107,44 @@ def test_a_function_that_is_gone_is_not_called() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError, match="KeyError in a foreign call"):
         jax.block_until_ready(program(jnp.int32(0)))
     assert not called
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+@pytest.mark.parametrize("last", [False, True])
+def test_an_interrupt_while_a_program_computes_is_raised_though_it_skips_a_call(
+    last: bool,
+) -> None:
+    calls = []
+
+    def function(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+        results[0][...] = operands[0]
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    foreign = Foreign(function)
+
+    @jax.jit
+    def program(count: Any) -> Any:
+        def one(_: Any, state: Any) -> Any:
+            turn, value = state
+            value = jax.lax.fori_loop(0, 3 * 10**7, lambda n, v: jnp.sin(v + n), value)
+            turn, (value,) = foreign(turn, (value,), [form((), jnp.float32)])
+            return turn, value
+
+        return jax.lax.fori_loop(0, count, one, (jnp.int32(0), jnp.float32(1)))
+
+    before, report = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+    try:
+        with pytest.raises(KeyboardInterrupt), raised(foreign):
+            jax.block_until_ready(program(3 if last else 5))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(calls) == 2  # the third was skipped, and none came after it
+    assert sys.unraisablehook is report
+    with raised(foreign):
+        assert int(program(1)[0]) == 1

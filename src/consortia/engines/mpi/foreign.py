@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import itertools
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
@@ -43,10 +44,12 @@ class Foreign:
 
     Attributes:
         failure: what the function raised; the program ended there.
+        skipped: the interrupt that kept an earlier call of the program from being made.
     """
 
     def __init__(self, function: Function) -> None:
         self.failure: BaseException | None = None
+        self.skipped: BaseException | None = None
         self._function = function
         self._places: list[_Place] = []
 
@@ -69,6 +72,8 @@ class Foreign:
     def run(self, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
         """Calls the function; remembers what it raises."""
         try:
+            if self.skipped is not None:
+                raise self.skipped
             self._function(operands, results)
         except BaseException as error:
             self.failure = error
@@ -82,16 +87,40 @@ class Foreign:
 
 @contextlib.contextmanager
 def raised(*foreign: Foreign) -> Iterator[None]:
-    """Raises what a function raised, in place of what JAX makes of it."""
+    """Raises what a function raised, in place of what JAX makes of it.
+
+    An interrupt during the program is raised where Python is entered next: at the first step of a
+    call from C, before any `try`. Python then only reports it, and the call is skipped; what the
+    program goes on to compute must not be used.
+    """
     for one in foreign:
-        one.failure = None
+        one.failure = one.skipped = None
+    report = sys.unraisablehook
+
+    def noted(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            report(unraisable)
+            return
+        for one in foreign:
+            one.skipped = unraisable.exc_value
+
+    sys.unraisablehook = noted
     try:
         yield
     except jax.errors.JaxRuntimeError:
-        for one in foreign:
-            if one.failure is not None:
-                raise one.failure from None
+        _raise_failure(foreign)
         raise
+    finally:
+        sys.unraisablehook = report
+    _raise_failure(foreign)
+
+
+def _raise_failure(foreign: Sequence[Foreign]) -> None:
+    for one in foreign:
+        error = one.failure or one.skipped
+        one.skipped = None
+        if error is not None:
+            raise error from None
 
 
 class _Place:
