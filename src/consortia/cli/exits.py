@@ -22,7 +22,7 @@ from consortia.errors import (
     StoreError,
     WarmupError,
 )
-from consortia.interrupts import Abrupt
+from consortia.interrupts import Abrupt, Interrupts
 
 INTERRUPTED = 130
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
@@ -50,24 +50,28 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
     """Turns errors into one message and an exit code, and warnings into one line each.
 
     Of an ``engine`` of many processes the root speaks for all, and each tells the others that it
-    leaves.
+    leaves. The root alone decides whether an interrupt ends the run: it may come while the others
+    are not as far as the root is.
     """
     silent = engine is not None and not engine.root
+    interrupts = Interrupts()
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         if not quiet:
             typer.echo(f"warning: {message}", err=True)
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), interrupts if silent else contextlib.nullcontext():
             warnings.showwarning = show
             yield
     except ConsortiaError as error:
         if not silent:
             typer.echo(f"error: {error}", err=True)
+        ended = interrupts.asked and isinstance(error, RankError)
+        code = INTERRUPTED if ended else exit_code(error)
         if hasattr(engine, "leave"):
-            engine.leave(error, exit_code(error))
-        raise typer.Exit(exit_code(error)) from None
+            engine.leave(error, code)
+        raise typer.Exit(code) from None
     except KeyboardInterrupt as error:
         if not silent:
             again = isinstance(error, Abrupt)
