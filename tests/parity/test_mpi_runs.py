@@ -134,6 +134,32 @@ def test_an_exception_that_a_script_does_not_catch_is_told_to_the_others():
     assert time.monotonic() - began < 120  # the deadline is 300 s
 
 
+DIVERGES = """
+import sys, consortia
+from consortia.errors import NonFiniteError
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.{engine}
+algorithm = consortia.dsgld(step_size=900.0, batch_size=3, local_steps=2)
+try:
+    consortia.sample(problem.MODEL, problem.sites(5), algorithm, rounds=60, chains=2, engine=engine)
+except NonFiniteError as error:
+    if engine.root:
+        print(error.round, error.chain, error.site, *(f"{{x:.4g}}" for x in error.position))
+"""
+
+
+def test_a_travelling_chain_that_turns_non_finite_is_told_as_in_one_process():
+    told = [
+        launch.ranks(count, "-c", DIVERGES.format(here=str(HERE), engine=engine))
+        for count, engine in ((1, "LocalEngine(devices=1)"), (3, "MPIEngine()"))
+    ]
+    assert [job.returncode for job in told] == [0, 0], told[1].stderr
+    lines = [job.stdout.splitlines()[-1] for job in told]
+    assert lines[0].split()[2] == "site"
+    assert lines[0] == lines[1]
+
+
 HALTED = """
 import os, signal, sys, time, consortia
 from consortia.errors import RankError
