@@ -32,7 +32,13 @@ SPECIFICATION.loader.exec_module(problem)
 
 ROUNDS = {"mpi": 15_000}
 OTHERWISE = 6000
+SLOWER = {"fsgld": 3000, "federated_hmc": 6000}
 """Rounds that take some seconds: there must be time for a kill."""
+
+
+def rounds_of(kind: str, algorithm: str) -> int:
+    """How long such a run is, by its engine and its algorithm."""
+    return min(ROUNDS.get(kind, OTHERWISE), SLOWER.get(algorithm, ROUNDS["mpi"]))
 
 
 def done(store: Path) -> int:
@@ -78,7 +84,7 @@ def main() -> None:
             consortia.resume(store, *problem_of_it, **more)
         else:
             lengths = {
-                "rounds": ROUNDS.get(kind, OTHERWISE),
+                "rounds": rounds_of(kind, name),
                 "chains": int(chains),
                 "thin": 3,
                 "seed": 5,

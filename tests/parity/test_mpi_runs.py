@@ -196,7 +196,7 @@ def ranks_of(job):
 
 def kill_in_mid_run(store, algorithm, count, rng):
     """Kills one rank some time after it has run and saved rounds of its own."""
-    before, total = stored.done(store), stored.ROUNDS["mpi"]
+    before, total = stored.done(store), stored.rounds_of("mpi", algorithm)
     job = start(store, algorithm, count)
     try:
         goal = before + int((total - before) * rng.uniform(0.05, 0.25))
@@ -232,9 +232,9 @@ def survives(folder, algorithm, count, kills, seed):
     for _ in range(kills):
         kill_in_mid_run(killed, algorithm, count, rng)
     finishes(start(killed, algorithm, count))
-    began = stored.resumed_at(killed)
-    assert len(began) == kills
-    assert all(one < next_ for one, next_ in itertools.pairwise([0, *began, stored.ROUNDS["mpi"]]))
+    places = [0, *stored.resumed_at(killed), stored.rounds_of("mpi", algorithm)]
+    assert len(places) == kills + 2
+    assert all(before < after for before, after in itertools.pairwise(places))
     expected, found = draws(alone), draws(killed)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
