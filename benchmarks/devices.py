@@ -98,9 +98,10 @@ def bare(rounds: int) -> Callable[[int], Any]:
 
 
 def serve(kind: str, scale: str, devices: int, rounds: int) -> None:
-    """Runs once for every line of standard input, and answers with the seconds that it took."""
+    """Says when it has compiled; then runs for every line that it reads, and tells the seconds."""
     run = bare(rounds) if kind == BARE else library(kind, scale, devices, rounds)
     run(0)
+    print("ready", flush=True)
     for number, _ in enumerate(sys.stdin):
         began = time.perf_counter()
         run(number + 1)
@@ -146,6 +147,9 @@ def _compared(kind: str, scale: str) -> list[Row]:
         )
         for name, (job, count, place) in places.items()
     }
+    for process in started.values():  # no turn is taken while another contender compiles
+        assert process.stdout is not None
+        process.stdout.readline()
     seconds: dict[str, list[float]] = {name: [] for name in places}
     for _ in range(pairs):
         for name, process in started.items():

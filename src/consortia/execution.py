@@ -31,6 +31,7 @@ from consortia.running import Length, Reached, RunLoop
 from consortia.sites import Sites
 from consortia.specification import (
     Request,
+    asked_of,
     check_extensible,
     check_same,
     rounding_of,
@@ -108,6 +109,12 @@ def execute(
     engine.shared(lambda: validation.check_data(model, sites))
     validation.check_density(target, sites)
     positions = jnp.stack([target.ravel(start) for start in starts])
+    engine.check_alike(
+        lambda: (
+            asked_of(request, target, sites, algorithm)
+            | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
+        )
+    )
     validation.check_rows_independent(target, sites, positions[0])
     validation.check_prior(target, positions[0])
     notes = validation.check_stability(

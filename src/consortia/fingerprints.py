@@ -7,6 +7,7 @@ import functools
 import hashlib
 import re
 import types
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -68,6 +69,22 @@ def of_value(value: Any) -> str:
     digest = hashlib.sha256()
     _value(digest, value)
     return digest.hexdigest()
+
+
+def table_of(values: Mapping[str, Any]) -> np.ndarray:
+    """SHA-256 of each value, one row each: uint8 (values, 32)."""
+    digests = [bytes.fromhex(of_value(value)) for value in values.values()]
+    return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
+
+
+def unlike(names: Sequence[str], tables: Sequence[np.ndarray]) -> dict[int, list[str]]:
+    """The processes whose values differ from the first one's, and in which, by `table_of` each."""
+    found: dict[int, list[str]] = {}
+    for number, table in enumerate(tables):
+        differ = (table != tables[0]).any(axis=1)
+        if differ.any():
+            found[number] = [name for name, other in zip(names, differ, strict=True) if other]
+    return found
 
 
 # --- traced functions ----------------------------------------------------------------------------

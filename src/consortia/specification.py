@@ -73,6 +73,16 @@ def specification_of(
     return json.loads(json.dumps(made))
 
 
+def asked_of(request: Request, target: Target, sites: Sites, method: Method) -> dict[str, Any]:
+    """What several processes that run one study must all have been given, by argument."""
+    return {
+        **dataclasses.asdict(request),
+        "model": fingerprints.of_model(target, sites),
+        "sites": fingerprints.of_data(sites),
+        "algorithm": method,
+    }
+
+
 def rounding_of(run: Any, engine: str) -> dict[str, Any]:
     """What the bits of a run depend on beside its specification: programs, machine, versions."""
     versions = results.versions()

@@ -52,7 +52,7 @@ def is_asynchronous(name: str) -> bool:
     return "workers" in ALGORITHMS[name].example
 
 
-def sampled(name: str, count: int, chains: int, engine: Any, **more: Any) -> Any:
+def sampled(name: str, count: int, chains: int, engine: Any, seed: int = SEED, **more: Any) -> Any:
     """The result of an algorithm's example on so many sites (None where nothing is kept)."""
     arguments = ALGORITHMS[name].example | more
     lengths = {"rounds": ROUNDS, "warmup": WARMUP}
@@ -66,7 +66,7 @@ def sampled(name: str, count: int, chains: int, engine: Any, **more: Any) -> Any
             ALGORITHMS[name].factory(**arguments),
             **lengths,
             chains=chains,
-            seed=SEED,
+            seed=seed,
             engine=engine,
             progress=False,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parity import launch, stored
+from parity import launch, problem, stored
 from parity.studies import STUDY
 
 import consortia
@@ -142,6 +142,8 @@ for label, (name, asked, sites, chains) in meshes.items():
         problem.sampled(name, sites, chains, engine)
     except InputError as error:
         print(f"{label}: {error}")
+tree = problem.sampled("fa_hmc", 6, 1, consortia.LocalEngine(devices=[devices[1]]))
+print(f"second: {tree.attrs['devices']}")
 """
 
 
@@ -161,6 +163,8 @@ def test_what_cannot_be_divided_is_refused_with_the_reason():
     assert "one site acts at a time" in said["visits"]
     assert "devices is 8, but JAX has 4" in said["many"]
     assert "4 do not divide 1 chain and 6 sites evenly" in said["uneven"]
+    assert "1" in said["second"]
+    assert "0" not in said["second"]  # a device that is asked for is not traded for the first
 
 
 def test_arguments_that_make_no_sense_are_refused():
@@ -169,6 +173,39 @@ def test_arguments_that_make_no_sense_are_refused():
     for wrong in (0, 1.5, "two", ["cpu"]):
         with pytest.raises(consortia.errors.InputError, match="devices"):
             consortia.LocalEngine(devices=wrong)
+    every = np.ones((5, 3), bool)
+    with pytest.raises(consortia.errors.InputError, match="not divided among devices"):
+        consortia.LocalEngine(devices=2, participation=every)
+    with pytest.raises(consortia.errors.InputError, match="5 rows: give one for each of the 70"):
+        problem.sampled("fa_hmc", 3, 1, consortia.LocalEngine(participation=every))
+
+
+UNLIKE = """
+import sys
+sys.path.insert(0, sys.argv[3])
+number = int(sys.argv[1])
+from consortia.engines import hosts
+hosts.join("127.0.0.1:" + sys.argv[2], 2, number)
+import consortia
+from consortia.errors import InputError, RankError
+from parity import problem
+for devices, seed in ((2, number), (1, 0)):
+    engine = consortia.LocalEngine(devices=devices)
+    try:
+        problem.sampled("fa_hmc", 4, 1, engine, seed=seed)
+    except (InputError, RankError) as error:
+        print(error)
+"""
+
+
+def test_processes_that_run_different_studies_or_leave_one_out_are_refused():
+    port = launch.free_port()
+    for job in launch.together(
+        2, lambda number: ["-c", UNLIKE, str(number), str(port), str(HERE.parent)]
+    ):
+        assert job.returncode == 0, job.stderr
+        assert "Unlike process 0: process 1 in seed." in job.stdout
+        assert "belong to 1 of 2 processes" in job.stdout
 
 
 @pytest.mark.parametrize(

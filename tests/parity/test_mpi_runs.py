@@ -98,19 +98,40 @@ from consortia.errors import RankError
 sys.path.insert(0, {here!r})
 import problem
 engine = consortia.MPIEngine(deadline=60)
-step = 0.05 if engine.rank else 0.04
-algorithm = consortia.fa_hmc(step_size=step, leapfrog_steps=1, local_steps=1)
-try:
-    consortia.sample(problem.MODEL, problem.sites(3), algorithm, rounds=5, engine=engine)
-except RankError as error:
-    print(error)
+plain = {{"step_size": 0.04, "leapfrog_steps": 1, "local_steps": 1}}
+given = {{
+    "step size": ({{**plain, "step_size": 0.05}}, {{}}),
+    "seed": (plain, {{"seed": 1}}),
+    "rounds": (plain, {{"rounds": 6}}),
+    "schedule": ({{**plain, "step_size": lambda step: 0.04 / (2 + step)}}, {{}}),
+}}
+for what, (parameters, options) in given.items():
+    if not engine.rank:
+        parameters, options = plain, {{}}
+        if what == "schedule":
+            parameters = {{**plain, "step_size": lambda step: 0.04 / (1 + step)}}
+    algorithm = consortia.fa_hmc(**parameters)
+    options = {{"rounds": 5, "seed": 0, **options}}
+    try:
+        consortia.sample(problem.MODEL, problem.sites(3), algorithm, engine=engine, **options)
+    except RankError as error:
+        print(f"{{what}}: {{error}}")
+same = consortia.fa_hmc(**{{**plain, "step_size": lambda step: 0.04 / (1 + step)}})
+consortia.sample(problem.MODEL, problem.sites(3), same, rounds=5, engine=engine)
+print("alike")
 """
 
 
-def test_ranks_that_were_given_different_studies_are_named(tmp_path):
+def test_ranks_that_were_given_different_studies_are_named():
     job = launch.ranks(3, "-c", DISAGREE.format(here=str(HERE)))
     assert job.returncode == 0, job.stderr
-    assert job.stdout.count("rank 1, 2 runs another study than rank 0") == 3
+    told = "Unlike rank 0: rank 1 in {0}; rank 2 in {0}."
+    for what in ("step size", "schedule"):
+        assert job.stdout.count(f"{what}: the ranks run different studies. ") == 3, job.stdout
+    assert job.stdout.count(told.format("algorithm")) == 6
+    assert job.stdout.count(told.format("seed")) == 3
+    assert job.stdout.count(told.format("rounds")) == 3
+    assert job.stdout.count("alike") == 3
 
 
 UNCAUGHT = """
@@ -134,6 +155,32 @@ def test_an_exception_that_a_script_does_not_catch_is_told_to_the_others():
     assert time.monotonic() - began < 120  # the deadline is 300 s
 
 
+DIVERGES = """
+import sys, consortia
+from consortia.errors import NonFiniteError
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.{engine}
+algorithm = consortia.dsgld(step_size=900.0, batch_size=3, local_steps=2)
+try:
+    consortia.sample(problem.MODEL, problem.sites(5), algorithm, rounds=60, chains=2, engine=engine)
+except NonFiniteError as error:
+    if engine.root:
+        print(error.round, error.chain, error.site, *(f"{{x:.4g}}" for x in error.position))
+"""
+
+
+def test_a_travelling_chain_that_turns_non_finite_is_told_as_in_one_process():
+    told = [
+        launch.ranks(count, "-c", DIVERGES.format(here=str(HERE), engine=engine))
+        for count, engine in ((1, "LocalEngine(devices=1)"), (3, "MPIEngine()"))
+    ]
+    assert [job.returncode for job in told] == [0, 0], told[1].stderr
+    lines = [job.stdout.splitlines()[-1] for job in told]
+    assert lines[0].split()[2] == "site"
+    assert lines[0] == lines[1]
+
+
 HALTED = """
 import os, signal, sys, time, consortia
 from consortia.errors import RankError
@@ -142,17 +189,20 @@ if engine.rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 began = time.monotonic()
 try:
-    engine.meet()
+    {wait}
 except RankError as error:
-    print(f"{time.monotonic() - began:.0f} s: {error}", flush=True)
+    print(f"{{time.monotonic() - began:.0f}} s: {{error}}", flush=True)
     engine.leave(error, 7)
     sys.exit(7)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_a_rank_that_does_not_answer_is_named_at_the_deadline():
-    job = launch.ranks(3, "-c", HALTED, timeout=120)
+@pytest.mark.parametrize(
+    "wait", ["engine.meet()", "engine._communicator.among(2)"], ids=["meets", "splits"]
+)
+def test_a_rank_that_does_not_answer_is_named_at_the_deadline(wait):
+    job = launch.ranks(3, "-c", HALTED.format(wait=wait), timeout=120)
     assert job.returncode != 0
     assert re.search(r"4 s: rank [02] has waited 4 s", job.stdout)
     assert "rank 1 has been halted" in job.stdout

@@ -193,7 +193,7 @@ def of_devices(
     cut_nodes: bool = True,
     all_of_them: bool,
 ) -> Division | None:
-    """As many of these devices as divide the run evenly; None for a single one.
+    """As many of these devices as divide the run evenly; None for JAX's first alone.
 
     Chains are divided first: they never wait for each other.
 
@@ -216,8 +216,6 @@ def of_devices(
             if along_nodes > 1 and not cut_nodes:
                 continue
             if not _cannot(algorithm, along_nodes, along_chains):
-                if count == 1:
-                    return None
                 grid = np.asarray(devices[:count]).reshape(along_nodes, along_chains)
                 return _division(grid, chains)
         if all_of_them:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from consortia import numbers
+from consortia import fingerprints, numbers
 from consortia.base import Algorithm, Mean, Method
 from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
@@ -25,7 +25,7 @@ from consortia.engines.local_run import LocalRun
 from consortia.engines.program import Program
 from consortia.engines.sharded import ShardedProgram
 from consortia.engines.types import Layout, SiteArrays
-from consortia.errors import InputError
+from consortia.errors import InputError, RankError
 from consortia.model import Model
 from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
@@ -86,6 +86,11 @@ class LocalEngine:
     ) -> None:
         if mesh is not None and devices is not None:
             raise InputError("mesh and devices: give one of them; a mesh names its devices.")
+        if participation is not None and (mesh is not None or devices is not None):
+            raise InputError(
+                "participation: a run with some of its sites is not divided among devices; leave "
+                "mesh and devices out."
+            )
         if node_mode not in ("auto", "vmap", "map"):
             raise InputError(f"node_mode is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
         if block is not None and block < 1:
@@ -142,6 +147,25 @@ class LocalEngine:
         """What ``make`` returns in every process that has sites of its own: here in this one."""
         return [make()]
 
+    def check_alike(self, asked: Callable[[], Mapping[str, Any]]) -> None:
+        """All processes of ``jax.distributed`` have been given the same arguments, by name.
+
+        Raises:
+            RankError: in every process, with the processes and the arguments that differ.
+        """
+        if jax.process_count() == 1:
+            return
+        values = asked()
+        with hosts.losses_told():
+            tables = multihost_utils.process_allgather(fingerprints.table_of(values))
+        differ = fingerprints.unlike(list(values), list(tables))
+        if differ:
+            told = "; ".join(f"process {one} in {', '.join(n)}" for one, n in differ.items())
+            raise RankError(
+                f"the processes run different studies. Unlike process 0: {told}. Start all of them "
+                "with the same study file, data and arguments."
+            )
+
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Places the data and finds or makes the program; compiles nothing yet.
 
@@ -192,15 +216,24 @@ class LocalEngine:
         if self._participation is not None:
             return None
         shape = (algorithm, len(sites), chains)
+        several = jax.process_count() > 1
         if self._mesh is not None:
-            return division.of_mesh(self._mesh, *shape)
-        asked, several = self._devices is not None, jax.process_count() > 1
-        return division.of_devices(
-            division.found(self._devices),
-            *shape,
-            cut_nodes=asked or several,
-            all_of_them=asked or several,
-        )
+            divided = division.of_mesh(self._mesh, *shape)
+        else:
+            asked = self._devices is not None
+            divided = division.of_devices(
+                division.found(self._devices),
+                *shape,
+                cut_nodes=asked or several,
+                all_of_them=asked or several,
+            )
+        if several and (divided is None or divided.processes < jax.process_count()):
+            raise InputError(
+                f"the devices of this run belong to {1 if divided is None else divided.processes} "
+                f"of {jax.process_count()} processes: give a mesh or devices of all of them, or "
+                "start fewer."
+            )
+        return divided
 
     def layout(
         self,

@@ -18,6 +18,7 @@ from consortia.engines import state as states
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.errors import InputError
 from consortia.model import Model
 from consortia.target import Target
 
@@ -84,6 +85,11 @@ class LocalRun:
     def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
         """The keys and the trace of a run: its base key, and the past replies that it keeps."""
         ring = 1
+        if self.participation is not None and len(self.participation) < warmup + rounds:
+            raise InputError(
+                f"participation has {len(self.participation)} rows: give one for each of the "
+                f"{warmup + rounds} rounds, warm-up included."
+            )
         if self.program.mailbox is not None:
             box = self.program.mailbox
             self.arrivals = mailboxes.Arrivals(box, seed, warmup + rounds, warmup, self.names)

@@ -109,6 +109,9 @@ class FlowerEngine:
     def leave(self, error: BaseException, code: int) -> None:
         """Nothing: the sites wait for nothing."""
 
+    def check_alike(self, asked: Callable[[], Any]) -> None:
+        """Nothing: each site compares what the server runs with its own copy of the study."""
+
     def meet(self) -> None:
         """Waits until all sites are there, and run what the server runs."""
         if len(self._post.node) < len(self._post.names):

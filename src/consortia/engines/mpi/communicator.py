@@ -1,7 +1,8 @@
 """mpi4py behind deadlines: the few calls that the engine makes, on NumPy arrays.
 
-Every wait ends: with what it waited for, with `RankError` when another rank says that it failed, or
-with `RankError` when the deadline has passed. No object is pickled.
+Every wait ends, once MPI has started: with what it waited for, with `RankError` when another rank
+says that it failed, or with `RankError` when the deadline has passed. Calls of MPI that block are
+made only when all ranks have come to them. No object is pickled.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Links:
         destinations: ranks to which rows go.
         rows: own rows in the order in which they leave, for all destinations in turn.
         sent: rows to each destination.
+        graph: (receiver, sender) of all ranks, the same at each of them.
     """
 
     sources: tuple[int, ...]
@@ -70,6 +72,7 @@ class Links:
     destinations: tuple[int, ...]
     rows: np.ndarray
     sent: tuple[int, ...]
+    graph: tuple[tuple[int, int], ...]
 
 
 class Communicator:
@@ -85,18 +88,33 @@ class Communicator:
         processes: process number of each rank, on its own machine.
     """
 
+    _neighbours: dict[int, int]
+
     def __init__(self, deadline: float) -> None:
         self._mpi = load_mpi()
-        self._world = self._mpi.COMM_WORLD.Dup()
-        self._notices = self._mpi.COMM_WORLD.Dup()
-        self._start(deadline)
+        self._world = self._notices = self._mpi.COMM_WORLD
+        self._prepare(deadline)
+        self._world, self._notices = self._copy(), self._copy()
+        self._neighbours = self._on_this_machine()
 
-    def _start(self, deadline: float) -> None:
+    def _prepare(self, deadline: float) -> None:
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self.deadline = deadline
         self._looked = 0.0
-        self._neighbours: dict[int, int] = {}
-        self._neighbours = self._on_this_machine()
+        self._neighbours = {}
+        # An MPI library has some two thousand communicators: those of equal runs are the same.
+        self._graphs: dict[tuple[tuple[int, int], ...], Any] = {}
+        self._parts: dict[int, Communicator | None] = {}
+        self._last_words: list[Any] = []
+
+    def _copy(self) -> Any:
+        copy, made = self._mpi.COMM_WORLD.Idup()
+        self._wait(made, "all ranks to start")
+        return copy
+
+    def _all_here(self) -> None:
+        """Before a call of MPI that blocks until all ranks make it."""
+        self._wait(self._world.Ibarrier(), "all ranks to begin a run")
 
     def _on_this_machine(self) -> dict[int, int]:
         """Process numbers of the other ranks that run here."""
@@ -116,13 +134,20 @@ class Communicator:
 
     def among(self, ranks: int) -> Communicator | None:
         """The first so many ranks by themselves; None at the others. All ranks must call it."""
+        if ranks not in self._parts:
+            self._parts[ranks] = self._part(ranks)
+        return self._parts[ranks]
+
+    def _part(self, ranks: int) -> Communicator | None:
         inside = self.rank < ranks
+        self._all_here()
         part = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
         if not inside:
             return None
         result = object.__new__(Communicator)
         result._mpi, result._world, result._notices = self._mpi, part, self._notices
-        result._start(self.deadline)
+        result._prepare(self.deadline)
+        result._neighbours = result._on_this_machine()
         return result
 
     # --- all ranks --------------------------------------------------------------------------------
@@ -168,7 +193,12 @@ class Communicator:
 
     def network(self, links: Links) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
         """An exchange with the neighbouring ranks: packed own rows to the rows from elsewhere."""
-        graph = self._world.Create_dist_graph_adjacent(links.sources, links.destinations)
+        if links.graph not in self._graphs:
+            self._all_here()
+            self._graphs[links.graph] = self._world.Create_dist_graph_adjacent(
+                links.sources, links.destinations
+            )
+        graph = self._graphs[links.graph]
         ends = np.cumsum(links.sent)
         groups = np.split(links.rows, ends[:-1]) if len(ends) else []
         # Rows in one piece leave from where they are, for several neighbours too.
@@ -239,6 +269,8 @@ class Communicator:
     def leave(self, text: str, code: int) -> None:
         """Ends this rank's part after an error: quietly if all ranks leave, else the whole job.
 
+        Ranks that had ended well before count as not leaving.
+
         Args:
             text: what happened, for the ranks that do not know.
             code: exit code of the job if it must be ended by force.
@@ -258,7 +290,9 @@ class Communicator:
         buffer = np.frombuffer(words.ljust(LONGEST_NOTICE), np.uint8)
         for other in range(self.size):
             if other != self.rank:
-                self._notices.Isend(buffer, dest=other, tag=NOTICE)
+                # MPI reads the buffer until the request is done, which nobody waits for.
+                sent = self._notices.Isend(buffer, dest=other, tag=NOTICE)
+                self._last_words.append((sent, buffer))
 
     def _wait(self, request: Any, what: str) -> None:
         """Until a request is done."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import checks
+from consortia import checks, fingerprints
 from consortia.base import Mailbox, Method
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
@@ -158,7 +157,7 @@ class MPIEngine:
         """
         algorithm = method.build(target)
         layout = self._local.layout(target, sites, method, chains)
-        self._same_everywhere(repr((method, sites.names, sites.sizes.tolist(), layout)))
+        self.check_alike(lambda: {"node_mode or block": layout})
         start = partial(start_values, target)
         box = mailbox_of(algorithm)
         if box is not None:
@@ -197,18 +196,25 @@ class MPIEngine:
         share = jnp.asarray([box.shares[held[0]]], arrays.weights.dtype)
         return arrays._replace(weights=share)
 
-    def _same_everywhere(self, what: str) -> None:
-        """All ranks have been given the same."""
-        digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8).copy()
-        of_root = self._communicator.from_root(digest)
-        differs = np.zeros(self.ranks, np.int64)
-        differs[self.rank] = bool((digest != of_root).any())
-        differs = self._communicator.total(differs)
-        if differs.any():
-            ranks = ", ".join(str(rank) for rank in np.flatnonzero(differs))
+    def check_alike(self, asked: Callable[[], Mapping[str, Any]]) -> None:
+        """All ranks have been given the same arguments.
+
+        Args:
+            asked: the arguments by name; any values.
+
+        Raises:
+            RankError: at every rank, with the ranks and the arguments that differ.
+        """
+        values = asked()
+        own = fingerprints.table_of(values)
+        tables = np.zeros((self.ranks, *own.shape), np.uint8)
+        tables[self.rank] = own
+        differ = fingerprints.unlike(list(values), list(self._communicator.total(tables)))
+        if differ:
+            ranks = "; ".join(f"rank {rank} in {', '.join(n)}" for rank, n in differ.items())
             raise RankError(
-                f"rank {ranks} runs another study than rank 0 (algorithm, sites or sizes differ): "
-                "start all ranks with the same study file and the same data."
+                f"the ranks run different studies. Unlike rank 0: {ranks}. Start all ranks with "
+                "the same study file, data and arguments."
             )
 
 

@@ -1,8 +1,8 @@
 """Functions of this process that a compiled program calls in its midst.
 
 XLA's stable C interface for foreign calls, spoken through ctypes: a call takes about five
-microseconds, JAX's own callbacks into Python take eighty. The function sees XLA's own buffers, so
-that what it sends and receives is copied nowhere. On the CPU only: elsewhere the buffers are not in
+microseconds, JAX's own callbacks into Python take eighty. The function sees XLA's own buffers: no
+copy is made for it. On the CPU only: elsewhere the buffers are not in
 this process's memory.
 
 Source: the structures of ``xla/ffi/api/c_api.h``, major version 0, minor version 3.

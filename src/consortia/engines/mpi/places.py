@@ -88,6 +88,7 @@ class Neighbourhood:
         foreign = np.unique(senders[outside])  # sorted by number, hence by rank
         origin = places.owner(foreign)
         sources = np.unique(origin)
+        abroad = hears != heard
         asked = (heard == places.rank) & (hears != places.rank)
         destinations = np.unique(hears[asked])
         leaving = [np.unique(senders[asked & (hears == to)]) for to in destinations]
@@ -101,6 +102,7 @@ class Neighbourhood:
             tuple(int(rank) for rank in destinations),
             np.concatenate([*leaving, np.zeros(0, int)]).astype(int) - first,
             tuple(len(rows) for rows in leaving),
+            tuple(sorted(set(zip(hears[abroad].tolist(), heard[abroad].tolist(), strict=True)))),
         )
         own_weights = np.pad(weights[:, here], ((0, 0), (0, 1)))
         return cls(links, *_slots(receivers[here] - first, index, count), own_weights)

@@ -229,6 +229,7 @@ class MPIRun:
         """The first site whose message of round ``at`` is not finite in this chain."""
         lost_here: list[np.ndarray] = []
         if self._travel is not None:
+            self._here = self._travel.here(at, warmup)
             lost_here.append(self._travel.not_finite(carry, at, warmup, self._arrays))
         elif self._rounds is not None:
             drawn, place = self._blocks.at(at, warmup)
@@ -305,6 +306,8 @@ class MPIRun:
         """What a chain draws in this state, (d,); the last of several draws."""
         draw = np.asarray(self._own.draw(carry))
         draw = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+        if self._travel is not None:  # only where the chain is has it moved
+            return self._communicator.total(np.where(self._here[chain], draw, 0))
         if self.program.algorithm.draws.node is not None:
             share = len(self._places.own) / self._places.nodes
             return self._communicator.total(draw * share)
