@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parity import launch, problem
+from parity import launch, problem, stored
 from parity.studies import STUDY
 
 import consortia
-from consortia.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent
 
@@ -99,19 +98,22 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path):
     errors = ended(unharmed)
     assert [process.returncode for process in unharmed] == [0, 0], errors
     first = together(run)
-    until = time.monotonic() + 120
-    while not Checkpoints(run).present and time.monotonic() < until:
-        time.sleep(0.05)
-    first[1].kill()
+    try:
+        stored.wait_for(run, stored.OTHERWISE // 10, lambda: first[1].poll() is None)
+    finally:
+        first[1].kill()
     began = time.monotonic()
     said = ended(first)[0]
     assert time.monotonic() - began < 60
     assert first[0].returncode == 7
     assert "process 0 lost another of the 2 processes" in said
     assert json.loads((run / "run.json").read_text())["state"] != "finished"
+    assert 0 < stored.done(run) < stored.OTHERWISE
     again = together(run)
     errors = ended(again)
     assert [process.returncode for process in again] == [0, 0], errors
+    (began_at,) = stored.resumed_at(run)
+    assert 0 < began_at < stored.OTHERWISE
     np.testing.assert_array_equal(draws(run), draws(whole))
 
 
