@@ -32,6 +32,9 @@ class Sketch:
     def shared(self, make: Callable[[], Any]) -> list[Any]:
         return [make()]
 
+    def check_alike(self, asked: Callable[[], Any]) -> None:
+        """There is one process."""
+
     def prepare(self, *arguments: Any) -> Any:
         return Run(consortia.LocalEngine().prepare(*arguments), self)
 
