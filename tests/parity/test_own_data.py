@@ -24,13 +24,22 @@ pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 NAMES = ("oslo", "lima", "rome")
 
 AT_HOME = """
-import os, sys
+import os, sys, time
 os.environ["JAX_ENABLE_X64"] = "1"
 os.chdir(os.path.join(sys.argv.pop(1), os.environ["PMI_RANK"]))
 from consortia.cli import main
+from consortia.engines.mpi.asynchronous import Worker
+plain = Worker._fetch
+def late(self, *arguments):
+    time.sleep(0.003)
+    plain(self, *arguments)
+Worker._fetch = late
 main()
 """
-"""The command line of a rank, in a folder of its own."""
+"""The command line of a rank, in a folder of its own.
+
+Workers sleep over each gradient, or the first that has compiled would send all of them.
+"""
 
 STUDY = """
 [data]
@@ -140,7 +149,7 @@ def test_ranks_with_their_own_files_draw_what_one_process_draws(tmp_path):
 
 
 def test_workers_read_their_own_file_and_the_server_none(tmp_path):
-    folders(tmp_path, [[], ["oslo"], ["lima"], ["rome"]], SERVED, rounds=400)
+    folders(tmp_path, [[], ["oslo"], ["lima"], ["rome"]], SERVED, rounds=3000)
     run, job = over_ranks(tmp_path, 4)
     assert job.returncode == 0, job.stderr
     assert "not judged by the curvatures" in job.stdout.replace("\n", " ")
