@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from consortia.errors import RankError
+
 if TYPE_CHECKING:
     from consortia.sites import Sites
     from consortia.target import Target
@@ -77,14 +79,28 @@ def table_of(values: Mapping[str, Any]) -> np.ndarray:
     return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
 
 
-def unlike(names: Sequence[str], tables: Sequence[np.ndarray]) -> dict[int, list[str]]:
-    """The processes whose values differ from the first one's, and in which, by `table_of` each."""
-    found: dict[int, list[str]] = {}
+def check_alike(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
+    """Refuses to go on where processes have other values than the first, by `table_of` each.
+
+    Args:
+        names: of the values.
+        tables: of the processes, in order.
+        kind: what a process is called: ``"rank"`` or ``"process"``.
+
+    Raises:
+        RankError: with the processes that differ, and in which values.
+    """
+    found = []
     for number, table in enumerate(tables):
         differ = (table != tables[0]).any(axis=1)
         if differ.any():
-            found[number] = [name for name, other in zip(names, differ, strict=True) if other]
-    return found
+            where = ", ".join(name for name, other in zip(names, differ, strict=True) if other)
+            found.append(f"{kind} {number} in {where}")
+    if found:
+        raise RankError(
+            f"the processes of this job run different studies. Unlike {kind} 0: "
+            f"{'; '.join(found)}. Start all of them with the same study file, data and arguments."
+        )
 
 
 # --- traced functions ----------------------------------------------------------------------------

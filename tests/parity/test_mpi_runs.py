@@ -127,7 +127,9 @@ def test_ranks_that_were_given_different_studies_are_named():
     assert job.returncode == 0, job.stderr
     told = "Unlike rank 0: rank 1 in {0}; rank 2 in {0}."
     for what in ("step size", "schedule"):
-        assert job.stdout.count(f"{what}: the ranks run different studies. ") == 3, job.stdout
+        assert (
+            job.stdout.count(f"{what}: the processes of this job run different studies. ") == 3
+        ), job.stdout
     assert job.stdout.count(told.format("algorithm")) == 6
     assert job.stdout.count(told.format("seed")) == 3
     assert job.stdout.count(told.format("rounds")) == 3

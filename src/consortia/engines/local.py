@@ -25,7 +25,7 @@ from consortia.engines.local_run import LocalRun
 from consortia.engines.program import Program
 from consortia.engines.sharded import ShardedProgram
 from consortia.engines.types import Layout, SiteArrays
-from consortia.errors import InputError, RankError
+from consortia.errors import InputError
 from consortia.model import Model
 from consortia.sites import Sites, in_jax_width
 from consortia.target import Target
@@ -158,13 +158,7 @@ class LocalEngine:
         values = asked()
         with hosts.losses_told():
             tables = multihost_utils.process_allgather(fingerprints.table_of(values))
-        differ = fingerprints.unlike(list(values), list(tables))
-        if differ:
-            told = "; ".join(f"process {one} in {', '.join(n)}" for one, n in differ.items())
-            raise RankError(
-                f"the processes run different studies. Unlike process 0: {told}. Start all of them "
-                "with the same study file, data and arguments."
-            )
+        fingerprints.check_alike(list(values), list(tables), "process")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Places the data and finds or makes the program; compiles nothing yet.
@@ -213,13 +207,12 @@ class LocalEngine:
         self, sites: Sites, algorithm: Algorithm, chains: int
     ) -> division.Division | None:
         """Over which devices the run is divided; None: the default one alone."""
-        if self._participation is not None:
-            return None
         shape = (algorithm, len(sites), chains)
         several = jax.process_count() > 1
+        divided = None
         if self._mesh is not None:
             divided = division.of_mesh(self._mesh, *shape)
-        else:
+        elif self._participation is None:
             asked = self._devices is not None
             divided = division.of_devices(
                 division.found(self._devices),

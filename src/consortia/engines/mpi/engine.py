@@ -209,13 +209,8 @@ class MPIEngine:
         own = fingerprints.table_of(values)
         tables = np.zeros((self.ranks, *own.shape), np.uint8)
         tables[self.rank] = own
-        differ = fingerprints.unlike(list(values), list(self._communicator.total(tables)))
-        if differ:
-            ranks = "; ".join(f"rank {rank} in {', '.join(n)}" for rank, n in differ.items())
-            raise RankError(
-                f"the ranks run different studies. Unlike rank 0: {ranks}. Start all ranks with "
-                "the same study file, data and arguments."
-            )
+        tables = self._communicator.total(tables)
+        fingerprints.check_alike(list(values), list(tables), "rank")
 
 
 _engine: weakref.ref[MPIEngine] | None = None

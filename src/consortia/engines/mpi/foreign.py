@@ -2,8 +2,7 @@
 
 XLA's stable C interface for foreign calls, spoken through ctypes: a call takes about five
 microseconds, JAX's own callbacks into Python take eighty. The function sees XLA's own buffers: no
-copy is made for it. On the CPU only: elsewhere the buffers are not in
-this process's memory.
+copy is made for it. On the CPU only: elsewhere the buffers are not in this process's memory.
 
 Source: the structures of ``xla/ffi/api/c_api.h``, major version 0, minor version 3.
 """
