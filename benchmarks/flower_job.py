@@ -91,8 +91,8 @@ def site(number: int, folder: str) -> Any:
     """The site of a node, kept as long as its process."""
     name = f"site {number}"
     if name not in _sites:
-        from consortia.engines.flower.app import compute_inline
         from consortia.engines.flower.site import FlowerSite
+        from consortia.federation.app import compute_inline
 
         compute_inline()
         gate = OpenGate()
@@ -139,9 +139,9 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Rounds of both, in turn; writes the CPU seconds a round of each pair."""
     import consortia
-    from consortia.engines.flower.app import compute_inline
+    from consortia.core.target import Target
     from consortia.engines.types import Window
-    from consortia.target import Target
+    from consortia.federation.app import compute_inline
 
     compute_inline()
     pairs, rounds = int(context.run_config["pairs"]), int(context.run_config["rounds"])

@@ -20,9 +20,9 @@ from mpi4py import MPI
 
 import consortia
 from benchmarks import langevin
-from consortia.base import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.target import Target
 from consortia.engines.types import Window
-from consortia.target import Target
 
 FLOATS = 10_000
 WARM = 50

@@ -75,9 +75,9 @@ def _in_one_call(contender: Contender, steps: int) -> Contender:
         with (
             mock.patch("consortia.engines.local.MOST_SLOTS", steps),
             mock.patch("consortia.engines.local.CHUNK_BYTES", 2**40),
-            mock.patch("consortia.running.SECONDS_PER_CALL", 1e6),
-            mock.patch("consortia.running.SECONDS_PER_CHUNK", 1e6),
-            mock.patch("consortia.running.LARGEST_GROWTH", 10**9),
+            mock.patch("consortia.run.loop.SECONDS_PER_CALL", 1e6),
+            mock.patch("consortia.run.loop.SECONDS_PER_CHUNK", 1e6),
+            mock.patch("consortia.run.loop.LARGEST_GROWTH", 10**9),
         ):
             return contender.run(seed)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import consortia
 from benchmarks.measure import Contender, Gate, Row, fastest, interleaved, throughput
-from consortia import numbers
+from consortia.core import random as numbers
 
 NAME = "travelling"
 SITES, ROWS, BATCH, STEP = 10, 200, 10, 1e-4
@@ -126,10 +126,10 @@ def bare(given: Problem, rounds: int, piece: int) -> Contender:
 
 
 def bare_same_numbers(given: Problem, rounds: int) -> Contender:
-    """The same scan, its random numbers drawn a visit at a time by `consortia.numbers`."""
+    """The same scan, its random numbers drawn a visit at a time by `consortia.core.random`."""
     sites, size = given.rows.shape[:2]
 
-    def of_updates(rng: numbers.Numbers) -> tuple[Any, Any]:
+    def of_updates(rng: numbers.RandomStreams) -> tuple[Any, Any]:
         rows = rng.bits("rows", (LOCAL_STEPS, BATCH))
         return rows, rng.normal("normal", (LOCAL_STEPS, 2))
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from consortia.study_schema import TABLES, json_schema
+from consortia.study.schema import TABLES, json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, SCHEMA = ROOT / "docs" / "study-file.md", ROOT / "examples" / "study.schema.json"

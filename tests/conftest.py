@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 
-from consortia.base import Algorithm, Cost
-from consortia.target import Target
+from consortia.core.contract import Algorithm, Cost
+from consortia.core.target import Target
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -62,7 +62,7 @@ def require_data() -> Callable[[str], Path]:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A `consortia.base.Method` around phases; weights by rows, or all ``equal``."""
+    """A `consortia.core.contract.Method` around phases; weights by rows, or all ``equal``."""
 
     make: Callable[[Target], Algorithm]
     equal: bool = False

@@ -20,7 +20,7 @@ import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import EXIT_CODES, app, exit_code, reported
 from consortia.errors import InputError, MissingExtraError, NonFiniteError, StoreError
-from consortia.study import MODELS
+from consortia.study.build import MODELS
 
 STUDY = """
 title = "Irises at three gardens"
@@ -227,16 +227,16 @@ def test_a_chain_that_turns_non_finite_ends_the_run_and_keeps_the_draws(folder):
 
 @pytest.mark.filterwarnings("default:interrupted")
 def test_an_interrupt_keeps_the_draws_and_has_its_own_exit_code(folder, monkeypatch):
-    import consortia.running
+    import consortia.run.loop
 
-    advance = consortia.running.RunLoop._call
+    advance = consortia.run.loop.RunLoop._call
 
     def interrupted(loop, end, thin):
         if loop.done >= 10:
             raise KeyboardInterrupt
         advance(loop, loop.done + 5, thin)
 
-    monkeypatch.setattr(consortia.running.RunLoop, "_call", interrupted)
+    monkeypatch.setattr(consortia.run.loop.RunLoop, "_call", interrupted)
     outcome = run(write(folder, STUDY + REFERENCE), "--output", "out")
     assert outcome.exit_code == 130, outcome.output
     assert "interrupted after round 10" in outcome.stderr

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import EXIT_CODES, app
-from consortia.study import FROM_DATA, MODELS
-from consortia.study_options import arguments
-from consortia.study_schema import argument_schemas, json_schema
+from consortia.study.build import FROM_DATA, MODELS
+from consortia.study.options import arguments
+from consortia.study.schema import argument_schemas, json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))

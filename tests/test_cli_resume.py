@@ -20,9 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 import consortia
-from consortia import running
 from consortia.cli import app
-from consortia.study import MODELS
+from consortia.run import loop as running
+from consortia.study.build import MODELS
 
 STUDY = """
 [data]

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consortia import datasets, published
+from consortia.data import datasets, downloads
+from consortia.data.downloads import File, read_file
 from consortia.errors import ConsortiaError, InputError
-from consortia.published import File, read_file
 
 BUNDLED = [name for name, info in datasets.AVAILABLE.items() if info.bundled]
 ON_DISK = [name for name, info in datasets.AVAILABLE.items() if not info.bundled]
@@ -284,16 +284,16 @@ def test_the_cache_directory_follows_the_variable_then_the_platform(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CONSORTIA_CACHE", str(tmp_path))
-    assert published.cache_directory() == tmp_path
+    assert downloads.cache_directory() == tmp_path
     monkeypatch.delenv("CONSORTIA_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(published.sys, "platform", "linux")
-    assert published.cache_directory() == tmp_path / "xdg" / "consortia"
+    monkeypatch.setattr(downloads.sys, "platform", "linux")
+    assert downloads.cache_directory() == tmp_path / "xdg" / "consortia"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert published.cache_directory() == tmp_path / ".cache" / "consortia"
-    monkeypatch.setattr(published.sys, "platform", "darwin")
-    assert published.cache_directory() == tmp_path / "Library" / "Caches" / "consortia"
+    assert downloads.cache_directory() == tmp_path / ".cache" / "consortia"
+    monkeypatch.setattr(downloads.sys, "platform", "darwin")
+    assert downloads.cache_directory() == tmp_path / "Library" / "Caches" / "consortia"
 
 
 # --- preparing rows ----------------------------------------------------------------------------

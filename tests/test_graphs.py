@@ -322,7 +322,7 @@ def test_no_array_of_agents_times_agents_is_made(form):
 
 
 def test_the_plan_text_says_how_the_matrix_is_applied():
-    from consortia.base import Mix
+    from consortia.core.contract import Mix
 
     assert exchanges.describe(Mix("ring"), 300) == (
         "300 agents, 300 edges; W applied as 3 shifts of the agents; spectral gap 0.000146"
@@ -332,7 +332,7 @@ def test_the_plan_text_says_how_the_matrix_is_applied():
 
 
 def test_messages_are_counted_along_every_link():
-    from consortia.base import Mix
+    from consortia.core.contract import Mix
 
     rows = tuple(map(tuple, np.asarray(graphs.resolve("path", 4)).tolist()))
     assert exchanges.communication(Mix(rows, times=2), 8, 0, 4) == (2, 2 * 6 * 8, 0)
@@ -377,7 +377,7 @@ def test_a_schedule_is_connected_when_its_turns_are_together():
 
 @pytest.mark.usefixtures("x64")
 def test_the_turn_in_the_outbox_chooses_the_matrix():
-    from consortia.base import Mix
+    from consortia.core.contract import Mix
 
     schedule = graphs.lost_links(graphs.mixing_matrix(graphs.torus(3, 4)), 0.5, turns=5, seed=0)
     values = np.random.default_rng(0).normal(size=(12, 3, 2))

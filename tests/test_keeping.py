@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import running
 from consortia.errors import InputError, StoreError
-from consortia.keeping import kinds
+from consortia.run import loop
+from consortia.store.accumulators import kinds
 
 OPTIONS: dict[str, Any] = {
     "rounds": 301,
@@ -125,7 +125,7 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
     monkeypatch.setattr(kinds, "BLOCK_BYTES", 8 * 2 * 3 * 16)
     method = METHODS["varying"]
     whole = consortia.sample(model, sites, method, keep=keep, **OPTIONS)
-    path, call = tmp_path / "run", running.RunLoop._call
+    path, call = tmp_path / "run", loop.RunLoop._call
 
     def cut(self: Any, end: int, thin: int) -> None:
         if self.done >= 100:
@@ -133,8 +133,8 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
         call(self, min(end, self.done + 7), thin)
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "SECONDS_PER_CHUNK", -1.0)
-        patch.setattr(running.RunLoop, "_call", cut)
+        patch.setattr(loop, "SECONDS_PER_CHUNK", -1.0)
+        patch.setattr(loop.RunLoop, "_call", cut)
         with pytest.raises(Cut):
             consortia.sample(model, sites, method, keep=keep, store=path, **OPTIONS)
     if kind == "predictions":

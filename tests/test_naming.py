@@ -11,7 +11,7 @@ import pytest
 import xarray
 from jax.flatten_util import ravel_pytree
 
-from consortia import naming
+from consortia.core import parameters
 from consortia.errors import InputError
 
 
@@ -33,8 +33,8 @@ TREES = {
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_slices_follow_the_flat_position_of_ravel_pytree(tree):
     flat, _ = ravel_pytree(tree)
-    parts = naming.variables(tree)
-    pieces = naming.split(np.asarray(flat), parts)
+    parts = parameters.variables(tree)
+    pieces = parameters.split(np.asarray(flat), parts)
     for part, leaf in zip(parts, jax.tree.leaves(tree), strict=True):
         np.testing.assert_array_equal(pieces[part.name], leaf)
     assert parts[-1].slice.stop == flat.size
@@ -42,12 +42,12 @@ def test_slices_follow_the_flat_position_of_ravel_pytree(tree):
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_flat_draws_to_variables_to_pytree_and_back_is_the_identity(tree):
-    parts = naming.variables(tree)
+    parts = parameters.variables(tree)
     dimension = parts[-1].slice.stop
     flat = np.random.default_rng(0).normal(size=(2, 5, dimension))
-    arrays = naming.split(flat, parts)
-    np.testing.assert_array_equal(naming.join(arrays, parts), flat)
-    rebuilt = naming.draws_to_pytree(naming.structure_of(tree), arrays)
+    arrays = parameters.split(flat, parts)
+    np.testing.assert_array_equal(parameters.join(arrays, parts), flat)
+    rebuilt = parameters.draws_to_pytree(parameters.structure_of(tree), arrays)
     assert jax.tree.structure(rebuilt) == jax.tree.structure(tree)
     _, unravel = ravel_pytree(tree)
     expected = unravel(jnp.asarray(flat[1, 3], dtype=jnp.result_type(float)))
@@ -55,11 +55,15 @@ def test_flat_draws_to_variables_to_pytree_and_back_is_the_identity(tree):
 
 
 def test_names_are_keys_joined_with_a_dot_and_theta_for_a_bare_array():
-    assert naming.variable_names(TREES["bare array"]) == ["theta"]
-    assert naming.variable_names(TREES["dict"]) == ["bias", "weights"]
-    assert naming.variable_names(TREES["nested"]) == ["a", "b.x", "b.y"]
-    assert naming.variable_names(TREES["named tuple"]) == ["layer.weights", "layer.bias", "scale"]
-    assert naming.variable_names(TREES["list"]) == ["0", "1.0", "1.1"]
+    assert parameters.variable_names(TREES["bare array"]) == ["theta"]
+    assert parameters.variable_names(TREES["dict"]) == ["bias", "weights"]
+    assert parameters.variable_names(TREES["nested"]) == ["a", "b.x", "b.y"]
+    assert parameters.variable_names(TREES["named tuple"]) == [
+        "layer.weights",
+        "layer.bias",
+        "scale",
+    ]
+    assert parameters.variable_names(TREES["list"]) == ["0", "1.0", "1.1"]
 
 
 def test_an_init_function_is_not_run_to_learn_its_names():
@@ -71,34 +75,34 @@ def test_an_init_function_is_not_run_to_learn_its_names():
             ran.append(True)
         return {"theta": noise, "scale": jnp.ones(())}
 
-    structure = naming.structure_of(init)
+    structure = parameters.structure_of(init)
     assert not ran
     assert structure["theta"].shape == (4,)
-    assert naming.variable_names(init) == ["scale", "theta"]
+    assert parameters.variable_names(init) == ["scale", "theta"]
 
 
 def test_the_structure_has_the_precision_of_the_run(x64):
-    structure = naming.structure_of({"a": np.zeros(2, np.float32)})
+    structure = parameters.structure_of({"a": np.zeros(2, np.float32)})
     assert structure["a"].dtype == np.float64
 
 
 @pytest.mark.parametrize("tree", [{"a/b": np.ones(1)}, {"draw": np.ones(1)}, {"": np.ones(1)}])
 def test_names_that_a_result_cannot_hold_are_refused(tree):
     with pytest.raises(InputError, match=r"Model\.init.*cannot be named.*Rename"):
-        naming.variables(tree)
+        parameters.variables(tree)
 
 
 def test_two_parameters_of_one_name_are_refused():
     with pytest.raises(InputError, match=r"two parameters have the name 'a\.b'"):
-        naming.variables({"a.b": np.ones(1), "a": {"b": np.ones(1)}})
+        parameters.variables({"a.b": np.ones(1), "a": {"b": np.ones(1)}})
 
 
 def test_draws_of_another_model_are_refused():
-    structure = naming.structure_of({"weights": np.zeros((3, 2))})
+    structure = parameters.structure_of({"weights": np.zeros((3, 2))})
     with pytest.raises(InputError, match=r"no variable 'weights' \(there are: theta\)"):
-        naming.draws_to_pytree(structure, {"theta": np.zeros((4, 3))})
+        parameters.draws_to_pytree(structure, {"theta": np.zeros((4, 3))})
     with pytest.raises(InputError, match=r"'weights' has shape \(4, 2, 3\)"):
-        naming.draws_to_pytree(structure, {"weights": np.zeros((4, 2, 3))})
+        parameters.draws_to_pytree(structure, {"weights": np.zeros((4, 2, 3))})
 
 
 def dataset() -> xarray.Dataset:
@@ -110,33 +114,33 @@ def test_draws_are_found_in_a_tree_a_group_a_dataset_and_a_mapping():
     tree = xarray.DataTree.from_dict({"/posterior": dataset()})
     expected = dataset()["theta"].values.transpose(2, 1, 0)
     for source in (tree, tree["posterior"], dataset(), {"theta": expected}):
-        np.testing.assert_array_equal(naming.posterior_draws(source)["theta"], expected)
+        np.testing.assert_array_equal(parameters.posterior_draws(source)["theta"], expected)
 
 
 def test_a_tree_without_posterior_is_refused_with_its_groups():
     tree = xarray.DataTree.from_dict({"/prior": dataset()})
     with pytest.raises(InputError, match=r"no group 'posterior' \(its groups: prior\)"):
-        naming.posterior_draws(tree)
+        parameters.posterior_draws(tree)
     with pytest.raises(InputError, match=r"ndarray.*give the xarray.DataTree"):
-        naming.posterior_draws(np.zeros((1, 2, 3)))
+        parameters.posterior_draws(np.zeros((1, 2, 3)))
 
 
 def test_a_variable_without_draws_is_refused():
     flat = xarray.Dataset({"theta": (("draw",), np.zeros(3))})
     with pytest.raises(InputError, match=r"'theta' has the dimensions.*'chain' and 'draw'"):
-        naming.posterior_draws(flat)
+        parameters.posterior_draws(flat)
 
 
 def test_step_weights_are_found_where_there_are_some():
     weights = xarray.Dataset({"weight": (("draw",), np.array([1.0, 0.5, 0.25]))})
     tree = xarray.DataTree.from_dict({"/posterior": dataset(), "/sample_stats": weights})
-    np.testing.assert_array_equal(naming.draw_weights(tree), [1.0, 0.5, 0.25])
-    assert naming.draw_weights(xarray.DataTree.from_dict({"/posterior": dataset()})) is None
-    assert naming.draw_weights(dataset()) is None
+    np.testing.assert_array_equal(parameters.draw_weights(tree), [1.0, 0.5, 0.25])
+    assert parameters.draw_weights(xarray.DataTree.from_dict({"/posterior": dataset()})) is None
+    assert parameters.draw_weights(dataset()) is None
 
 
 def test_step_weights_that_are_none_are_refused():
     bad = xarray.Dataset({"weight": (("draw",), np.array([1.0, np.nan, 0.25]))})
     tree = xarray.DataTree.from_dict({"/posterior": dataset(), "/sample_stats": bad})
     with pytest.raises(InputError, match=r"sample_stats\.weight"):
-        naming.draw_weights(tree)
+        parameters.draw_weights(tree)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from consortia import numbers
+from consortia.core import random as numbers
 
 # --- the generator by hand -----------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def test_keys_are_the_hash_of_seed_chain_phase_and_node(seed: int) -> None:
 def test_words_are_the_hash_of_iteration_and_position(repetition: int | None) -> None:
     key = jnp.asarray([7, 2**32 - 9], jnp.uint32)
 
-    def declare(rng: numbers.Numbers) -> Any:
+    def declare(rng: numbers.RandomStreams) -> Any:
         return rng.bits("a", (2, 3)), rng.bits("b", (5,))
 
     first, second = numbers.declared(declare, key, 12, 0, repetition)
@@ -100,7 +100,7 @@ def test_no_key_is_made_twice_over_chains_phases_nodes_and_users() -> None:
 
 
 def test_a_stream_cannot_be_declared_twice() -> None:
-    def twice(rng: numbers.Numbers) -> Any:
+    def twice(rng: numbers.RandomStreams) -> Any:
         return rng.normal("a", (2,)), rng.uniform("a")
 
     with pytest.raises(ValueError, match="'a' is declared twice"):
@@ -157,7 +157,7 @@ def test_extreme_words_give_finite_normal_numbers_and_no_uniform_bound(
     double: bool, word: int
 ) -> None:
     with jax.enable_x64(double):
-        rng = numbers.Numbers(0, 0, jnp.full(16, word, jnp.uint32))
+        rng = numbers.RandomStreams(0, 0, jnp.full(16, word, jnp.uint32))
         assert np.all(np.isfinite(rng.normal("normal", (3,))))
         uniform = np.asarray(rng.uniform("uniform", (3,)))
     assert np.all(uniform > 0)
@@ -169,8 +169,8 @@ def test_normal_numbers_are_symmetric(double: bool) -> None:
     # Complemented words give the opposite number: no sign, no zero is preferred.
     with jax.enable_x64(double):
         words = jax.random.bits(jax.random.key(0), (64,), jnp.uint32)
-        plus = numbers.Numbers(0, 0, words).normal("a", (20,))
-        minus = numbers.Numbers(0, 0, ~words).normal("a", (20,))
+        plus = numbers.RandomStreams(0, 0, words).normal("a", (20,))
+        minus = numbers.RandomStreams(0, 0, ~words).normal("a", (20,))
         # The lowest bit of a word is set, not used: it shifts a uniform number by its last place.
         rounding = 1e-14 if double else 1e-5
         np.testing.assert_allclose(np.asarray(plus), -np.asarray(minus), rtol=0, atol=rounding)

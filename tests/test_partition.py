@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from consortia import partition
+from consortia.data import partition
+from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.sites import Sites
 
 ROWS = 503
 GENERATOR = np.random.default_rng(0)

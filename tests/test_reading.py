@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import fingerprints, reading, validation
+from consortia.core import density, fingerprints
+from consortia.core.target import Target
+from consortia.data import digest, reading
+from consortia.data.preparation import Moments, moments_of_all
+from consortia.data.sites import Sites
 from consortia.engines.mpi import MPIEngine
 from consortia.errors import InputError, RankError
-from consortia.preparation import Moments, moments_of_all
-from consortia.sites import Sites
-from consortia.study import load_study
-from consortia.target import Target
+from consortia.run import checks
+from consortia.study.build import load_study
 
 NAMES = ("oslo", "lima", "rome", "bern")
 SIZES = (5, 2, 7, 3)
@@ -112,12 +114,12 @@ def test_a_process_reads_its_own_sites_and_knows_of_the_others(ranks: int, held:
 
 
 def test_the_fingerprint_of_the_data_is_that_of_one_process() -> None:
-    whole = fingerprints.of_data(in_one_process())
-    assert {fingerprints.of_data(part) for part in spread(3)} == {whole}
+    whole = digest.of_data(in_one_process())
+    assert {digest.of_sites(part.names, part.digests) for part in spread(3)} == {whole}
     changed = spread(3, lambda number: {**shard(number), "y": np.ones(SIZES[number], np.int32)})
-    assert whole not in {fingerprints.of_data(part) for part in changed}
+    assert whole not in {digest.of_sites(part.names, part.digests) for part in changed}
     renamed = Sites.from_list(list(in_one_process()), ("a", *NAMES[1:]))
-    assert fingerprints.of_data(renamed) != whole
+    assert digest.of_sites(renamed.names, renamed.digests) != whole
 
 
 def test_types_that_differ_between_processes_are_promoted_together() -> None:
@@ -168,30 +170,30 @@ def test_the_checks_of_a_run_pass_over_sites_that_are_elsewhere() -> None:
         check=lambda rows: seen.append(len(rows["y"])),
     )
     part = spread(2)[1]
-    validation.check_data(model, part)
+    density.check_data(model, part.held)
     assert seen == [7, 3]
     target = Target(model, model.init)
     whole = in_one_process()
-    validation.check_density(target, part)
-    assert fingerprints.of_model(target, part) == fingerprints.of_model(target, whole)
+    density.check_density(target, part.first)
+    assert fingerprints.of_model(target, part.first) == fingerprints.of_model(target, whole.first)
     blank = spread(3, method=STALE, names=NAMES[:1])[0]
-    validation.check_density(target, blank)
-    validation.check_rows_independent(target, blank, jnp.zeros(2))
-    assert fingerprints.of_model(target, blank) == fingerprints.of_model(target, whole)
+    density.check_density(target, blank.first)
+    density.check_rows_independent(target, blank.first, jnp.zeros(2))
+    assert fingerprints.of_model(target, blank.first) == fingerprints.of_model(target, whole.first)
 
 
 def test_a_step_that_cannot_be_judged_is_said_not_to_be() -> None:
     model = consortia.models.logistic_regression(2)
     hasty = consortia.de_sgld(step_size=10.0, mixing="ring", batch_size=None)
     parameters = model.init
-    part = validation.judged_stability(hasty, model, spread(2)[0], parameters)
-    whole = validation.judged_stability(hasty, model, in_one_process(), parameters)
+    part = checks.judged_stability(hasty, model, spread(2)[0], parameters)
+    whole = checks.judged_stability(hasty, model, in_one_process(), parameters)
     assert part is None
     assert whole
-    assert "not judged" in validation.check_stability([None, None])[0]
+    assert "not judged" in checks.check_stability([None, None])[0]
     with pytest.warns(UserWarning, match="unstable"):
-        assert validation.check_stability([None, whole]) == ()
-    assert validation.check_stability([""]) == ()
+        assert checks.check_stability([None, whole]) == ()
+    assert checks.check_stability([""]) == ()
 
 
 def test_sampling_without_the_rows_is_refused() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from consortia import Model, Sites, models
+from consortia.diagnostics.reference import nuts
 from consortia.errors import InputError, MissingExtraError
-from consortia.reference import nuts
 
 pytest.importorskip("blackjax", reason="needs the extra `reference`")
 

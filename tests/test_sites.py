@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.sites import Sites
 
 
 def shard(rows: int, seed: int = 0) -> dict[str, np.ndarray]:

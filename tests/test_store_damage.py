@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import consortia
-from consortia import appending, checkpoint, execution, running, store
 from consortia.errors import StoreError
+from consortia.run import execution, loop
+from consortia.store import checkpoint, runs
+from consortia.store import draws as appending
 
 OPTIONS: dict[str, Any] = {"rounds": 24, "thin": 2, "warmup": 2, "seed": 1, "progress": False}
 METHOD = consortia.fa_ld(0.05, 1)
@@ -37,7 +39,7 @@ class Cut(Exception):  # noqa: N818 - no error, a cut
 
 def cut_run(path: Path, at: int = 17) -> None:
     """A run that was killed after this round, saved every three rounds."""
-    call = running.RunLoop._call
+    call = loop.RunLoop._call
 
     def short(self: Any, end: int, thin: int) -> None:
         if self.done >= at:
@@ -45,9 +47,9 @@ def cut_run(path: Path, at: int = 17) -> None:
         call(self, min(end, self.done + 3), thin)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "SECONDS_PER_CHUNK", -1.0)
+        patch.setattr(loop, "SECONDS_PER_CHUNK", -1.0)
         patch.setattr(execution, "STORED_BYTES", 1)
-        patch.setattr(running.RunLoop, "_call", short)
+        patch.setattr(loop.RunLoop, "_call", short)
         with pytest.raises(Cut):
             consortia.sample(MODEL, SITES, METHOD, store=path, **OPTIONS)
 
@@ -204,7 +206,7 @@ def test_draws_beyond_the_checkpoint_are_drawn_again(
 
 
 def test_a_directory_that_is_being_written_is_refused(copy: Path, tmp_path: Path) -> None:
-    writer = store.RunStore(copy, existing=True)
+    writer = runs.RunStore(copy, existing=True)
     writer.claim(existing=True)
     with pytest.raises(StoreError, match="another process"):
         resumed(copy)
@@ -226,12 +228,12 @@ def test_a_full_disk_is_said_and_what_was_saved_is_gone_on_with(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "SECONDS_PER_CHUNK", -1.0)
-        patch.setattr(running, "SECONDS_PER_CALL", 0.0)
+        patch.setattr(loop, "SECONDS_PER_CHUNK", -1.0)
+        patch.setattr(loop, "SECONDS_PER_CALL", 0.0)
         patch.setattr(execution, "STORED_BYTES", 1)
         if place == "draws":
-            real: Any = appending.DrawFiles.append
-            patch.setattr(appending.DrawFiles, "append", full)
+            real: Any = appending.DrawStore.append
+            patch.setattr(appending.DrawStore, "append", full)
         else:
             real = checkpoint.np.savez
             patch.setattr(checkpoint.np, "savez", lambda file, **arrays: full_archive(file, arrays))
@@ -278,7 +280,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_chunk_leaves_the_chunks_before(
 def files_of(path: Path) -> list[str]:
     """What may be damaged: everything but the lock."""
     found = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
-    return sorted(name for name in found if name != store.LOCK)
+    return sorted(name for name in found if name != runs.LOCK)
 
 
 def spoil(path: Path, other: Path, data: Any) -> str:

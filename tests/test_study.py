@@ -12,9 +12,9 @@ import pytest
 
 from consortia import schedules
 from consortia.errors import InputError
-from consortia.stopping import stop_when
-from consortia.study import Study, load_study
-from consortia.study_schema import json_schema
+from consortia.run.stopping import stop_when
+from consortia.study.build import Study, load_study
+from consortia.study.schema import json_schema
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STUDY = """

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers, surrogates
-from consortia.base import Site
+from consortia import surrogates
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian, Recipe
 from consortia.surrogates import curvature as curvatures
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,8 +54,8 @@ def logistic_shards() -> list[dict[str, np.ndarray]]:
 
 def drawn(phase: Any, site: int) -> Any:
     """The private numbers of one site."""
-    key = numbers.node_key(jnp.asarray(numbers.base_key(0)), site)
-    return numbers.declared(phase.noise, key, 0, 0, None)
+    key = random.node_key(jnp.asarray(random.base_key(0)), site)
+    return random.declared(phase.noise, key, 0, 0, None)
 
 
 class Fitted:
@@ -458,7 +459,7 @@ def test_the_mean_square_factor_is_that_of_the_exact_law():
         strength=0.4,
         examine=True,
     )
-    law = consortia.oracles.travelling_law(
+    law = consortia.theory.travelling_law(
         **consortia.oracles.location_shards([shard["x"] for shard in shards]),
         probabilities=weights,
         step_size=h,

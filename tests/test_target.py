@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.gradients import exact, minibatch
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -18,8 +18,8 @@ import numpy as np
 import consortia
 from consortia import graphs
 from consortia.diagnostics import gaussian_wasserstein2
+from consortia.diagnostics.reference import nuts
 from consortia.oracles import GaussianAgents, largest_stable_step
-from consortia.reference import nuts
 from experiments import command
 from experiments.de_sgld.problem import CORRECTED, NETWORKS
 

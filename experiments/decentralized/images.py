@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import consortia
-from consortia import datasets
+from consortia.data import datasets
 from consortia.diagnostics import scores
 from experiments import command
 

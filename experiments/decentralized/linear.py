@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia.oracles.decentralized import decentralized_hmc_law
-from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.theory.decentralized import decentralized_hmc_law
+from consortia.theory.gossip_agents import GaussianAgents
 from experiments import command
 
 AGENTS = 4

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import consortia
-from consortia.datasets import DatasetMissing
+from consortia.data.datasets import DatasetMissing
 from experiments import command
 from experiments.decentralized import images
 from experiments.decentralized.images import Run, Scale

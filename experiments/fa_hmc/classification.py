@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import consortia
-from consortia import datasets, partition
+from consortia.data import datasets, partition
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
 from experiments import command

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import consortia
-from consortia.datasets import DatasetMissing
+from consortia.data.datasets import DatasetMissing
 from experiments import command
 from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting, Task

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia.oracles import TravellingLaw, gradient_constants, location_shards, travelling_law
+from consortia.oracles import TravellingLaw, gradient_constants, location_shards
 from consortia.surrogates import Gaussian
+from consortia.theory import travelling_law
 from experiments import command
 
 SHARDS, ROWS, BOX = 10, 200, 6.0

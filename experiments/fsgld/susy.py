@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 import consortia
-from consortia.datasets import DatasetMissing
+from consortia.data.datasets import DatasetMissing
 
 FEATURES = 18
 TEACHER_UNITS = 20

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia import datasets
+from consortia.data import datasets
 from experiments import command
 from experiments.stale_gradients import workers
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia import datasets
+from consortia.data import datasets
 from experiments import command
 
 STEP, BATCH, POINTS, ITERATIONS, THIN = 2e-6, 100, 1000, 300, 3

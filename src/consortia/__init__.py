@@ -1,16 +1,6 @@
 """Federated, asynchronous and decentralized Bayesian sampling."""
 
-from consortia import (
-    datasets,
-    diagnostics,
-    graphs,
-    latency,
-    models,
-    oracles,
-    partition,
-    schedules,
-    surrogates,
-)
+from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
 from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
 from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
@@ -18,21 +8,21 @@ from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.algorithms.travelling import dsgld, fsgld
+from consortia.core.model import Model
+from consortia.core.version import __version__
+from consortia.data import datasets, partition
+from consortia.data.reading import read_sites
+from consortia.data.sites import Sites
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
-from consortia.export import to_netcdf
-from consortia.keeping import keep_moments, keep_predictions
-from consortia.model import Model
-from consortia.reading import read_sites
-from consortia.sampling import resume, sample
-from consortia.sites import Sites
-from consortia.stopping import stop_when
-from consortia.store import open_run
-
-__version__ = "0.1.0"
+from consortia.run.sampling import resume, sample
+from consortia.run.stopping import stop_when
+from consortia.store.accumulators import keep_moments, keep_predictions
+from consortia.store.export import to_netcdf
+from consortia.store.runs import open_run
 
 __all__ = [
     "FlowerEngine",

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consortia import checks
+from consortia.core import arguments
 from consortia.errors import InputError
 
 Array = np.ndarray
@@ -179,7 +179,9 @@ def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0)
     Raises:
         InputError: a mean is not positive, or another argument is negative.
     """
-    return LogNormal(_means(mean), _cost(server_cost), checks.number("spread", spread, 0, math.inf))
+    return LogNormal(
+        _means(mean), _cost(server_cost), arguments.number("spread", spread, 0, math.inf)
+    )
 
 
 def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
@@ -212,8 +214,8 @@ def straggler(
     return Straggler(
         _means(mean),
         _cost(server_cost),
-        checks.number("slowdown", slowdown, 1, math.inf),
-        checks.number("probability", probability, 0, 1),
+        arguments.number("slowdown", slowdown, 1, math.inf),
+        arguments.number("probability", probability, 0, 1),
     )
 
 
@@ -280,7 +282,7 @@ def _means(mean: Any) -> float | tuple[float, ...]:
 
 
 def _cost(server_cost: Any) -> float:
-    return checks.number("server_cost", server_cost, 0.0, math.inf)
+    return arguments.number("server_cost", server_cost, 0.0, math.inf)
 
 
 def _times(times: Any, servers: Array) -> Array:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers
-from consortia.base import Site
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.errors import InputError
-from consortia.target import Target
 
 FEATURES = 2
 SIZES = (4, 9, 6, 13)
@@ -68,10 +68,10 @@ def derivatives(model, sites):
 
 def private(position, stream, iterations, count=4, seed=0):
     """What each agent draws for itself in phase ``position``, (iterations, agents, ...)."""
-    key = numbers.phase_key(numbers.base_key(seed), 0, drawing.ROUND * 65536 + position)
+    key = random.phase_key(random.base_key(seed), 0, drawing.ROUND * 65536 + position)
 
     def at(iteration, node):
-        return numbers.declared(stream, numbers.node_key(key, node), iteration, 0, None)
+        return random.declared(stream, random.node_key(key, node), iteration, 0, None)
 
     agents = jax.vmap(at, in_axes=(None, 0))
     every = (jnp.arange(iterations, dtype=jnp.int32), jnp.arange(count, dtype=jnp.uint32))

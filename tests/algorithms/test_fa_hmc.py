@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers
 from consortia.algorithms import federated_averaging_phases as phases
+from consortia.core import random
+from consortia.core.target import Target
 from consortia.engines import drawing, exchanges
 from consortia.engines.types import Layout
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,7 +53,7 @@ def drawn(algorithm, iteration):
     target = Target(MODEL, MODEL.init)
     built = algorithm.build(target)
     layout = Layout(len(SIZES), 1, False, 1, 1)
-    keys = drawing.stage_keys(built.phases, drawing.ROUND, numbers.base_key(SEED), layout)
+    keys = drawing.stage_keys(built.phases, drawing.ROUND, random.base_key(SEED), layout)
     (made,) = drawing.round_numbers(
         built.phases, keys, drawing.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
     )
@@ -310,7 +310,7 @@ def test_cost_counts_gradients_and_rows_of_a_round():
 
 
 def test_exchanges_of_a_star_count_each_site_up_and_down():
-    from consortia.base import Mean
+    from consortia.core.contract import Mean
 
     assert exchanges.communication(Mean(), 24, 24, 3) == (1, 72, 72)
     assert isinstance(consortia.fa_hmc(STEP, K, T), phases.Settings)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.oracles import fa_hmc_law
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 

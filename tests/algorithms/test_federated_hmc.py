@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers
 from consortia.algorithms.federated_hmc_settings import MOST_STEPS
+from consortia.core import random as numbers
 from consortia.engines import drawing
 from consortia.errors import InputError, WarmupError
 

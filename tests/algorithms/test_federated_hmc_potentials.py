@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers
+from consortia.core import random
 from consortia.dynamics import metropolis
 from consortia.engines import drawing
 
@@ -39,10 +39,10 @@ def run(rows):
 
 def shared_numbers(position, stream):
     """What phase ``position`` draws for all sites, in every round, in double precision."""
-    key = numbers.phase_key(numbers.base_key(0), 0, drawing.ROUND * 65536 + position)
-    key = numbers.shared_key(key)
+    key = random.phase_key(random.base_key(0), 0, drawing.ROUND * 65536 + position)
+    key = random.shared_key(key)
     every = jnp.arange(ROUNDS, dtype=jnp.int32)
-    drawn = jax.vmap(lambda at: numbers.declared(stream, key, at, 0, None))(every)
+    drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)
     return np.asarray(drawn, np.float64)
 
 

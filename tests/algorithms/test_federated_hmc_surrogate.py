@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers, surrogates
+from consortia import surrogates
 from consortia.algorithms import federated_hmc_surrogate_learning as learning
+from consortia.core import random
+from consortia.core.target import Target
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.errors import InputError, WarmupError
-from consortia.target import Target
 
 FEATURES = 3
 
@@ -70,9 +71,9 @@ def draws(tree):
 
 def numbers_of(position, stream, rounds, seed=0):
     phase = drawing.ROUND * 65536 + position
-    key = numbers.shared_key(numbers.phase_key(numbers.base_key(seed), 0, phase))
+    key = random.shared_key(random.phase_key(random.base_key(seed), 0, phase))
     every = jnp.arange(rounds, dtype=jnp.int32)
-    drawn = jax.vmap(lambda at: numbers.declared(stream, key, at, 0, None))(every)
+    drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)
     return jax.tree.map(np.asarray, drawn)
 
 

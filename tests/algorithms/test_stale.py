@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia import latency, numbers
+from consortia import latency
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.base import Mailbox, Site
+from consortia.core import random
+from consortia.core.contract import Mailbox, Site
+from consortia.core.model import Model
+from consortia.core.target import Target
+from consortia.data.sites import Sites
 from consortia.engines.events import Trace, simulate
-from consortia.model import Model
-from consortia.oracles.staleness_momentum import langevin_server, sghmc_server
-from consortia.oracles.staleness_trace import stale_trace_law
-from consortia.sites import Sites
-from consortia.target import Target
+from consortia.theory.staleness_momentum import langevin_server, sghmc_server
+from consortia.theory.staleness_trace import stale_trace_law
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -76,7 +77,7 @@ def built(method):
 
 
 def chain_key(seed: int, server: int):
-    return numbers.phase_key(jnp.asarray(numbers.base_key(seed)), server, PHASE_CODE)
+    return random.phase_key(jnp.asarray(random.base_key(seed)), server, PHASE_CODE)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -84,7 +85,7 @@ def drawn_by_workers(phase, key, workers, tasks):
     """A worker's own numbers, counted by its task; leading axis: updates."""
 
     def draw(worker, task):
-        return numbers.declared(phase.noise, numbers.node_key(key, worker), task, 0, None)
+        return random.declared(phase.noise, random.node_key(key, worker), task, 0, None)
 
     return jax.vmap(draw)(workers, tasks)
 
@@ -97,8 +98,8 @@ def drawn_by_the_server(phase, key, updates, server):
         rng.server = server
         return phase.shared(rng)
 
-    key = numbers.shared_key(key)
-    return jax.vmap(lambda u: numbers.declared(declare, key, u, 0, None))(jnp.arange(updates))
+    key = random.shared_key(key)
+    return jax.vmap(lambda u: random.declared(declare, key, u, 0, None))(jnp.arange(updates))
 
 
 def at(tree, index: int):
@@ -148,13 +149,13 @@ def interpret(method, sites: Sites, trace: Trace, seed: int = 0, server: int = 0
 
 
 def shared_normals(seed: int, updates: int, server: int = 0) -> np.ndarray:
-    key = numbers.shared_key(chain_key(seed, server))
+    key = random.shared_key(chain_key(seed, server))
 
     def normal(rng):
         return rng.normal("noise", (DIMENSION,))
 
     def draw(update):
-        return numbers.declared(normal, key, update, 0, None)
+        return random.declared(normal, key, update, 0, None)
 
     return np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(updates)))
 

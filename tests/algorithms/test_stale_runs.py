@@ -16,6 +16,7 @@ from consortia.engines.events import simulate
 from consortia.errors import InputError
 from consortia.oracles import site_noise
 from consortia.report import gather
+from consortia.run import loop
 
 MODEL = consortia.Model(
     lambda theta: -0.5 * jnp.sum(theta**2) / 4,
@@ -144,13 +145,12 @@ def test_without_delay_noise_or_minibatches_it_is_gradient_descent() -> None:
 
 
 def test_more_than_one_stretch_of_events_and_any_chunk_give_the_same_bits(monkeypatch: Any) -> None:
-    from consortia import running
     from consortia.engines import mailbox
 
     method = consortia.stale_sghmc(0.05, 2.0, 3, workers=4, servers=2)
     whole = np.asarray(run(method, chains=2).posterior.theta)
     monkeypatch.setattr(mailbox, "STRETCH", 7)
-    monkeypatch.setattr(running, "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
     np.testing.assert_array_equal(run(method, chains=2).posterior.theta, whole)
     assert math.isfinite(whole.sum())
 

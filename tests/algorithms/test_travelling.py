@@ -16,12 +16,12 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import consortia
-from consortia import numbers
-from consortia.base import Site
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.engines.types import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
-from consortia.target import Target
 
 SIZES, SHARES = (8, 5, 7), (0.5, 0.2, 0.3)
 H, STEPS, BATCH = 3e-3, 6, 4
@@ -74,9 +74,9 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     """End of a visit at a node from the point (0.2, 0.4), and the rows and noise it used."""
     target = Target(model(), np.zeros(2))
     phase = method.build(target).phases[0]
-    key = numbers.node_key(jnp.asarray(numbers.base_key(1)), node)
-    noise = numbers.declared(phase.noise, key, 0, 0, None)
-    shared = numbers.declared(phase.shared, key, 0, 0, None)
+    key = random.node_key(jnp.asarray(random.base_key(1)), node)
+    noise = random.declared(phase.noise, key, 0, 0, None)
+    shared = random.declared(phase.shared, key, 0, 0, None)
     data = np.zeros((3, max(SIZES), 2))
     for place, x in zip(data, rows(), strict=True):
         place[: len(x)], place[len(x) :] = x, x[0]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Site
-from consortia.target import Target
+from consortia.core.contract import Site
+from consortia.core.target import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.target import Target
+from consortia.core.target import Target
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 

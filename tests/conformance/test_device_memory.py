@@ -9,7 +9,7 @@ import pytest
 
 import consortia
 from consortia.engines import local
-from consortia.recording import Recorder
+from consortia.run.recording import Recorder
 
 
 @pytest.fixture

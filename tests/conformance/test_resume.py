@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import checkpoint, execution, running
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.run import execution, loop
+from consortia.store import checkpoint
 
 LENGTH: dict[str, Any] = {"rounds": 29, "warmup": 4, "thin": 3, "chains": 2, "seed": 5}
 
@@ -24,10 +25,10 @@ class Cut(Exception):  # noqa: N818 - no error, a cut
 @pytest.fixture
 def cut(monkeypatch: Any) -> Any:
     """``cut(round)``: the next run ends there without a word; ``cut(None)``: it does not."""
-    monkeypatch.setattr(running, "SECONDS_PER_CALL", 0.0)
-    monkeypatch.setattr(running, "SECONDS_PER_CHUNK", -1.0)  # saved after each call
+    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_PER_CHUNK", -1.0)  # saved after each call
     monkeypatch.setattr(execution, "STORED_BYTES", 1)
-    call = running.RunLoop._call
+    call = loop.RunLoop._call
     at: list[int | None] = [None]
 
     def short(self: Any, end: int, thin: int) -> None:
@@ -35,7 +36,7 @@ def cut(monkeypatch: Any) -> Any:
             raise Cut
         call(self, min(end, self.done + 2), thin)  # two rounds: cut in the middle of blocks
 
-    monkeypatch.setattr(running.RunLoop, "_call", short)
+    monkeypatch.setattr(loop.RunLoop, "_call", short)
     return lambda where: at.__setitem__(0, where)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import numbers, running
+from consortia.core import random
+from consortia.core.target import Target
 from consortia.engines import local
 from consortia.errors import StoreError
-from consortia.target import Target
+from consortia.run import loop
 
 # In double precision, on numbers of order one, after some dozens of rounds of a stable recursion:
 # only the order of sums differs, so a few units in the last place of each round.
@@ -52,7 +53,7 @@ def test_where_calls_and_chunks_are_cut_changes_no_bit(
         count_calls.clear()
         with monkeypatch.context() as patch:
             for name, value in cut.items():
-                patch.setattr(running, name, value)
+                patch.setattr(loop, name, value)
             again = draws_of(case.method(), rounds=61, **arguments)
         assert count_calls != usual, cut  # it was cut elsewhere
         np.testing.assert_array_equal(again, whole, err_msg=str(cut))
@@ -155,7 +156,9 @@ def test_reordered_sites_are_another_run_on_the_same_target(
     # Numbers belong to a place in the order, not to a site; where only the hub draws any, the order
     # changes the rounding of sums and nothing else.
     phases = private.method().build(target).phases
-    numbers_at_sites = any(jax.tree.leaves(phase.noise(numbers.Numbers(0, 0))) for phase in phases)
+    numbers_at_sites = any(
+        jax.tree.leaves(phase.noise(random.RandomStreams(0, 0))) for phase in phases
+    )
     change = np.abs(usual - moved).max()
     assert change > 1e-6 if numbers_at_sites else change < ROUNDING
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consortia.deployment.certificates import Certificates, make_certificates, make_node_key
 from consortia.errors import InputError
+from consortia.federation.certificates import Certificates, make_certificates, make_node_key
 
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 

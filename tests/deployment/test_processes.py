@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from consortia.deployment import processes
-from consortia.deployment.processes import Process, hint, started_at, stop, wait_for
 from consortia.errors import DeploymentError
+from consortia.federation import processes
+from consortia.federation.processes import Process, hint, started_at, stop, wait_for
 
 FAMILY = """
 import subprocess, sys, time
@@ -81,7 +81,7 @@ def test_a_process_that_does_not_listen_is_killed(
 def test_a_process_ends_with_all_it_started_when_who_started_it_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
-        "from consortia.deployment.processes import Process\n"
+        "from consortia.federation.processes import Process\n"
         f"command = [sys.executable, '-c', {ORPHANS!r}]\n"
         f"process = Process('it', command, Path({str(tmp_path / 'log')!r}), os.environ)\n"
         "while process.output().count('\\n') < 2:\n"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from consortia.deployment import reaching
-from consortia.deployment.certificates import Certificates, make_certificates
-from consortia.deployment.reaching import check_superlink
 from consortia.errors import DeploymentError, InputError
+from consortia.federation import reaching
+from consortia.federation.certificates import Certificates, make_certificates
+from consortia.federation.reaching import check_superlink
 
 pytest.importorskip("cryptography")
 

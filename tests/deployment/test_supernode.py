@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consortia.deployment import supernode
+from consortia.federation import supernode
 
 GOOD, BAD = b"good app", b"bad app"
 

@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 from sklearn import metrics
 
 from consortia import diagnostics
+from consortia.core.model import Model
 from consortia.errors import InputError
-from consortia.model import Model
 
 CHAINS, DRAWS, FEATURES, CLASSES, ROWS = 2, 7, 3, 4, 11
 

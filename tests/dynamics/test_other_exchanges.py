@@ -12,7 +12,7 @@ import pytest
 
 import consortia
 from consortia import gradients
-from consortia.base import Algorithm, Draws, Mean, Phase
+from consortia.core.contract import Algorithm, Draws, Mean, Phase
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.splitting import SplittingHMC
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC

@@ -12,7 +12,7 @@ from consortia.dynamics.splitting import SplittingHMC
 from consortia.dynamics.state import State
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.dynamics.thermostat import Thermostat
-from consortia.oracles.staleness_momentum import stale_sghmc_law
+from consortia.theory.staleness_momentum import stale_sghmc_law
 
 pytestmark = pytest.mark.usefixtures("x64")
 

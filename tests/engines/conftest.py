@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Algorithm
+from consortia.core.contract import Algorithm
+from consortia.core.target import Target
 from consortia.engines.types import Window
-from consortia.results import Records
-from consortia.target import Target
+from consortia.store.results import Records
 
 
 @dataclass(frozen=True)

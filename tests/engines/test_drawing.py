@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia import numbers
-from consortia.base import Algorithm, Draws, Phase, Route, Sum
+from consortia.core import random
+from consortia.core.contract import Algorithm, Draws, Phase, Route, Sum
 from consortia.engines import drawing
 from consortia.engines.types import Layout
 
@@ -18,7 +18,7 @@ NODES, CHAINS = 3, 2
 WEIGHTS = jnp.full(NODES, 1 / NODES)
 
 
-def declare(rng: numbers.Numbers) -> Any:
+def declare(rng: random.RandomStreams) -> Any:
     return {"a": rng.bits("a", (2,)), "b": rng.bits("b", (3,))}
 
 
@@ -38,7 +38,7 @@ def layout(chains: int = CHAINS, block: int = 4, mapped: bool = False) -> Layout
 
 
 def keys(stage: int = drawing.ROUND, seed: int = 5, chains: int = CHAINS) -> Any:
-    base = jnp.asarray(numbers.base_key(seed))
+    base = jnp.asarray(random.base_key(seed))
     return drawing.stage_keys(PHASES, stage, base, layout(chains))
 
 
@@ -146,7 +146,7 @@ def test_shared_numbers_are_the_same_at_every_node_and_at_the_hub(
 def test_the_node_that_a_chain_visits_has_the_stated_probability() -> None:
     phase = Phase(idle, Route((0.5, 0.3, 0.2)), noise=declare, shared=declare)
     wide = Layout(NODES, 20_000, False, 1, 1)
-    made = drawing.stage_keys((phase,), drawing.ROUND, jnp.asarray(numbers.base_key(0)), wide)
+    made = drawing.stage_keys((phase,), drawing.ROUND, jnp.asarray(random.base_key(0)), wide)
     counter = drawing.Counter(jnp.int32(0), jnp.int32(0))
     (drawn,) = drawing.round_numbers((phase,), made, counter, wide, WEIGHTS)
     counts = np.bincount(np.asarray(drawn.visited), minlength=NODES)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.base import Mean, Mix, Phase, Sum
+from consortia.core.contract import Mean, Mix, Phase, Sum
 from consortia.engines.exchanges import (
     communication,
     inbox_per_node,

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.base import Algorithm, Draws, Mean, Mix, Phase, Route, Sum
+from consortia.core.contract import Algorithm, Draws, Mean, Mix, Phase, Route, Sum
 from consortia.engines.types import Window
 from consortia.errors import InputError, NonFiniteError
-from consortia.progress import Silent
-from consortia.running import Length, RunLoop
-from consortia.stopping import stop_when
+from consortia.run.loop import Length, RunLoop
+from consortia.run.progress import Silent
+from consortia.run.stopping import stop_when
 
 pytestmark = pytest.mark.usefixtures("x64")
 

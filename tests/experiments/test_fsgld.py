@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consortia.datasets import DatasetMissing
+from consortia.data.datasets import DatasetMissing
 from experiments import command
 from experiments.fsgld import gaussian_mean, gradients, metric_learning, neural_network, susy
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import gradients, numbers, surrogates
+from consortia import gradients, surrogates
 from consortia.algorithms import federated_averaging_phases, gossip_phases
 from consortia.algorithms.federated_averaging import FederatedAveragingHMC
 from consortia.algorithms.gossip_method import Gossip
-from consortia.base import Site
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.surrogates import Gaussian, given_correction
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -103,9 +104,9 @@ def test_it_wraps_every_oracle_and_asks_for_the_same_numbers(kind: str):
     }[kind]
     corrected = gradients.conducive(plain, 1.0, given_correction(given()))
     site = sites((0.6, 0.1, 0.3))[1]
-    key = numbers.node_key(jnp.asarray(numbers.base_key(3)), 1)
+    key = random.node_key(jnp.asarray(random.base_key(3)), 1)
     drawn = [
-        numbers.declared(lambda rng, o=oracle: o.numbers(rng, "g", (1,)), key, 0, 0, None)
+        random.declared(lambda rng, o=oracle: o.numbers(rng, "g", (1,)), key, 0, 0, None)
         for oracle in (plain, corrected)
     ]
     jax.tree.map(np.testing.assert_array_equal, *drawn)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import gradients, numbers
-from consortia.base import Site
-from consortia.target import Target
+from consortia import gradients
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -47,7 +48,7 @@ def test_the_exact_gradient_is_the_textbooks() -> None:
 def test_the_exact_oracle_asks_for_no_numbers() -> None:
     target, site, _, _ = logistic()
     oracle = gradients.exact(target)
-    rng = numbers.Numbers(0, 0)
+    rng = random.RandomStreams(0, 0)
     assert oracle.prepare(oracle.numbers(rng, "first", (4, 1)), site) == ()
     assert rng.used == 0
     assert oracle.deterministic
@@ -69,7 +70,7 @@ def test_row_numbers_are_made_from_the_declared_words(replace: bool) -> None:
     target, site, _, _ = logistic()
     oracle = gradients.minibatch(target, 4, replace=replace)
     words = jax.random.bits(jax.random.key(0), (40,), jnp.uint32)
-    rng = numbers.Numbers(0, 0, words)
+    rng = random.RandomStreams(0, 0, words)
     declared = oracle.numbers(rng, "inner", (5, 2))
     assert declared.shape == (5, 2, 4)
     rows = np.asarray(oracle.prepare(declared, site))
@@ -85,11 +86,11 @@ def test_two_streams_of_one_oracle_are_different_numbers() -> None:
     target, _, _, _ = logistic()
     oracle = gradients.noisy(gradients.minibatch(target, 4), 2.0, FEATURES)
 
-    def declare(rng: numbers.Numbers) -> Any:
+    def declare(rng: random.RandomStreams) -> Any:
         return oracle.numbers(rng, "first", (1, 1)), oracle.numbers(rng, "inner", (1, 1))
 
-    key = numbers.phase_key(jnp.asarray(numbers.base_key(0)), 0, 0)
-    first, inner = numbers.declared(declare, key, 0, 0, None)
+    key = random.phase_key(jnp.asarray(random.base_key(0)), 0, 0)
+    first, inner = random.declared(declare, key, 0, 0, None)
     for one, two in zip(first, inner, strict=True):
         assert not np.any(np.asarray(one) == np.asarray(two))
 
@@ -114,12 +115,12 @@ def test_the_measured_variance_of_the_noise_is_the_stated_one(draws: int) -> Non
     target, site, _, _ = logistic()
     oracle = gradients.noisy(gradients.exact(target), 9.0, FEATURES)
     count = 40_000
-    key = numbers.phase_key(jnp.asarray(numbers.base_key(0)), 0, 0)
+    key = random.phase_key(jnp.asarray(random.base_key(0)), 0, 0)
 
-    def declare(rng: numbers.Numbers) -> Any:
+    def declare(rng: random.RandomStreams) -> Any:
         return oracle.numbers(rng, "first", (count, draws))
 
-    prepared = oracle.prepare(numbers.declared(declare, key, 0, 0, None), site)
+    prepared = oracle.prepare(random.declared(declare, key, 0, 0, None), site)
     evaluate = jax.vmap(oracle.bind(site), ((((), 0)), None))
     values = np.asarray(jax.jit(evaluate)(prepared, jnp.asarray(THETA))) / WEIGHT
     ratio = values.var(axis=0) / (9.0 / draws)

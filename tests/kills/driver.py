@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia import execution, running
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.checkpoint import Checkpoints
+from consortia.run import execution, loop
+from consortia.store.checkpoint import Checkpoints
 
 LENGTH: dict[str, Any] = {"rounds": 160, "warmup": 6, "thin": 3, "chains": 2, "seed": 3}
 
@@ -33,8 +33,8 @@ def sites_of(count: int | None) -> consortia.Sites:
 def main(name: str, directory: Path, saves: bool) -> None:
     """Starts the run, or goes on with what is there."""
     if saves:
-        running.SECONDS_PER_CALL = 0.0
-        running.SECONDS_PER_CHUNK = -1.0
+        loop.SECONDS_PER_CALL = 0.0
+        loop.SECONDS_PER_CHUNK = -1.0
         execution.STORED_BYTES = 1
     entry = ALGORITHMS[name]
     model = consortia.models.logistic_regression(2, intercept=True)

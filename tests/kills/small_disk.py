@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia import execution, running
 from consortia.errors import StoreError
+from consortia.run import execution, loop
 
 METHOD = consortia.fa_ld(0.05, 1)
 MODEL = consortia.Model(
@@ -35,7 +35,7 @@ def mount(*options: str) -> None:
 def main(disk: Path) -> None:
     """Asserts what the test is about."""
     mount("-t", "tmpfs", "-o", "size=1m", "none", str(disk))
-    running.SECONDS_PER_CHUNK, execution.STORED_BYTES = -1.0, 2**18
+    loop.SECONDS_PER_CHUNK, execution.STORED_BYTES = -1.0, 2**18
     path = disk / "run"
     try:
         consortia.sample(MODEL, SITES, METHOD, store=path, **LENGTH)

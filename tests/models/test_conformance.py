@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia import partition
-from consortia.model import Model
+from consortia.core.model import Model
+from consortia.data import partition
 from consortia.models import linear_regression, logistic_regression, softmax_regression
 
 FEATURES = 5

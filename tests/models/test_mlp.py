@@ -11,7 +11,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from consortia import fa_hmc, partition, sample
+from consortia import fa_hmc, sample
+from consortia.data import partition
 from consortia.errors import InputError
 from consortia.models import mlp
 

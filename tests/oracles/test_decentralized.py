@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from consortia.errors import InputError
-from consortia.oracles.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
+from consortia.theory.gossip_agents import GaussianAgents
 
 
 def unlike_agents(count=4, dimension=2, seed=0):

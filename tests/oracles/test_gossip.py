@@ -9,10 +9,10 @@ import pytest
 
 from consortia import graphs
 from consortia.errors import InputError
-from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
-from consortia.oracles.gossip_agents import GaussianAgents
-from consortia.oracles.gossip_recursion import Modes, Powers
-from consortia.oracles.gossip_stability import largest_stable_step, mean_limit, step_bounds
+from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.gossip_agents import GaussianAgents
+from consortia.theory.gossip_recursion import Modes, Powers
+from consortia.theory.gossip_stability import largest_stable_step, mean_limit, step_bounds
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 

@@ -9,9 +9,9 @@ import pytest
 
 from consortia import graphs
 from consortia.errors import InputError
-from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
-from consortia.oracles.gossip_agents import GaussianAgents
-from consortia.oracles.gossip_stability import gossip_conditions, largest_stable_step
+from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.gossip_agents import GaussianAgents
+from consortia.theory.gossip_stability import gossip_conditions, largest_stable_step
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 ETA = 0.009

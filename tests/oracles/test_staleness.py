@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from consortia.errors import InputError
-from consortia.oracles import staleness as oracle
-from consortia.oracles.staleness_momentum import langevin_server, stale_server_law
+from consortia.theory import staleness as oracle
+from consortia.theory.staleness_momentum import langevin_server, stale_server_law
 
 STALENESS = [0, 1, 2, 3, 5, 10, 20, 40]
 

@@ -8,9 +8,9 @@ import pytest
 from consortia import latency
 from consortia.engines.events import simulate
 from consortia.errors import InputError
-from consortia.oracles import staleness as langevin
-from consortia.oracles import staleness_momentum as momentum
-from consortia.oracles import staleness_trace as along
+from consortia.theory import staleness as langevin
+from consortia.theory import staleness_momentum as momentum
+from consortia.theory import staleness_trace as along
 
 STEPS = np.array([0.4, 0.2, 0.1, 0.05, 0.025])
 

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from consortia.errors import InputError
-from consortia.oracles import (
-    gradient_constants,
-    location_shards,
-    minibatch_covariance,
-    travelling_law,
-)
+from consortia.oracles import gradient_constants, location_shards, minibatch_covariance
 from consortia.surrogates import Gaussian
+from consortia.theory import travelling_law
 
 
 def published_shards() -> list[np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia.study import load_study
+from consortia.study.build import load_study
 
 NAMES = ("oslo", "lima", "pune")
 SIZES = (30, 45, 60)

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import consortia
-from consortia import running
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.checkpoint import Checkpoints
 from consortia.engines.mpi.guard import stand_guard
 from consortia.errors import ConsortiaError
+from consortia.run import loop as running
+from consortia.store.checkpoint import Checkpoints
 
 if __name__ == "__main__":
     stand_guard("Go on.")  # before JAX has started

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 import consortia
 from consortia.cli import app as command
 from consortia.cli.network import prepared_sites
-from consortia.deployment.apps import app_hash
-from consortia.deployment.certificates import make_certificates, make_node_key
-from consortia.deployment.loopback import Loopback, Node
-from consortia.deployment.processes import descendants, started_at
 from consortia.errors import DeploymentError
-from consortia.site import verify
-from consortia.study import load_study
+from consortia.federation.apps import app_hash
+from consortia.federation.certificates import make_certificates, make_node_key
+from consortia.federation.governance import verify
+from consortia.federation.loopback import Loopback, Node
+from consortia.federation.processes import descendants, started_at
+from consortia.study.build import load_study
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower deployment")]

@@ -13,7 +13,7 @@ import pytest
 from parity import flower_sites
 
 import consortia
-from consortia.engines.flower import joining
+from consortia.engines.flower import handshake
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import InputError, NonFiniteError, SiteMissingError, SiteRefusedError
@@ -354,7 +354,7 @@ def test_sites_with_data_of_another_structure_are_named(tmp_path):
 )
 def test_a_site_with_other_versions_is_named(tmp_path, monkeypatch, changed, text):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
-    own = joining.description() | changed
+    own = handshake.description() | changed
     plain = sites.handlers[1]._answer
     monkeypatch.setattr(
         sites.handlers[1],

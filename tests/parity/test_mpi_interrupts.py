@@ -13,7 +13,7 @@ from parity import launch
 from parity.studies import STUDY
 
 import consortia
-from consortia.checkpoint import Checkpoints
+from consortia.store.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 

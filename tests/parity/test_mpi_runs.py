@@ -21,7 +21,7 @@ from parity.comparing import TOLERANCE
 from parity.studies import STUDY
 
 import consortia
-from consortia.study import load_study
+from consortia.study.build import load_study
 
 HERE = Path(__file__).parent
 

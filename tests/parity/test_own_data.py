@@ -16,8 +16,8 @@ from parity import launch
 from parity.comparing import TOLERANCE, assert_same_run
 
 import consortia
-from consortia.store import read_record
-from consortia.study import load_study
+from consortia.store.runs import read_record
+from consortia.study.build import load_study
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 

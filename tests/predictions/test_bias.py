@@ -12,8 +12,8 @@ import pytest
 import consortia
 from consortia import models, oracles
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.oracles.decentralized import decentralized_hmc_law
-from consortia.predictions import predict_bias
+from consortia.theory.bias import predict_bias
+from consortia.theory.decentralized import decentralized_hmc_law
 
 NOISE, PRIOR = 0.7, 1.3
 

@@ -13,8 +13,8 @@ import pytest
 
 import consortia
 from consortia.errors import ConsortiaError, InputError, LedgerError, NonFiniteError, PolicyError
-from consortia.site import Gate, StudyTerms, open_gate, refusal, verify
-from consortia.site.gate import ERRORS, LEDGER, PHRASES
+from consortia.federation.governance import Gate, StudyTerms, open_gate, refusal, verify
+from consortia.federation.governance.gate import ERRORS, LEDGER, PHRASES
 
 TERMS = StudyTerms(
     run="41",

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consortia.errors import LedgerError
-from consortia.site import Ledger, verify
-from consortia.site import ledger as module
+from consortia.federation.governance import Ledger, verify
+from consortia.federation.governance import ledger as module
 
 LINES = 6
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import consortia
 from consortia.errors import InputError, PolicyError
-from consortia.site import Policy, StudyTerms, load_policy, terms_of
-from consortia.site.policy import Noise
-from consortia.site.proposal import proposed
-from consortia.study import load_study
+from consortia.federation.governance import Policy, StudyTerms, load_policy, terms_of
+from consortia.federation.governance.policy import Noise
+from consortia.federation.governance.proposal import proposed
+from consortia.study.build import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "breast_cancer.toml"

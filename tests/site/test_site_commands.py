@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from consortia.cli import app
-from consortia.deployment.apps import app_hash, study_of
-from consortia.site import Ledger, verify
+from consortia.federation.apps import app_hash, study_of
+from consortia.federation.governance import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "breast_cancer.toml"

@@ -9,8 +9,8 @@ import pytest
 
 import consortia
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
-from consortia.oracles.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
+from consortia.theory.gossip_agents import GaussianAgents
 
 AGENTS, FEATURES = 4, 3
 

@@ -11,8 +11,8 @@ import pytest
 
 from consortia import sample
 from consortia.diagnostics import Summary, summary
-from consortia.reference import nuts
-from consortia.study import Built, load_study
+from consortia.diagnostics.reference import nuts
+from consortia.study.build import Built, load_study
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("blackjax", reason="needs the extra `reference`")

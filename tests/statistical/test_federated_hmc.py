@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import reference
+from consortia.diagnostics import reference
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 
 pytest.importorskip("blackjax")

@@ -152,12 +152,14 @@ def test_other_forces_do_not(model, sites, moments, name):
 
 def evaluated(model, sites, wire, exponents, noise=()):
     """The messages of the sites at a point, and the gradient that the server makes of them."""
-    target = consortia.target.Target(model, jnp.zeros(3))
+    target = consortia.core.target.Target(model, jnp.zeros(3))
     theta = jnp.asarray([0.3, -1.2, 0.7])
     messages, gradients = [], []
     for shard in sites.shards:
         one = jnp.asarray(1 / 3, jnp.float32)
-        site = consortia.base.Site(jax.tree.map(jnp.asarray, shard), jnp.int32(1), one, one)
+        site = consortia.core.contract.Site(
+            jax.tree.map(jnp.asarray, shard), jnp.int32(1), one, one
+        )
         inbox = (theta, jnp.asarray(exponents, jnp.int8))
         messages.append(wire.evaluate(target, noise, (), (), inbox, site)[1])
         gradients.append(metropolis.potential_and_gradient(target, theta, site)[1])

@@ -9,8 +9,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import consortia
-from consortia import reference
 from consortia.algorithms.federated_hmc_surrogate import SEARCH_ROUNDS
+from consortia.diagnostics import reference
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 
 CHAINS = 4
@@ -102,7 +102,7 @@ def test_one_proposal_a_round_has_the_law_of_nuts_too(model, sites, nuts, turn):
 def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
     # The negative control: the surrogate itself, as if no Metropolis test were made.
     method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
-    target = consortia.target.Target(model, jax.tree.map(jnp.asarray, model.init))
+    target = consortia.core.target.Target(model, jax.tree.map(jnp.asarray, model.init))
     carry = consortia.LocalEngine().prepare(target, sites, method, 1).start(0, jnp.zeros((1, 31)))
     normals = np.random.default_rng(0).normal(size=(CHAINS, 10_000, 31))
     proposals = np.asarray(carry.hub["mean"]) + normals @ np.asarray(carry.hub["root"]).T

@@ -16,8 +16,8 @@ import pytest
 import consortia
 from consortia import graphs
 from consortia.algorithms.gossip import de_sghmc, de_sgld
-from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
-from consortia.oracles.gossip_agents import GaussianAgents
+from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.gossip_agents import GaussianAgents
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,8 +12,9 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
-from consortia.oracles import location_shards, travelling_law
+from consortia.oracles import location_shards
 from consortia.surrogates import Recipe
+from consortia.theory import travelling_law
 
 # The studies are run from the root of the repository, not installed.
 ROOT = str(Path(__file__).parents[2])

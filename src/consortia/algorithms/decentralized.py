@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from consortia import checks, graphs, schedules
+from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC, DecentralizedULA
+from consortia.core import arguments
 from consortia.errors import InputError
 
 VARIANTS = ("corrected", "published", "exact")
@@ -103,9 +104,9 @@ def decentralized_hmc(
         step_size=schedules.as_schedule(step_size),
         mixing=_one_matrix(mixing),
         variant=variant,
-        leapfrog_steps=checks.whole("leapfrog_steps", leapfrog_steps, 1),
-        gossip_rounds=checks.whole("gossip_rounds", gossip_rounds, 1),
-        metropolis_from=checks.whole("metropolis_from", metropolis_from, 0),
+        leapfrog_steps=arguments.whole("leapfrog_steps", leapfrog_steps, 1),
+        gossip_rounds=arguments.whole("gossip_rounds", gossip_rounds, 1),
+        metropolis_from=arguments.whole("metropolis_from", metropolis_from, 0),
         draws=draws,
         draw_before_mixing=bool(draw_before_mixing),
     )
@@ -216,7 +217,7 @@ def _numbers(name: str, values: Any, parts: tuple[str, ...]) -> tuple[float, ...
     if not isinstance(values, (tuple, list)) or len(values) != len(parts):
         raise InputError(f"{name} is {values!r}: give the numbers ({', '.join(parts)}).")
     return tuple(
-        checks.number(f"{name}: {part}", value, 0.0, math.inf)
+        arguments.number(f"{name}: {part}", value, 0.0, math.inf)
         for part, value in zip(parts, values, strict=True)
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, graphs, schedules
+from consortia import graphs, schedules
 from consortia.algorithms import decentralized_phases as phases
 from consortia.algorithms import federated_hmc_method
 from consortia.algorithms.decentralized_network import (
@@ -19,11 +19,12 @@ from consortia.algorithms.decentralized_network import (
 )
 from consortia.algorithms.federated_hmc_settings import Settings
 from consortia.algorithms.federated_hmc_wire import FullWidth
-from consortia.base import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.graphs import MixingMatrix
-from consortia.target import Target
 
 
 class _OnNetwork:
@@ -174,7 +175,7 @@ def _in_parts(matrix: MixingMatrix, names: tuple[str, ...]) -> str:
 
 
 def _parameters(method: Any) -> dict[str, Any]:
-    plain = checks.plain_parameters(method)
+    plain = arguments.plain_parameters(method)
     if not isinstance(method.mixing, str):
         plain["mixing"] = method.mixing.summary()
     return plain

@@ -44,7 +44,7 @@ def largest_laplacian_eigenvalue(matrix: MixingMatrix) -> float:
 
 def largest_curvature(model: Any, sites: Any, parameters: Any) -> float | None:
     """λ_max of ∇²U at a point; None where it is too large to compute, or not convex there."""
-    from consortia.oracles.gossip_agents import GaussianAgents
+    from consortia.theory.gossip_agents import GaussianAgents
 
     dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(parameters))
     if len(sites) * dimension**2 > MOST_NUMBERS or sites.rows * dimension**2 > MOST_PRODUCTS:

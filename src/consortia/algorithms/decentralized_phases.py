@@ -1,7 +1,7 @@
 """The phases of decentralized MA-HMC and ULA: what an agent does between two exchanges.
 
 The functions take the method's parameters and the target first; with those bound they are the phase
-functions of `consortia.base`. An iteration of MA-HMC has two exchanges: of the trackers, then of
+functions of the contract. An iteration of MA-HMC has two exchanges: of the trackers, then of
 the positions. One of ULA has one.
 """
 
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from consortia import gradients
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.graphs import MixingMatrix
-from consortia.numbers import Numbers
 from consortia.schedules import Schedule
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -69,12 +69,12 @@ def init_hmc(method: HMCSettings, position: Array) -> Any:
     return state, (), position
 
 
-def momentum(target: Target, rng: Numbers) -> Array:
+def momentum(target: Target, rng: RandomStreams) -> Array:
     """p_i, the agent's own."""
     return rng.normal("momentum", (target.dimension,))
 
 
-def step_shared(method: HMCSettings, target: Target, rng: Numbers) -> dict[str, Array]:
+def step_shared(method: HMCSettings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """ε of this iteration, and whether its proposals are tested."""
     numbers = {"step_size": jnp.asarray(method.step_size(rng.iteration), target.dtype)}
     if method.published:
@@ -82,7 +82,7 @@ def step_shared(method: HMCSettings, target: Target, rng: Numbers) -> dict[str, 
     return numbers
 
 
-def step_noise(method: HMCSettings, rng: Numbers) -> Any:
+def step_noise(method: HMCSettings, rng: RandomStreams) -> Any:
     """u_i of the Metropolis test, the agent's own."""
     return rng.uniform("accept") if method.published else ()
 
@@ -160,7 +160,7 @@ def init_ula(position: Array) -> Any:
     return {"position": position}, (), position
 
 
-def ula_shared(method: ULASettings, target: Target, rng: Numbers) -> dict[str, Array]:
+def ula_shared(method: ULASettings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """α_t and β_t."""
     time = jnp.asarray(rng.iteration, target.dtype)
     power, offset = method.decay
@@ -169,7 +169,7 @@ def ula_shared(method: ULASettings, target: Target, rng: Numbers) -> dict[str, A
     return {"step_size": alpha, "consensus": first * (time + start) ** -slow}
 
 
-def ula_noise(target: Target, rng: Numbers) -> Array:
+def ula_noise(target: Target, rng: RandomStreams) -> Array:
     """v_i, the agent's own."""
     return rng.normal("noise", (target.dimension,))
 

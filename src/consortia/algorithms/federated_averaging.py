@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, schedules
+from consortia import schedules
 from consortia.algorithms import federated_averaging_phases as phases
-from consortia.base import Algorithm, Cost, Draws, Mean, Phase
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Mean, Phase
+from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
-from consortia.target import Target
 
 
 def fa_hmc(
@@ -95,17 +96,19 @@ def fa_hmc(
     return FederatedAveragingHMC(
         name="fa_hmc",
         step_size=schedules.as_schedule(step_size),
-        leapfrog_steps=checks.whole("leapfrog_steps", leapfrog_steps, 1),
-        local_steps=checks.whole("local_steps", local_steps, 1),
-        batch_size=checks.optional_whole("batch_size", batch_size, 1),
+        leapfrog_steps=arguments.whole("leapfrog_steps", leapfrog_steps, 1),
+        local_steps=arguments.whole("local_steps", local_steps, 1),
+        batch_size=arguments.optional_whole("batch_size", batch_size, 1),
         replace=bool(replace),
-        gradient_noise=checks.number("gradient_noise", gradient_noise, 0.0, math.inf),
-        gradient_draws=checks.whole("gradient_draws", gradient_draws, 1, 2),
-        momentum_correlation=checks.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
+        gradient_noise=arguments.number("gradient_noise", gradient_noise, 0.0, math.inf),
+        gradient_draws=arguments.whole("gradient_draws", gradient_draws, 1, 2),
+        momentum_correlation=arguments.number(
+            "momentum_correlation", momentum_correlation, 0.0, 1.0
+        ),
         debias=bool(debias),
-        given_weights=checks.site_weights(weights),
+        given_weights=arguments.site_weights(weights),
         mass_matrix=MassMatrix.of(mass_matrix),
-        temperature=checks.number("temperature", temperature, 0.0, math.inf),
+        temperature=arguments.number("temperature", temperature, 0.0, math.inf),
     )
 
 
@@ -139,9 +142,9 @@ class FederatedAveragingHMC(phases.Settings):
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
-        checks.weights_fit(self.given_weights, names)
+        arguments.weights_fit(self.given_weights, names)
         if not self.replace:
-            checks.batch_fits(self.batch_size, sizes, names)
+            arguments.batch_fits(self.batch_size, sizes, names)
         self.mass_matrix.check(dimension)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
@@ -175,7 +178,7 @@ class FederatedAveragingHMC(phases.Settings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values."""
-        return checks.plain_parameters(self)
+        return arguments.plain_parameters(self)
 
     def build(self, target: Target) -> Algorithm:
         """One phase: T iterations of K leapfrogs at every site, then the average."""

@@ -1,7 +1,7 @@
 """The phases of federated averaging HMC: what a site does between two averages.
 
 The functions take the method's parameters and the target first; with those bound they are the
-phase functions of `consortia.base`.
+phase functions of the contract.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from consortia import gradients
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, leapfrog
-from consortia.numbers import Numbers
 from consortia.schedules import Schedule
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -54,7 +54,7 @@ def init_debiased(position: Array) -> Any:
     return state, (), (position, zero)
 
 
-def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
+def shared(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """η of this round, and ξ where ρ > 0."""
     numbers = {"step_size": jnp.asarray(method.step_size(rng.iteration), target.dtype)}
     if method.momentum_correlation > 0:
@@ -62,7 +62,7 @@ def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
     return numbers
 
 
-def noise(method: Settings, target: Target, rng: Numbers) -> dict[str, Any]:
+def noise(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Any]:
     """ξ_c where ρ < 1, and what the gradients need; leading axis T."""
     declare = _oracle(method, target).numbers
     inner = (method.local_steps, method.leapfrog_steps - 1, method.gradient_draws)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from consortia import checks, schedules
+from consortia import schedules
 from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
 from consortia.algorithms.federated_hmc_surrogate_fit import QUARTER
 from consortia.algorithms.federated_hmc_wire import FullWidth, Quantised
+from consortia.core import arguments
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
@@ -142,7 +143,7 @@ def federated_hmc(
     return FederatedHMC(
         name="federated_hmc",
         step_size=None if step_size is None else schedules.as_schedule(step_size),
-        leapfrog_steps=checks.optional_whole("leapfrog_steps", leapfrog_steps, 1),
+        leapfrog_steps=arguments.optional_whole("leapfrog_steps", leapfrog_steps, 1),
         mass_matrix=_mass_matrix(mass_matrix),
         turn=math.pi / 2 if turn is None else _inside("turn", turn, 100.0),
         jitter=_jitter(jitter),
@@ -180,10 +181,10 @@ def _with_surrogate(
     method = SurrogateHMC(
         name="federated_hmc",
         surrogate=surrogate,
-        proposals=checks.whole("proposals_per_round", proposals, 1),
+        proposals=arguments.whole("proposals_per_round", proposals, 1),
         turns=_turns(turn, proposals),
-        widening=checks.number("widening", widening, 1.0, 10.0),
-        guard=checks.number("guard", guard, 0.0, 0.9),
+        widening=arguments.number("widening", widening, 1.0, 10.0),
+        guard=arguments.number("guard", guard, 0.0, 0.9),
     )
     if method.proposals > 1 and not method.independent:
         raise InputError(
@@ -213,14 +214,14 @@ def _mass_matrix(value: Any) -> MassMatrix | None:
 
 
 def _inside(name: str, value: Any, most: float) -> float:
-    result = checks.number(name, value, 0.0, most)
+    result = arguments.number(name, value, 0.0, most)
     if result == 0 or result == most:
         raise InputError(f"{name} is {result:g}: it must be strictly between 0 and {most:g}.")
     return result
 
 
 def _jitter(value: Any) -> float:
-    result = checks.number("jitter", value, 0.0, 1.0)
+    result = arguments.number("jitter", value, 0.0, 1.0)
     if result == 1:
         raise InputError("jitter is 1: it must be less, or trajectories have no steps.")
     return result

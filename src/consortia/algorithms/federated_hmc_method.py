@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks
 from consortia.algorithms import federated_hmc_phases as phases
 from consortia.algorithms.federated_hmc_settings import Settings
-from consortia.base import Algorithm, Cost, Draws, Phase, Sum
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Phase, Sum
+from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.target import Target
 
 LEAST_WARMUP = 20
 """Rounds in which something can be learned."""
@@ -75,7 +75,7 @@ class FederatedHMC(Settings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values."""
-        return checks.plain_parameters(self)
+        return arguments.plain_parameters(self)
 
     def build(self, target: Target) -> Algorithm:
         """Begin, leapfrog steps with a sum over the sites each, end."""

@@ -1,7 +1,7 @@
 """The phases of federated HMC: the server's trajectory, and the sites' gradients along it.
 
 The functions take the method's parameters first; with those bound they are the phase functions of
-`consortia.base`. One iteration is
+`consortia.core.contract`. One iteration is
 
 1. ``begin`` (server): a momentum, a number of steps, half a kick and the first drift;
 2. ``leapfrog``, once for each step: U_c and ∇U_c at every site, their sum, a kick and a drift (half
@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from consortia.algorithms.federated_hmc_settings import Settings
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics import adaptation, metropolis
-from consortia.numbers import Numbers
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -73,7 +73,7 @@ def start(method: Settings, shared: Any, hub: Any, message: Any) -> Any:
     return hub, method.wire.down(hub, here["position"]), {}
 
 
-def begin_numbers(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
+def begin_numbers(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """ξ of the momentum and, where it is given, the step size."""
     numbers = {"momentum": rng.normal("momentum", (target.dimension,)), **_time(rng)}
     if method.step_size is not None:
@@ -81,12 +81,12 @@ def begin_numbers(method: Settings, target: Target, rng: Numbers) -> dict[str, A
     return numbers
 
 
-def end_numbers(rng: Numbers) -> dict[str, Array]:
+def end_numbers(rng: RandomStreams) -> dict[str, Array]:
     """u of the Metropolis test."""
     return {"level": rng.uniform("accept"), **_time(rng)}
 
 
-def _time(rng: Numbers) -> dict[str, Array]:
+def _time(rng: RandomStreams) -> dict[str, Array]:
     return {"iteration": jnp.asarray(rng.iteration), "warmup": jnp.asarray(rng.warmup)}
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks
 from consortia.algorithms import federated_hmc_surrogate_fit as fit
 from consortia.algorithms import federated_hmc_surrogate_learning as learning
 from consortia.algorithms import federated_hmc_surrogate_phases as phases
 from consortia.algorithms import federated_hmc_surrogate_search as search
-from consortia.base import Algorithm, Cost, Draws, Mean, Phase, Sum
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Mean, Phase, Sum
+from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.target import Target
 
 LOWEST_RATE = 0.1
 """With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
@@ -127,7 +127,7 @@ class SurrogateHMC(fit.SurrogateSettings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values."""
-        return checks.plain_parameters(self)
+        return arguments.plain_parameters(self)
 
     def build(self, target: Target) -> Algorithm:
         """Search for a surrogate unless one is given; then propose, evaluate, decide, learn."""

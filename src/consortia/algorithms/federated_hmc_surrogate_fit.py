@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.algorithms import federated_hmc_surrogate_search as search
-from consortia.base import Site
+from consortia.core.contract import Site
 from consortia.dynamics import metropolis
 from consortia.surrogates import Gaussian
 

@@ -28,10 +28,10 @@ import jax.numpy as jnp
 from consortia.algorithms import federated_hmc_surrogate_learning as learning
 from consortia.algorithms.federated_hmc_surrogate_fit import QUARTER, SurrogateSettings
 from consortia.algorithms.federated_hmc_surrogate_search import at_all
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics import metropolis
-from consortia.numbers import Numbers
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -45,7 +45,9 @@ def drawn(hub: Any, inbox: Any) -> Array:
     return draws if draws.shape[0] > 1 else draws[0]
 
 
-def proposal_numbers(method: SurrogateSettings, target: Target, rng: Numbers) -> dict[str, Array]:
+def proposal_numbers(
+    method: SurrogateSettings, target: Target, rng: RandomStreams
+) -> dict[str, Array]:
     """ξ of K proposals, and which of them come from the wider Gaussian."""
     numbers = {"normals": rng.normal("proposals", (method.proposals, target.dimension))}
     if method.guarded:
@@ -53,7 +55,7 @@ def proposal_numbers(method: SurrogateSettings, target: Target, rng: Numbers) ->
     return numbers | {"iteration": rng.iteration, "warmup": rng.warmup}
 
 
-def decision_numbers(method: SurrogateSettings, rng: Numbers) -> dict[str, Array]:
+def decision_numbers(method: SurrogateSettings, rng: RandomStreams) -> dict[str, Array]:
     """u of K Metropolis tests."""
     levels = rng.uniform("accept", (method.proposals,))
     return {"levels": levels, "iteration": rng.iteration, "warmup": rng.warmup}

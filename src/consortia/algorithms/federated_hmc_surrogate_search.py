@@ -19,11 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics import metropolis
-from consortia.numbers import Numbers
 from consortia.surrogates.curvature import hessian
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -111,7 +111,7 @@ def rooted(shared: Any, hub: Any, message: Any) -> Any:
     return hub | {"found": found}, found, {}
 
 
-def points(target: Target, rng: Numbers) -> Array:
+def points(target: Target, rng: RandomStreams) -> Array:
     """ζ of the pairs, common to all sites."""
     return rng.normal("points", (PAIRS, target.dimension))
 

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics import metropolis
-from consortia.numbers import Numbers
-from consortia.target import Target
 
 Array = jax.Array
 Hub = Any
@@ -52,7 +52,7 @@ class FullWidth:
         """The reply that carries a position."""
         return position
 
-    def numbers(self, target: Target, rng: Numbers) -> Any:
+    def numbers(self, target: Target, rng: RandomStreams) -> Any:
         """What a site draws for one evaluation."""
         return ()
 
@@ -120,7 +120,7 @@ class Quantised(FullWidth):
         """The position and e_i."""
         return position, hub["wire"]["exponents"]
 
-    def numbers(self, target: Target, rng: Numbers) -> Any:
+    def numbers(self, target: Target, rng: RandomStreams) -> Any:
         """u of one evaluation, for each coordinate."""
         return rng.uniform("dither", (target.dimension,)) if self.dither else ()
 

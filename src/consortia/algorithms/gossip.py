@@ -19,8 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from consortia import checks, graphs, schedules
+from consortia import graphs, schedules
 from consortia.algorithms.gossip_method import Gossip
+from consortia.core import arguments
 from consortia.errors import InputError
 
 
@@ -164,7 +165,7 @@ def de_sghmc(
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), eqs. (20) and (21).
     """
     step = schedules.as_schedule(step_size)
-    gamma = checks.number("friction", friction, 0.0, math.inf)
+    gamma = arguments.number("friction", friction, 0.0, math.inf)
     if gamma == 0:
         raise InputError("friction is 0: it must be positive.")
     if isinstance(step, schedules.Constant) and gamma * step.value > 1:
@@ -198,10 +199,10 @@ def _common(
     return {
         **given,
         "mixing": graphs.as_mixing(mixing),
-        "batch_size": checks.optional_whole("batch_size", batch_size, 1),
+        "batch_size": arguments.optional_whole("batch_size", batch_size, 1),
         "replace": bool(replace),
         "anchor": _anchor(control_variate, batch_size),
-        "temperature": checks.number("temperature", temperature, 0.0, math.inf),
+        "temperature": arguments.number("temperature", temperature, 0.0, math.inf),
     }
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, graphs, schedules
+from consortia import graphs, schedules
 from consortia.algorithms import gossip_phases as phases
 from consortia.algorithms import gossip_stability as stability
-from consortia.base import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.target import Target
 
 
 class Gossip(phases.Settings):
@@ -28,7 +29,7 @@ class Gossip(phases.Settings):
             )
         matrix = graphs.resolve_any(self.mixing, len(names))
         if not self.replace:
-            checks.batch_fits(self.batch_size, sizes, names)
+            arguments.batch_fits(self.batch_size, sizes, names)
         if self.corrected and not matrix.symmetric:
             raise InputError("correction='extra' needs a symmetric mixing matrix.")
         if self.anchor is not None and len(self.anchor) != dimension:
@@ -61,7 +62,7 @@ class Gossip(phases.Settings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values; of a matrix its size, its form and a checksum."""
-        plain = checks.plain_parameters(self)
+        plain = arguments.plain_parameters(self)
         plain["control_variate"] = plain.pop("anchor")
         if not isinstance(self.mixing, str):
             plain["mixing"] = self.mixing.summary()

@@ -1,7 +1,7 @@
 """The phases of the gossip samplers: what an agent does between two exchanges.
 
 The functions take the method's parameters and the target first; with those bound they are the
-phase functions of `consortia.base`. The inbox of an agent is what mixing changes at it:
+phase functions of the contract. The inbox of an agent is what mixing changes at it:
 Σ_j W_ij (x_j − x_i) of the positions that all agents had before this step.
 """
 
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from consortia import gradients
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.graphs import MixingMatrix, MixingSchedule
-from consortia.numbers import Numbers
 from consortia.schedules import Schedule
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -74,7 +74,7 @@ def init(method: Settings, position: Array) -> Any:
     return state, (), message(method, zero, {"turn": jnp.zeros((), jnp.int32)})
 
 
-def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
+def shared(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """η of this iteration, and the noise where it is common."""
     numbers = {"step_size": jnp.asarray(method.step_size(rng.iteration), target.dtype)}
     if isinstance(method.mixing, MixingSchedule):
@@ -85,7 +85,7 @@ def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
     return numbers
 
 
-def noise(method: Settings, target: Target, rng: Numbers) -> dict[str, Any]:
+def noise(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Any]:
     """The agent's own noise where it is independent, and what its gradient needs."""
     numbers = {"gradient": _estimate(method, target).numbers(rng, "gradient", (1,))}
     if method.noise == "independent" and method.temperature > 0:

@@ -32,7 +32,7 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
 
     Where the network is too large for its modes, what can be said of the mean is said.
     """
-    from consortia.oracles.gossip_agents import GaussianAgents
+    from consortia.theory.gossip_agents import GaussianAgents
 
     if not isinstance(method.step_size, schedules.Constant):
         return None
@@ -59,7 +59,7 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
 
 def _of_the_mean(method: Settings, step: float, agents: Any, *, exactly: bool) -> str | None:
     """What the closed forms say against the step; minibatches may say more."""
-    from consortia.oracles.gossip_stability import mean_limit, step_bounds
+    from consortia.theory.gossip_stability import mean_limit, step_bounds
 
     options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
     below, beyond = step_bounds(agents, method.mixing, **options)
@@ -80,8 +80,8 @@ def _of_the_mean(method: Settings, step: float, agents: Any, *, exactly: bool) -
 
 def _of_modes(method: Settings, step: float, agents: Any) -> str | None:
     """What all modes of the iteration say against the step, minibatch noise included."""
-    from consortia.oracles.gossip import de_sghmc_law, de_sgld_law
-    from consortia.oracles.gossip_stability import largest_stable_step
+    from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+    from consortia.theory.gossip_stability import largest_stable_step
 
     options: dict[str, Any] = {"correction": method.correction}
     if agents.rows is not None:

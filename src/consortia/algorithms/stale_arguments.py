@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, schedules
+from consortia import schedules
 from consortia.algorithms.stale_method import StaleGradients
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.latency import lognormal
 from consortia.schedules import Schedule
@@ -39,7 +40,7 @@ def method_of(
             raise InputError(f"{argument} is {value!r}: use {allowed[0]!r} or {allowed[1]!r}.")
     if latency is not None and not hasattr(latency, "durations"):
         raise InputError(f"latency is {latency!r}: give a model of consortia.latency.")
-    servers = checks.whole("servers", servers, 1)
+    servers = arguments.whole("servers", servers, 1)
     steps = step_sizes(step_size, servers)
     varying = not all(isinstance(schedule, schedules.Constant) for schedule in steps)
     if weighting == "equal" and len(steps) > 1 and varying:
@@ -51,11 +52,11 @@ def method_of(
         name=name,
         step_sizes=steps,
         dynamics=dynamics,
-        batch_size=checks.optional_whole("batch_size", batch_size, 1),
+        batch_size=arguments.optional_whole("batch_size", batch_size, 1),
         replace=bool(replace),
-        workers=checks.whole("workers", workers, 1),
+        workers=arguments.whole("workers", workers, 1),
         servers=servers,
-        max_staleness=checks.optional_whole("max_staleness", max_staleness, 0),
+        max_staleness=arguments.optional_whole("max_staleness", max_staleness, 0),
         latency=lognormal() if latency is None else latency,
         extrapolate=ahead,
         given_shares=read_shares(shares),
@@ -90,7 +91,7 @@ def largest_step(schedule: Schedule) -> float:
 
 def positive_friction(friction: Any) -> float:
     """B > 0."""
-    value = checks.number("friction", friction, 0.0, math.inf)
+    value = arguments.number("friction", friction, 0.0, math.inf)
     if value == 0:
         raise InputError("friction is 0: it must be positive.")
     return value
@@ -98,14 +99,14 @@ def positive_friction(friction: Any) -> float:
 
 def read_temperature(temperature: Any) -> float:
     """T ≥ 0."""
-    return checks.number("temperature", temperature, 0.0, math.inf)
+    return arguments.number("temperature", temperature, 0.0, math.inf)
 
 
 def steps_ahead(extrapolate: Any, workers: Any) -> float:
     """How many steps a broadcast looks ahead; W − 1 for True."""
     if isinstance(extrapolate, bool):
-        return float(checks.whole("workers", workers, 1) - 1) if extrapolate else 0.0
-    return checks.number("extrapolate", extrapolate, 0.0, math.inf)
+        return float(arguments.whole("workers", workers, 1) - 1) if extrapolate else 0.0
+    return arguments.number("extrapolate", extrapolate, 0.0, math.inf)
 
 
 def noise_variance(subtract_noise: Any) -> float | tuple[float, ...]:
@@ -132,7 +133,7 @@ def noise_variance(subtract_noise: Any) -> float | tuple[float, ...]:
 def read_shares(shares: Any) -> tuple[float, ...] | None:
     """f_c, or None."""
     try:
-        return checks.site_weights(shares)
+        return arguments.site_weights(shares)
     except InputError as error:
         raise InputError(
             str(error).replace("weights", "shares").replace("weight", "share")

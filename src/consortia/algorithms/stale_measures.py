@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import checks
-from consortia.model import Model
-from consortia.sites import Sites, in_jax_width
-from consortia.target import Target
+from consortia.core import arguments
+from consortia.core.model import Model
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
 
 Array = jax.Array
 
@@ -59,11 +59,11 @@ def gradient_noise_variance(
     Raises:
         InputError: an argument is out of its range.
     """
-    batch = checks.optional_whole("batch_size", batch_size, 1)
+    batch = arguments.optional_whole("batch_size", batch_size, 1)
     if not replace:
-        checks.batch_fits(batch, np.asarray(sites.sizes), sites.names)
-    given = checks.site_weights(shares)
-    checks.weights_fit(given, sites.names)
+        arguments.batch_fits(batch, np.asarray(sites.sizes), sites.names)
+    given = arguments.site_weights(shares)
+    arguments.weights_fit(given, sites.names)
     f = np.full(len(sites), 1 / len(sites)) if given is None else np.asarray(given)
     target, theta = _at(model, position)
     sizes = np.asarray(sites.sizes, np.float64)

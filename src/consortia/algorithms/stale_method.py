@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, schedules
+from consortia import schedules
 from consortia.algorithms import stale_phases as phases
 from consortia.algorithms import stale_stability as stability
 from consortia.algorithms.stale_measures import site_noise_inflation
-from consortia.base import Algorithm, Cost, Draws, Mailbox, Phase
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Mailbox, Phase
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.latency import Recorded
-from consortia.target import Target
 
 
 class StaleGradients(phases.Settings):
@@ -39,7 +40,7 @@ class StaleGradients(phases.Settings):
                 f"shares has {len(self.given_shares)} values for {sites} sites: give one each."
             )
         if not self.replace:
-            checks.batch_fits(self.batch_size, sizes, names)
+            arguments.batch_fits(self.batch_size, sizes, names)
         variance = getattr(self.dynamics, "gradient_variance", 0.0)
         if isinstance(variance, tuple) and len(variance) != dimension:
             raise InputError(
@@ -117,7 +118,7 @@ class StaleGradients(phases.Settings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values; of a recorded trace its length."""
-        plain = checks.plain_parameters(self)
+        plain = arguments.plain_parameters(self)
         plain["shares"] = plain.pop("given_shares")
         plain["step_size"] = plain.pop("step_sizes")
         if len(self.step_sizes) == 1:

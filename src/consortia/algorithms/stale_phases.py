@@ -1,7 +1,7 @@
 """The phases of a parameter server: a worker's gradient at what it fetched, and one step.
 
 The functions take the method's parameters and the target first; with those bound they are the
-phase functions of `consortia.base`. A worker's own numbers are counted by its task, the shared
+phase functions of the contract. A worker's own numbers are counted by its task, the shared
 ones by the server's update; a worker does not know at which update its gradient will arrive, and
 ``local`` therefore reads nothing of ``shared``.
 """
@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from consortia import gradients
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics.state import Dynamics, State
 from consortia.latency import Latency
-from consortia.numbers import Numbers
 from consortia.schedules import Schedule
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -69,7 +69,7 @@ def init(method: Settings, position: Array) -> Any:
     return (), hub, position
 
 
-def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
+def shared(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """h of this update and of the next one, and ζ."""
     now, after = (_step_size(method, target, rng, rng.iteration + ahead) for ahead in (0, 1))
     return {
@@ -80,14 +80,14 @@ def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
     }
 
 
-def _step_size(method: Settings, target: Target, rng: Numbers, update: Array) -> Array:
+def _step_size(method: Settings, target: Target, rng: RandomStreams, update: Array) -> Array:
     values = [jnp.asarray(schedule(update), target.dtype) for schedule in method.step_sizes]
     if len(values) == 1:
         return values[0]
     return jnp.stack(values)[rng.server]
 
 
-def noise(method: Settings, target: Target, rng: Numbers) -> dict[str, Any]:
+def noise(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Any]:
     """What the gradient of a worker's task needs."""
     return {"gradient": _estimate(method, target).numbers(rng, "gradient", (1,))}
 

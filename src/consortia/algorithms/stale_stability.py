@@ -51,8 +51,8 @@ def reason_against(method: Settings, model: Any, sites: Any, parameters: Any) ->
 
 def _settles(method: Settings, step: float, curvature: float, late: int) -> bool:
     """Whether the linear recursion on a Gaussian target of this precision is stable."""
-    from consortia.oracles.staleness import stale_stability_limit
-    from consortia.oracles.staleness_momentum import sghmc_server, stale_server_radius
+    from consortia.theory.staleness import stale_stability_limit
+    from consortia.theory.staleness_momentum import sghmc_server, stale_server_radius
 
     dynamics: Any = method.dynamics
     if isinstance(dynamics, Langevin):

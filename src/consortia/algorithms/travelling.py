@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, schedules, surrogates
+from consortia import schedules, surrogates
 from consortia.algorithms.travelling_method import TravellingLangevin
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.surrogates.fitting import COVARIANCES, one_of
 
@@ -42,7 +43,7 @@ def dsgld(
     variance of their pulls, up to the spread of the local posteriors' means as T grows: the chain
     then samples a mixture of local posteriors. The mean of the ends of visits is that of U only
     when the sites' curvatures are in proportion to f_s, or T = 1. Minibatches add variance, often
-    many times the posterior's. `consortia.oracles.travelling_law` gives all of it exactly on
+    many times the posterior's. `consortia.theory.travelling_law` gives all of it exactly on
     Gaussian targets; `fsgld` removes most.
 
     **Draw**: θ at the end of each visit, or after each update (``record="updates"``). Thinning the
@@ -103,7 +104,7 @@ def fsgld(
     **Samples** a law near exp(−U), with the variance that the minibatches add: on Gaussian sites
     with exact surrogates the mean is exact and the covariance independent of T, but with small
     batches it is many times the posterior's (11 times in the published example at h = 1e-4,
-    m = 10; 1.05 times with full batches). `consortia.oracles.travelling_law` predicts it. With
+    m = 10; 1.05 times with full batches). `consortia.theory.travelling_law` predicts it. With
     surrogates that are not exact the biases of `dsgld` return in the measure of their error.
 
     **Draw** and **step size**: as in `dsgld`.
@@ -174,11 +175,11 @@ def _travelling(
     return TravellingLangevin(
         name=name,
         step_size=schedules.as_schedule(step_size),
-        local_steps=checks.whole("local_steps", local_steps, 1),
-        batch_size=checks.optional_whole("batch_size", batch_size, 1),
+        local_steps=arguments.whole("local_steps", local_steps, 1),
+        batch_size=arguments.optional_whole("batch_size", batch_size, 1),
         replace=bool(replace),
         surrogate=surrogate,
-        strength=checks.number("strength", strength, 0.0, math.inf),
+        strength=arguments.number("strength", strength, 0.0, math.inf),
         covariance=one_of("covariance", covariance, COVARIANCES),
         given_probabilities=_probabilities(probabilities),
         record=one_of("record", record, RECORDS),

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks, schedules, surrogates
+from consortia import schedules, surrogates
 from consortia.algorithms import travelling_phases as phases
-from consortia.base import Algorithm, Cost, Draws, Phase, Route, Site
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Cost, Draws, Phase, Route, Site
+from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.target import Target
 
 MOST_NUMBERS = 2**28
 """Entries of all sites' covariances together: 1 GB in single precision."""
@@ -31,7 +32,7 @@ class TravellingLangevin(phases.Settings):
         given = self.given_probabilities
         if given is not None and len(given) != sites:
             raise InputError(f"probabilities has {len(given)} values for {sites} sites: one each.")
-        checks.batch_within(self.batch_size, sizes, names)
+        arguments.batch_within(self.batch_size, sizes, names)
         if isinstance(self.surrogate, tuple):
             if len(self.surrogate) != sites:
                 raise InputError(
@@ -126,7 +127,7 @@ class TravellingLangevin(phases.Settings):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as plain values, given surrogates by their numbers."""
-        plain = checks.plain_parameters(self)
+        plain = arguments.plain_parameters(self)
         if isinstance(self.surrogate, tuple):
             plain["surrogate"] = [
                 {"mean": gaussian.mean.tolist(), "precision": gaussian.precision.tolist()}

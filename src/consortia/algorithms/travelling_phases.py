@@ -1,7 +1,7 @@
 """The phases of travelling chains: what happens at the site that a chain visits.
 
 The functions take the method's parameters and the target first; with those bound they are the
-phase functions of `consortia.base`.
+phase functions of the contract.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from consortia import gradients, surrogates
-from consortia.base import Site
-from consortia.numbers import Numbers
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.schedules import Schedule
-from consortia.target import Target
 
 Array = jax.Array
 Correct = Callable[[Site], surrogates.Correction]
@@ -55,12 +55,12 @@ def _path(method: Settings, position: Array) -> Array | tuple[()]:
     return jnp.broadcast_to(position[None], (method.local_steps, position.size))
 
 
-def shared(method: Settings, target: Target, rng: Numbers) -> dict[str, Array]:
+def shared(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Array]:
     """h of this round."""
     return {"step_size": jnp.asarray(method.step_size(rng.iteration), target.dtype)}
 
 
-def noise(method: Settings, target: Target, rng: Numbers) -> dict[str, Any]:
+def noise(method: Settings, target: Target, rng: RandomStreams) -> dict[str, Any]:
     """ξ and the rows of T updates."""
     return {
         "gradient": _uncorrected(method, target).numbers(rng, "gradient", (method.local_steps, 1)),

@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from consortia import __version__
 from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.experiments import experiments
@@ -27,6 +26,7 @@ from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.site import site
+from consortia.core.version import __version__
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
 
@@ -53,7 +53,7 @@ def _keep_compiled_programs() -> None:
     """
     import jax
 
-    from consortia.published import cache_directory
+    from consortia.data.downloads import cache_directory
 
     if (
         os.environ.get("CONSORTIA_COMPILATION_CACHE") == "0"

@@ -12,8 +12,8 @@ import typer
 from consortia.cli.exits import reported
 
 if TYPE_CHECKING:
-    from consortia.base import Plan
-    from consortia.study import Built, Study
+    from consortia.core.contract import Plan
+    from consortia.study.build import Built, Study
 
 TIMED_SECONDS = 3.0
 
@@ -38,7 +38,7 @@ def check(
 ) -> None:
     """Validate a study; print its plan, cost and predicted bias, without running it."""
     with reported(as_json):
-        from consortia.study import load_study
+        from consortia.study.build import load_study
 
         asked = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
         built = asked.build()
@@ -48,7 +48,7 @@ def check(
             costs |= seconds(asked, built)
         prediction = None
         if bias:
-            from consortia.predictions import predict_bias
+            from consortia.theory.bias import predict_bias
 
             prediction = predict_bias(built.model, built.sites, built.algorithm)
         if as_json:
@@ -60,7 +60,7 @@ def check(
 
 def plan_of(study: Study, built: Built) -> Plan:
     """The plan of a study's run, with all checks that a run makes; nothing is sampled."""
-    from consortia.sampling import sample
+    from consortia.run.sampling import sample
 
     found: list[Plan] = []
 
@@ -85,11 +85,11 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     """What the whole run will cost, of the longest rounds that it may have."""
     import numpy as np
 
+    from consortia.core.start import starting_parameters
+    from consortia.core.target import Target
     from consortia.engines.mailbox import servers_of
-    from consortia.keeping import keep_moments
-    from consortia.planning import cost_of
-    from consortia.target import Target
-    from consortia.validation import starting_parameters
+    from consortia.run.plan import cost_of
+    from consortia.store.accumulators import keep_moments
 
     run = study.run
     start = starting_parameters(built.model, None, run.seed, 1)[0]
@@ -111,8 +111,8 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
 
 def seconds(study: Study, built: Built) -> dict[str, Any]:
     """Iterations a second on this machine, once compiled, and what the run would take at that."""
-    from consortia.sampling import sample
-    from consortia.stopping import stop_when
+    from consortia.run.sampling import sample
+    from consortia.run.stopping import stop_when
 
     run = study.run
     warmup = run.warmup if hasattr(built.algorithm, "check_warmup") else 0

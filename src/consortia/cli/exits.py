@@ -22,7 +22,7 @@ from consortia.errors import (
     StoreError,
     WarmupError,
 )
-from consortia.interrupts import Abrupt, Interrupts
+from consortia.run.interrupts import Abrupt, Interrupts
 
 INTERRUPTED = 130
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
@@ -83,7 +83,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
 
 def exit_code(error: ConsortiaError) -> int:
     """The exit code that stands for an error, see `EXIT_CODES`."""
-    from consortia.datasets import DatasetCorrupted, DatasetMissing
+    from consortia.data.datasets import DatasetCorrupted, DatasetMissing
 
     kinds = (
         (InputError, 2),

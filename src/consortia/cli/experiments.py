@@ -75,7 +75,7 @@ def present(name: str) -> bool:
 
     A set has one folder of its name, in CONSORTIA_DATA or in the cache.
     """
-    from consortia.published import cache_directory
+    from consortia.data.downloads import cache_directory
 
     given = os.environ.get("CONSORTIA_DATA")
     places = [Path(given).expanduser()] if given else []

@@ -16,6 +16,6 @@ def export(
 ) -> None:
     """Write a run to one netCDF file (extra: netcdf)."""
     with reported(quiet=False):
-        from consortia.export import to_netcdf
+        from consortia.store.export import to_netcdf
 
         typer.echo(f"written: {to_netcdf(run, file)}")

@@ -13,7 +13,7 @@ from consortia.cli.exits import reported
 from consortia.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from consortia.study import Study
+    from consortia.study.build import Study
 
 flower = typer.Typer(help="Studies between institutions, over Flower.", no_args_is_help=True)
 
@@ -53,7 +53,7 @@ SERVER = '''\
 
 from pathlib import Path
 
-from consortia.engines.flower.grid import server_app
+from consortia.federation.app import server_app
 
 app = server_app(Path(__file__).parent / "study.toml")
 '''
@@ -63,7 +63,7 @@ CLIENT = '''\
 
 from pathlib import Path
 
-from consortia.engines.flower.grid import client_app
+from consortia.federation.app import client_app
 
 app = client_app(Path(__file__).parent / "study.toml")
 '''
@@ -94,7 +94,7 @@ def new(
     with reported(False):
         from consortia.engines.flower.engine import any_target
         from consortia.engines.flower.stages import check_carried
-        from consortia.study import load_study
+        from consortia.study.build import load_study
 
         asked = load_study(study)
         check_carried(asked.method.build(any_target()))
@@ -112,7 +112,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
         StoreError: the folder holds something.
         InputError: a value cannot stand in a TOML file.
     """
-    from consortia import __version__
+    from consortia.core.version import __version__
 
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"{folder} is not empty: give another folder.")
@@ -148,7 +148,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
 def modules_of(study: Study) -> list[Path]:
     """Python files beside the study file that the factory of its model is in, or imports."""
-    from consortia.site.terms import modules
+    from consortia.federation.governance.terms import modules
 
     folder = study.path.resolve().parent if study.path else Path()
     return [folder / name for name in modules(study) if (folder / name).is_file()]

@@ -16,6 +16,6 @@ def algorithms() -> None:
 
 def schema() -> None:
     """Print the JSON schema of a study file."""
-    from consortia.study_schema import json_schema
+    from consortia.study.schema import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=1))

@@ -13,8 +13,8 @@ import typer
 from consortia.cli.exits import INTERRUPTED, reported
 
 if TYPE_CHECKING:
-    from consortia.deployment.loopback import Loopback, Node
-    from consortia.site import Policy
+    from consortia.federation.governance import Policy
+    from consortia.federation.loopback import Loopback, Node
 
 PORT = 9092
 NODE_PORT = 9094
@@ -31,7 +31,7 @@ def certificates(
 ) -> None:
     """Make an authority (ca.crt) and the SuperLink's certificate (server.crt, server.key)."""
     with reported(False):
-        from consortia.deployment.certificates import make_certificates
+        from consortia.federation.certificates import make_certificates
 
         made = make_certificates(folder, host, days)
         typer.echo(f"{made.authority}: for every machine")
@@ -44,7 +44,7 @@ def key(
 ) -> None:
     """Make the key by which the SuperLink knows a site (node-key, node-key.pub)."""
     with reported(False):
-        from consortia.deployment.certificates import make_node_key
+        from consortia.federation.certificates import make_node_key
 
         public = make_node_key(folder / "node-key")
         typer.echo(f"{folder / 'node-key'}: stays at the site")
@@ -69,8 +69,8 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
-        from consortia.deployment.commands import environment, supernode_command
-        from consortia.deployment.reaching import check_superlink
+        from consortia.federation.commands import environment, supernode_command
+        from consortia.federation.reaching import check_superlink
 
         folder = folder.resolve()
         name = data.stem if site is None else site
@@ -105,8 +105,8 @@ def loopback(
 ) -> None:
     """Try an app on this machine as between machines: TLS, registered keys, policies, ledgers."""
     with reported(False):
-        from consortia.deployment.loopback import Loopback
         from consortia.errors import DeploymentError, StoreError
+        from consortia.federation.loopback import Loopback
 
         place = Path(f"{app.resolve().name}-loopback") if folder is None else folder
         if place.exists() and any(place.iterdir()):
@@ -130,13 +130,13 @@ def loopback(
 
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
     """A folder for each site of an app's study, with a policy that permits it and nothing else."""
-    from consortia.deployment.apps import app_hash, study_of
-    from consortia.deployment.loopback import Node
     from consortia.errors import InputError
-    from consortia.site import terms_of
-    from consortia.site.proposal import proposed
-    from consortia.study import load_study
-    from consortia.study_files import names_of
+    from consortia.federation.apps import app_hash, study_of
+    from consortia.federation.governance import terms_of
+    from consortia.federation.governance.proposal import proposed
+    from consortia.federation.loopback import Node
+    from consortia.study.build import load_study
+    from consortia.study.files import names_of
 
     with study_of(app) as path:
         study = load_study(path)
@@ -167,7 +167,7 @@ def _node_config(folder: Path, data: Path, name: str) -> dict[str, str | int | f
 def _checked(folder: Path, data: Path) -> Policy:
     """Everything that a node needs is there; its policy."""
     from consortia.errors import InputError, PolicyError
-    from consortia.site import load_policy
+    from consortia.federation.governance import load_policy
 
     needed = {
         folder / "node-key": "make it: consortia flower key FOLDER",

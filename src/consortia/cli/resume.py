@@ -78,10 +78,10 @@ def _resume(
     quiet: bool,
 ) -> int:
     import consortia
-    from consortia.checkpoint import Checkpoints
     from consortia.engines.division import cores, offer_cpu_devices
-    from consortia.store import RECORD, read_record
-    from consortia.study import load_study
+    from consortia.store.checkpoint import Checkpoints
+    from consortia.store.runs import RECORD, read_record
+    from consortia.study.build import load_study
 
     request = _request(directory)
     begun = (directory / RECORD).exists() or Checkpoints(directory).present

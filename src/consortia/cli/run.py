@@ -14,11 +14,11 @@ import typer
 from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
 from consortia.errors import MissingExtraError, StoreError
-from consortia.store import REQUEST, Writing
+from consortia.store.runs import REQUEST, Writing
 
 if TYPE_CHECKING:
     from consortia.report import Report
-    from consortia.study import Built, Study
+    from consortia.study.build import Built, Study
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
@@ -53,9 +53,9 @@ def run(
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
-        from consortia.reading import jointly
-        from consortia.store import RunStore
-        from consortia.study import load_study
+        from consortia.data.reading import jointly
+        from consortia.store.runs import RunStore
+        from consortia.study.build import load_study
 
         asked = jointly(over, lambda: load_study(study))
         directory = _free_directory(asked.name) if output is None else RunStore(output).path
@@ -105,7 +105,7 @@ def sample_and_report(
         resumed: ``resume`` without the objects, for a run that is there.
     """
     from consortia.report.terminal import console_of, plan_panel
-    from consortia.sampling import sample
+    from consortia.run.sampling import sample
 
     console = console_of(quiet=quiet)
 
@@ -205,8 +205,8 @@ def _report(
 
 def _reference(study: Study, built: Built, directory: Path) -> Any:
     """The reference's draws, kept beside the run's in a run directory of their own."""
-    from consortia.reference import nuts
-    from consortia.store import RunStore, open_run
+    from consortia.diagnostics.reference import nuts
+    from consortia.store.runs import RunStore, open_run
 
     assert study.reference is not None
     if directory.exists():
@@ -229,7 +229,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
 
 def _finished_reference(directory: Path) -> Any:
     """A reference that was sampled before the run was interrupted."""
-    from consortia.store import open_run
+    from consortia.store.runs import open_run
 
     tree = open_run(directory)
     if tree.attrs.get("state") != "finished":

@@ -11,7 +11,7 @@ import typer
 from consortia.cli.exits import reported
 
 if TYPE_CHECKING:
-    from consortia.site import StudyTerms, Verification
+    from consortia.federation.governance import StudyTerms, Verification
 
 site = typer.Typer(
     help="A site's own say: what its policy permits, and what has left it.", no_args_is_help=True
@@ -40,8 +40,8 @@ def check(
     """
     with reported(as_json):
         from consortia.errors import InputError, PolicyError
-        from consortia.site import load_policy
-        from consortia.site.proposal import proposed
+        from consortia.federation.governance import load_policy
+        from consortia.federation.governance.proposal import proposed
 
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
@@ -84,8 +84,8 @@ def ledger(
     """Show what has left the site, and verify that no line was changed, removed or inserted."""
     with reported(as_json):
         from consortia.errors import LedgerError
-        from consortia.site import verify
-        from consortia.site.gate import LEDGER
+        from consortia.federation.governance import verify
+        from consortia.federation.governance.gate import LEDGER
 
         path = file / LEDGER if file.is_dir() else file
         found = verify(path)
@@ -113,14 +113,14 @@ def ledger(
 
 def _asked(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
     """The terms of a study or of the study in an app, and the hash of the app."""
-    from consortia.site import terms_of
-    from consortia.study import load_study
+    from consortia.federation.governance import terms_of
+    from consortia.study.build import load_study
 
     if study is not None:
         return terms_of(load_study(study)), None
     if app is None:
         return None, None
-    from consortia.deployment.apps import app_hash, study_of
+    from consortia.federation.apps import app_hash, study_of
 
     with study_of(app) as path:
         terms = terms_of(load_study(path))
@@ -137,8 +137,8 @@ def _show(terms: StudyTerms, app: str | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from consortia.federation.governance.terms import KINDS
     from consortia.report.terminal import console_of
-    from consortia.site.terms import KINDS
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from consortia.core.parameters import posterior_arrays, posterior_group
 from consortia.diagnostics.rank_statistics import (
     LEAST_DRAWS,
     effective_sample_size,
@@ -18,7 +19,6 @@ from consortia.diagnostics.rank_statistics import (
     split_chains,
 )
 from consortia.errors import InputError
-from consortia.naming import posterior_arrays, posterior_group
 
 Between = Literal["chains", "halves"]
 MaxCoordinates = int | Literal["auto", "all"]

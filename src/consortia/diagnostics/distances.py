@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.parameters import Variable, draw_weights, join, posterior_draws
 from consortia.errors import InputError
-from consortia.naming import Variable, draw_weights, join, posterior_draws
 
 MAX_POINTS = 2000
 

@@ -10,14 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.model import Model
+from consortia.core.parameters import draw_weights, draws_to_pytree, posterior_draws, structure_of
 from consortia.errors import InputError
-from consortia.model import Model
-from consortia.naming import (
-    draw_weights,
-    draws_to_pytree,
-    posterior_draws,
-    structure_of,
-)
 
 PyTree = Any
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.parameters import draw_weights, posterior_draws, posterior_group
 from consortia.diagnostics.convergence import (
     Between,
     MaxCoordinates,
@@ -17,7 +18,6 @@ from consortia.diagnostics.convergence import (
     error_of_mean,
 )
 from consortia.errors import InputError
-from consortia.naming import draw_weights, posterior_draws, posterior_group
 
 MISSING = "n/a"
 MAX_ROWS = 40

@@ -11,18 +11,18 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.engines import hosts
 from consortia.engines.local_run import LocalRun, gradients
 from consortia.engines.sharded import ARRAYS, BUFFERS, ShardedProgram
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
-from consortia.target import Target
 
 Array = jax.Array
 PyTree = Any
 
 
-class DividedRun(LocalRun):
+class ShardedRun(LocalRun):
     """As `LocalRun`, its arrays on the devices of a mesh; every process runs it.
 
     What is recorded, kept in checkpoints and shown is gathered first, by all processes together:

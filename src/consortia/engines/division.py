@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from consortia import checks
-from consortia.base import Algorithm, Mailbox, Route
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Mailbox, Route
 from consortia.errors import InputError
 
 PyTree = Any
@@ -30,7 +30,7 @@ class Axes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Division:
+class Sharding:
     """A mesh of devices with the axes ``nodes`` and ``chains``.
 
     Attributes:
@@ -114,7 +114,7 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
         if not devices or wrong:
             raise InputError(f"devices is {devices!r}: give a number, or devices of JAX.")
         return tuple(devices)
-    count = checks.whole("devices", devices, 1)
+    count = arguments.whole("devices", devices, 1)
     offer_cpu_devices(count)
     return count
 
@@ -153,7 +153,7 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
     return tuple(there[:devices])
 
 
-def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Division | None:
+def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
     """The division that a mesh asks for.
 
     Raises:
@@ -192,7 +192,7 @@ def of_devices(
     *,
     cut_nodes: bool = True,
     all_of_them: bool,
-) -> Division | None:
+) -> Sharding | None:
     """As many of these devices as divide the run evenly; None for JAX's first alone.
 
     Chains are divided first: they never wait for each other.
@@ -228,10 +228,10 @@ def of_devices(
     )
 
 
-def _division(grid: np.ndarray, chains: int) -> Division | None:
+def _division(grid: np.ndarray, chains: int) -> Sharding | None:
     if grid.size == 1 and grid.flat[0] == jax.devices()[0]:
         return None
-    return Division(Mesh(grid, (NODES, CHAINS)), chains > 1)
+    return Sharding(Mesh(grid, (NODES, CHAINS)), chains > 1)
 
 
 def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | None:

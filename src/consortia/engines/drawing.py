@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from consortia import numbers
-from consortia.base import Mailbox, Phase, Route
+from consortia.core import random
+from consortia.core.contract import Mailbox, Phase, Route
 from consortia.engines.types import Events, Layout
 
 Array = jax.Array
@@ -75,9 +75,9 @@ class Counter:
     warmup: Any
     repetition: Any = None
 
-    def draw(self, declare: Callable[[numbers.Numbers], PyTree], key: Array) -> PyTree:
+    def draw(self, declare: Callable[[random.RandomStreams], PyTree], key: Array) -> PyTree:
         """What a phase declares, under one key (2,)."""
-        return numbers.declared(declare, key, self.iteration, self.warmup, self.repetition)
+        return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
 def stage_keys(
@@ -91,17 +91,17 @@ def stage_keys(
         nodes = jnp.arange(count, dtype=jnp.uint32)
 
         def of_chain(chain: Any) -> Array:
-            return numbers.phase_key(base, chain, stage * 65536 + position)
+            return random.phase_key(base, chain, stage * 65536 + position)
 
         if layout.chains == 1:
             root = of_chain(0)
-            private = jax.vmap(lambda node: numbers.node_key(root, node))(nodes)
-            return PhaseKeys(numbers.shared_key(root), private)
+            private = jax.vmap(lambda node: random.node_key(root, node))(nodes)
+            return PhaseKeys(random.shared_key(root), private)
         roots = jax.vmap(of_chain)(jnp.arange(layout.chains, dtype=jnp.uint32))
-        private = jax.vmap(lambda node: jax.vmap(lambda root: numbers.node_key(root, node))(roots))(
+        private = jax.vmap(lambda node: jax.vmap(lambda root: random.node_key(root, node))(roots))(
             nodes
         )
-        return PhaseKeys(jax.vmap(numbers.shared_key)(roots), private)
+        return PhaseKeys(jax.vmap(random.shared_key)(roots), private)
 
     return tuple(of_phase(position) for position in range(len(phases)))
 
@@ -151,7 +151,7 @@ def _visit_numbers(
         shares = jnp.asarray(route.probabilities, weights.dtype)
     bounds = jnp.cumsum(shares)
 
-    def shared(rng: numbers.Numbers) -> tuple[PyTree, Array]:
+    def shared(rng: random.RandomStreams) -> tuple[PyTree, Array]:
         own = phase.shared(rng)
         return own, rng.uniform(ROUTE_STREAM)
 
@@ -193,14 +193,14 @@ def _arrival_numbers(
     )
 
     def shared(key: Array, server: Array) -> PyTree:
-        def declare(rng: numbers.Numbers) -> PyTree:
+        def declare(rng: random.RandomStreams) -> PyTree:
             rng.server = server
             return phase.shared(rng)
 
-        return numbers.declared(declare, key, counter.iteration, counter.warmup, None)
+        return random.declared(declare, key, counter.iteration, counter.warmup, None)
 
     def noise(key: Array, task: Array) -> PyTree:
-        return numbers.declared(phase.noise, key, task, counter.warmup, None)
+        return random.declared(phase.noise, key, task, counter.warmup, None)
 
     key = keys.private[(worker,) if alone else (worker, jnp.arange(layout.chains))]
     if not alone:
@@ -271,7 +271,7 @@ def deferred_numbers(
 
 
 def _per_chain(
-    declare: Callable[[numbers.Numbers], PyTree], keys: Array, counter: Counter, layout: Layout
+    declare: Callable[[random.RandomStreams], PyTree], keys: Array, counter: Counter, layout: Layout
 ) -> PyTree:
     """What a phase declares, for each chain's key, (chains, 2) or (2,)."""
     if layout.chains == 1:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.latency import Latency, Recorded
 
@@ -154,11 +154,11 @@ def simulate(
             site has no updates, or fewer than a tenth of an equal share; a recorded trace names
             unknown workers or servers, versions from the future, or ends too early.
     """
-    workers = checks.whole("workers", workers, 1)
-    servers = checks.whole("servers", servers, 1)
-    updates = checks.whole("updates", updates, 1)
-    warmup = checks.whole("warmup", warmup, 0, updates - 1)
-    cap = checks.optional_whole("max_staleness", max_staleness, 0)
+    workers = arguments.whole("workers", workers, 1)
+    servers = arguments.whole("servers", servers, 1)
+    updates = arguments.whole("updates", updates, 1)
+    warmup = arguments.whole("warmup", warmup, 0, updates - 1)
+    cap = arguments.optional_whole("max_staleness", max_staleness, 0)
     if sites is not None and len(sites) != workers:
         raise InputError(
             f"there are {len(sites)} sites for {workers} workers per server: give one site that "

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import graphs
-from consortia.base import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
+from consortia.core.contract import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
 
 Array = jax.Array

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from consortia import checks
+from consortia.core import arguments
 from consortia.errors import InputError, RankError
 
 SECONDS_TO_JOIN = 120
@@ -31,8 +31,8 @@ def join(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911.")
-    processes = checks.whole("processes", processes, 1)
-    process = checks.whole("process", process, 0)
+    processes = arguments.whole("processes", processes, 1)
+    process = arguments.whole("process", process, 0)
     if process >= processes:
         raise InputError(f"process is {process}: number the {processes} processes from 0.")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Algorithm, Phase, Site
+from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, slots
 from consortia.engines.drawing import Drawn
 from consortia.engines.slots import Yield

@@ -15,21 +15,21 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from consortia import fingerprints, numbers
-from consortia.base import Algorithm, Mean, Method
+from consortia.core import fingerprints, random
+from consortia.core.contract import Algorithm, Mean, Method
+from consortia.core.model import Model
+from consortia.core.start import start_values
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
 from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
-from consortia.engines.divided_run import DividedRun
+from consortia.engines.divided_run import ShardedRun
 from consortia.engines.drawing import Counter
 from consortia.engines.local_run import LocalRun
 from consortia.engines.program import Program
 from consortia.engines.sharded import ShardedProgram
 from consortia.engines.types import Layout, SiteArrays
 from consortia.errors import InputError
-from consortia.model import Model
-from consortia.sites import Sites, in_jax_width
-from consortia.target import Target
-from consortia.validation import start_values
 
 Array = jax.Array
 
@@ -184,7 +184,7 @@ class LocalEngine:
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)
         if isinstance(program, ShardedProgram):
-            return DividedRun(program, arrays, sites.names, sizes)
+            return ShardedRun(program, arrays, sites.names, sizes)
         run = LocalRun(program, arrays, sites.names, sizes)
         run.participation = self._participation
         return run
@@ -205,7 +205,7 @@ class LocalEngine:
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
-    ) -> division.Division | None:
+    ) -> division.Sharding | None:
         """Over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
         several = jax.process_count() > 1
@@ -234,7 +234,7 @@ class LocalEngine:
         sites: Sites,
         method: Method,
         chains: int,
-        divided: division.Division | None = None,
+        divided: division.Sharding | None = None,
     ) -> Layout:
         """How nodes, chains and rounds are batched."""
         nodes, parts, alone = len(sites), 1, len(sites) == 1
@@ -294,5 +294,5 @@ def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
         weights = jnp.ones(layout.nodes)
         return drawing.round_numbers(phases, keys, counter, layout, weights, events)
 
-    shapes = jax.eval_shape(draw, numbers.base_key(0))
+    shapes = jax.eval_shape(draw, random.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

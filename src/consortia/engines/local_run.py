@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
-from consortia.base import Site
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.model import Model
+from consortia.core.target import Target
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import slots
 from consortia.engines import state as states
@@ -19,8 +21,6 @@ from consortia.engines.drawing import PhaseKeys
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 from consortia.errors import InputError
-from consortia.model import Model
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -97,7 +97,7 @@ class LocalRun:
             ring = mailboxes.ring_length(
                 self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
             )
-        base = numbers.base_key(seed)
+        base = random.base_key(seed)
         self._keys = self.program.keys(base)
         return base, ring
 

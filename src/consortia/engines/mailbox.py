@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Algorithm, Mailbox
+from consortia.core.contract import Algorithm, Mailbox
 from consortia.engines.drawing import Arrival
 from consortia.engines.events import Trace, simulate
 from consortia.engines.types import Events, Ring

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Algorithm, Phase
+from consortia.core.contract import Algorithm, Phase
 from consortia.engines import drawing, exchanges, mailbox, slots
 from consortia.engines.drawing import Counter, Drawn, PhaseKeys
 from consortia.engines.iteration import Iteration, copies

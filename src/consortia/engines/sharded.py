@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from consortia.base import Algorithm, Mailbox, Mean, Mix, Phase, Sum
+from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Sum
 from consortia.engines import drawing, exchanges, slots
-from consortia.engines.division import CHAINS, NODES, Axes, Division
+from consortia.engines.division import CHAINS, NODES, Axes, Sharding
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.program import Keys, Program
 from consortia.engines.types import Buffers, Carry, Layout, Ring, SiteArrays
@@ -46,7 +46,7 @@ class ShardedProgram(Program):
         algorithm: Algorithm,
         layout: Layout,
         start_values: Callable[..., Any],
-        division: Division,
+        division: Sharding,
     ) -> None:
         super().__init__(algorithm, layout, start_values)
         self.division = division

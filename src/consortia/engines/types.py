@@ -12,7 +12,7 @@ PyTree = Any
 
 
 class Events(NamedTuple):
-    """A stretch of the trace of a `consortia.base.Mailbox`: whose gradient each update takes.
+    """A stretch of the trace of a `Mailbox`: whose gradient each update takes.
 
     Attributes:
         first: the update of the first column, int32 scalar.
@@ -30,7 +30,7 @@ class Events(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """The inbox of a `consortia.base.Mailbox`: past replies, of which a worker may hold any.
+    """The inbox of a `Mailbox`: past replies, of which a worker may hold any.
 
     Attributes:
         replies: pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo
@@ -45,7 +45,7 @@ class Ring(NamedTuple):
 class SiteArrays(NamedTuple):
     """All sites' data and numbers, node axis first: the arguments behind `Site`.
 
-    ``events`` has no node axis and is empty where no phase has a `consortia.base.Mailbox`;
+    ``events`` has no node axis and is empty where no phase has a `consortia.core.contract.Mailbox`;
     ``present`` says which sites take part in an average, (nodes,), and is empty where all do.
     """
 

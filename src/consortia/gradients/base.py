@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from consortia.base import Site
-from consortia.numbers import Numbers
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
 
 Array = jax.Array
 PyTree = Any
@@ -27,7 +27,7 @@ class GradientOracle(NamedTuple):
         deterministic: the estimate is a function of the position alone.
     """
 
-    numbers: Callable[[Numbers, str, tuple[int, ...]], PyTree]
+    numbers: Callable[[RandomStreams, str, tuple[int, ...]], PyTree]
     prepare: Callable[[PyTree, Site], PyTree]
     bind: Callable[[Site], Evaluate]
     deterministic: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consortia.base import Site
+from consortia.core.contract import Site
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
 from consortia.surrogates.correction import Correction, correction_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from consortia.base import Site
+from consortia.core.contract import Site
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
-from consortia.numbers import Numbers
-from consortia.target import Target
 
 
 def exact(target: Target) -> GradientOracle:
@@ -21,7 +21,7 @@ def exact(target: Target) -> GradientOracle:
 
         return evaluate
 
-    def declare(rng: Numbers, stream: str, shape: tuple[int, ...]) -> PyTree:
+    def declare(rng: RandomStreams, stream: str, shape: tuple[int, ...]) -> PyTree:
         return ()
 
     def prepare(numbers: PyTree, site: Site) -> PyTree:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
-from consortia.numbers import Numbers
-from consortia.target import Target
 
 
 def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> GradientOracle:
@@ -21,7 +21,7 @@ def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> Gradi
         replace: draw the B rows with replacement (fast) or as a uniform subset of the site.
     """
 
-    def declare(rng: Numbers, stream: str, shape: tuple[int, ...]) -> Array:
+    def declare(rng: RandomStreams, stream: str, shape: tuple[int, ...]) -> Array:
         return rng.bits(f"{stream}/rows", (*shape, batch_size))
 
     def prepare(numbers: PyTree, site: Site) -> PyTree:

@@ -6,9 +6,9 @@ import math
 
 import jax.numpy as jnp
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.random import RandomStreams
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
-from consortia.numbers import Numbers
 
 
 def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOracle:
@@ -19,7 +19,7 @@ def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOr
     """
     scale = math.sqrt(variance)
 
-    def declare(rng: Numbers, stream: str, shape: tuple[int, ...]) -> PyTree:
+    def declare(rng: RandomStreams, stream: str, shape: tuple[int, ...]) -> PyTree:
         return oracle.numbers(rng, stream, shape), rng.normal(
             f"{stream}/noise", (*shape, dimension)
         )

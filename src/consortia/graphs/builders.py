@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from consortia import checks
+from consortia.core import arguments
 
 
 def complete(agents: int) -> Any:
     """Every agent is a neighbour of every other."""
     import networkx
 
-    return networkx.complete_graph(checks.whole("agents", agents, 1))
+    return networkx.complete_graph(arguments.whole("agents", agents, 1))
 
 
 def ring(agents: int) -> Any:
     """Agent i is a neighbour of i − 1 and i + 1, and the last of the first."""
     import networkx
 
-    if checks.whole("agents", agents, 1) < 3:
+    if arguments.whole("agents", agents, 1) < 3:
         return networkx.path_graph(agents)
     return networkx.cycle_graph(agents)
 
@@ -27,14 +27,14 @@ def path(agents: int) -> Any:
     """A ring without the edge from the last agent to the first."""
     import networkx
 
-    return networkx.path_graph(checks.whole("agents", agents, 1))
+    return networkx.path_graph(arguments.whole("agents", agents, 1))
 
 
 def star(agents: int) -> Any:
     """Agent 0 is a neighbour of all others, which have no other neighbour."""
     import networkx
 
-    return networkx.star_graph(checks.whole("agents", agents, 1) - 1)
+    return networkx.star_graph(arguments.whole("agents", agents, 1) - 1)
 
 
 def grid(rows: int, columns: int) -> Any:
@@ -55,9 +55,9 @@ def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
     import networkx
 
     return networkx.fast_gnp_random_graph(
-        checks.whole("agents", agents, 1),
-        checks.number("probability", probability, 0.0, 1.0),
-        seed=checks.whole("seed", seed, 0),
+        arguments.whole("agents", agents, 1),
+        arguments.number("probability", probability, 0.0, 1.0),
+        seed=arguments.whole("seed", seed, 0),
     )
 
 
@@ -65,13 +65,13 @@ def cliques(count: int, size: int) -> Any:
     """``count`` complete graphs of ``size`` agents, with no edge between them: a broken network."""
     import networkx
 
-    graph = networkx.complete_graph(checks.whole("size", size, 1))
-    return networkx.disjoint_union_all([graph] * checks.whole("count", count, 1))
+    graph = networkx.complete_graph(arguments.whole("size", size, 1))
+    return networkx.disjoint_union_all([graph] * arguments.whole("count", count, 1))
 
 
 def _rectangle(rows: int, columns: int, *, periodic: bool) -> Any:
     import networkx
 
-    shape = (checks.whole("rows", rows, 1), checks.whole("columns", columns, 1))
+    shape = (arguments.whole("rows", rows, 1), arguments.whole("columns", columns, 1))
     graph = networkx.grid_2d_graph(*shape, periodic=periodic)
     return networkx.convert_node_labels_to_integers(graph, ordering="sorted")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.graphs.mixing import Array, MixingMatrix
 
@@ -123,15 +123,15 @@ def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> Mix
     matrix = MixingMatrix.of(mixing)
     if not matrix.symmetric:
         raise InputError("mixing is not symmetric: a lost link must take the same from both ends.")
-    chance = checks.number("probability", probability, 0.0, 1.0)
+    chance = arguments.number("probability", probability, 0.0, 1.0)
     if chance == 1.0:
         raise InputError("probability is 1: no link would ever hold.")
-    rng = np.random.default_rng(checks.whole("seed", seed, 0))
+    rng = np.random.default_rng(arguments.whole("seed", seed, 0))
     upper = matrix.rows < matrix.columns
     first, second, weights = matrix.rows[upper], matrix.columns[upper], matrix.values[upper]
     everyone = np.arange(matrix.agents)
     matrices = []
-    for _ in range(checks.whole("turns", turns, 1)):
+    for _ in range(arguments.whole("turns", turns, 1)):
         kept = rng.uniform(size=len(first)) >= chance
         i, j, w = first[kept], second[kept], weights[kept]
         heard = np.bincount(i, w, matrix.agents) + np.bincount(j, w, matrix.agents)

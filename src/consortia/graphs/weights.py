@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import checks
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.graphs import builders
 from consortia.graphs.mixing import MixingMatrix
@@ -72,7 +72,7 @@ def mixing_matrix(
     most = int(degrees.max(initial=0))
     larger = np.maximum(degrees[first], degrees[second])
     if kind == "laplacian" and delta is not None:
-        step = checks.number("delta", delta, 0.0, np.inf)
+        step = arguments.number("delta", delta, 0.0, np.inf)
         if step * most > 1.0 + 1e-12:
             raise InputError(
                 f"delta={step:g} makes the own weight of an agent with {most} neighbours negative:"
@@ -164,7 +164,7 @@ def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]
     else:
         if agents is None:
             raise InputError("agents is missing: an edge list does not say how many there are.")
-        pairs, count = list(graph), checks.whole("agents", agents, 1)
+        pairs, count = list(graph), arguments.whole("agents", agents, 1)
     if count == 0:
         raise InputError("graph has no nodes: give one node for each site.")
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)

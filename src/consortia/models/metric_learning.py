@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.model import Model
 from consortia.errors import InputError
-from consortia.model import Model
 from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,

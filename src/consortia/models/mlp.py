@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core.model import Model
 from consortia.errors import InputError
-from consortia.model import Model
 from consortia.models._shared import (
     Array,
     PyTree,

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.model import Model
+from consortia.core.model import Model
 from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,

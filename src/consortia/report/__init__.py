@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.model import Model
 from consortia.diagnostics import (
     Summary,
     calibration_curve,
@@ -19,7 +20,6 @@ from consortia.diagnostics import (
     scores,
     summary,
 )
-from consortia.model import Model
 
 Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 
@@ -207,7 +207,7 @@ def gather(
         tree: the result of the run.
         model: the model that was sampled, or None where it is not at hand.
         held_out: rows for the predictive scores, a dict with the responses under ``y``, or None.
-        reference: the result of `consortia.reference.nuts`, or None.
+        reference: the result of `consortia.diagnostics.reference.nuts`, or None.
         labels: by variable, the names along its axes, counted from the last one.
         skipped: what was left out before, each with the reason.
     """

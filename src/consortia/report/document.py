@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from consortia import __version__
+from consortia.core.version import __version__
 from consortia.errors import InputError, StoreError
 from consortia.report import plots, short_names, systems
 from consortia.report.judgement import HEADLINES, Judgement, Level, judge, verdict

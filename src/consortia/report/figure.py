@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import naming
+from consortia.core import parameters
 from consortia.errors import MissingExtraError
 from consortia.report import Report, short_names
 
@@ -160,7 +160,10 @@ def _score_words(report: Report) -> str:
 
 def _traces(part: Any, report: Report, tree: Any, traces: list[tuple[int, str]]) -> None:
     draws = np.concatenate(
-        [array.reshape(*array.shape[:2], -1) for array in naming.posterior_draws(tree).values()],
+        [
+            array.reshape(*array.shape[:2], -1)
+            for array in parameters.posterior_draws(tree).values()
+        ],
         axis=2,
     )
     names, columns = short_names(report.table), report.table.columns

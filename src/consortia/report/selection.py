@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia import naming
+from consortia.core import parameters
 
 
 def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) -> Any:
@@ -17,7 +17,7 @@ def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) 
     parts, start = [], 0
     wanted = np.asarray(rows)
     places: list[np.ndarray] = []
-    for array in naming.posterior_draws(tree).values():
+    for array in parameters.posterior_draws(tree).values():
         flat = array.reshape(*array.shape[:2], -1)
         here = (wanted >= start) & (wanted < start + flat.shape[2])
         places.append(np.flatnonzero(here))
@@ -25,7 +25,7 @@ def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) 
         start += flat.shape[2]
     values = np.concatenate(parts, axis=2)
     order = np.argsort(np.concatenate(places), kind="stable")
-    values = _by_weight(values[:, :, order], naming.draw_weights(tree))
+    values = _by_weight(values[:, :, order], parameters.draw_weights(tree))
     posterior = xarray.Dataset(
         {"value": (("chain", "draw", "parameter"), values)},
         coords={

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from consortia.errors import ConsortiaError, InputError, StoreError
-from consortia.predictions import Prediction, predict_bias
 from consortia.report import Report, gather, labelled
-from consortia.store import REQUEST, open_run
+from consortia.store.runs import REQUEST, open_run
+from consortia.theory.bias import Prediction, predict_bias
 
 REFERENCE = "reference"
 
@@ -124,7 +124,7 @@ def load_run(path: str | os.PathLike[str]) -> Subject:
 
 def _built(directory: Path) -> tuple[Any, str]:
     """The study's objects and its title; its data files are where the study came from."""
-    from consortia.study import load_study
+    from consortia.study.build import load_study
 
     request, origin = directory / REQUEST[1], None
     if request.is_file():
@@ -202,7 +202,7 @@ def _places(tree: Any, prediction: Prediction | None) -> np.ndarray | None:
 
 
 def _read(value: Any) -> Any:
-    """An attribute as it was before `consortia.results.plain_attributes`."""
+    """An attribute as it was before `consortia.store.results.plain_attributes`."""
     if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
         try:
             return json.loads(value)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from consortia import graphs, latency
+from consortia.core.start import starting_parameters
+from consortia.core.target import Target
 from consortia.engines.events import Trace, simulate
 from consortia.engines.mailbox import Arrivals, mailbox_of
 from consortia.errors import InputError
@@ -15,8 +17,6 @@ from consortia.report.network import errors_of
 from consortia.report.plots import MOST_NAMED, MOST_POINTS, Plot, made_of
 from consortia.report.subject import Subject
 from consortia.report.vector import INK, MUTED, RULE, SERIES, drawing
-from consortia.target import Target
-from consortia.validation import starting_parameters
 
 WINDOWS = 100
 MOST_COVARIED = 300

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.base import Plan
+from consortia.core.contract import Plan
 from consortia.report import Report, short_names
 
 MOST_ROWS = 40

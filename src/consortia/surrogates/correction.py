@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Site
+from consortia.core.contract import Site
 from consortia.errors import InputError
 from consortia.surrogates.gaussian import Gaussian, Natural, apply
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from consortia.base import Site
-from consortia.target import Target
+from consortia.core.contract import Site
+from consortia.core.target import Target
 
 Array = jax.Array
 PyTree = Any

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from consortia import checks
-from consortia.base import Phase, Site, Sum
+from consortia.core import arguments
+from consortia.core.contract import Phase, Site, Sum
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.gradients.exact import exact
 from consortia.gradients.minibatch import minibatch
-from consortia.numbers import Numbers
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates import stability
 from consortia.surrogates.gaussian import Natural, apply, clipped
 from consortia.surrogates.laplace import mode_of
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -80,14 +80,16 @@ class Recipe:
         one_of("surrogate", self.kind, KINDS)
         one_of("curvature", self.curvature, CURVATURES)
         keep: dict[str, Any] = {
-            "ridge": checks.number("ridge", self.ridge, 0.0, math.inf),
-            "variance_floor": checks.number("variance_floor", self.variance_floor, 1e-30, math.inf),
-            "draws": checks.whole("draws", self.draws, 2),
-            "warmup": checks.whole("warmup", self.warmup, 0),
-            "batch_size": checks.optional_whole("batch_size", self.batch_size, 1),
+            "ridge": arguments.number("ridge", self.ridge, 0.0, math.inf),
+            "variance_floor": arguments.number(
+                "variance_floor", self.variance_floor, 1e-30, math.inf
+            ),
+            "draws": arguments.whole("draws", self.draws, 2),
+            "warmup": arguments.whole("warmup", self.warmup, 0),
+            "batch_size": arguments.optional_whole("batch_size", self.batch_size, 1),
         }
         if self.step_size is not None:
-            keep["step_size"] = checks.number("step_size", self.step_size, 1e-30, math.inf)
+            keep["step_size"] = arguments.number("step_size", self.step_size, 1e-30, math.inf)
         if self.kind == "laplace" and keep["ridge"] == 0:
             raise InputError(
                 "ridge is 0: a Laplace surrogate needs a positive one, because a site's likelihood "
@@ -172,11 +174,11 @@ def fit_phases(
     return first, second
 
 
-def _row_numbers(rng: Numbers) -> Array:
+def _row_numbers(rng: RandomStreams) -> Array:
     return rng.bits("rows", (curvatures.MOST_ROWS,))
 
 
-def _fit_numbers(recipe: Recipe, target: Target, settings: Settings, rng: Numbers) -> Any:
+def _fit_numbers(recipe: Recipe, target: Target, settings: Settings, rng: RandomStreams) -> Any:
     if recipe.kind != "sgld_moments":
         return _row_numbers(rng)
     steps = recipe.warmup + recipe.draws

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Phase, Site
-from consortia.numbers import Numbers
+from consortia.core.contract import Phase, Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates.correction import product, stacked
 from consortia.surrogates.gaussian import Gaussian, Natural, apply
 from consortia.surrogates.stability import Examination, surrogate_posterior
-from consortia.target import Target
 
 Array = jax.Array
 
@@ -43,7 +43,7 @@ def look_phase(
     return Phase(partial(_look, mean, pooled, target, position_of), noise=_row_numbers)
 
 
-def _row_numbers(rng: Numbers) -> Array:
+def _row_numbers(rng: RandomStreams) -> Array:
     return rng.bits("rows", (curvatures.MOST_ROWS,))
 
 

@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Site
+from consortia.core.contract import Site
+from consortia.core.target import Target
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates.correction import Correction
 from consortia.surrogates.gaussian import Natural
-from consortia.target import Target
 
 Array = jax.Array
 

@@ -1,4 +1,4 @@
-"""A way to run sketches: phases written against `consortia.base` alone, on the local engine."""
+"""A way to run sketches: phases written against the contract alone, on the local engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core.target import Target
 from consortia.engines import drawing
 from consortia.engines.types import Window
-from consortia.results import Records
-from consortia.target import Target
+from consortia.store.results import Records
 
 
 class Runner:

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia import latency, numbers
-from consortia.base import Algorithm, Draws, Exchange, Mailbox, Phase, Route, Site, Sum
+from consortia import latency
+from consortia.core import random
+from consortia.core.contract import Algorithm, Draws, Exchange, Mailbox, Phase, Route, Site, Sum
+from consortia.core.target import Target
 from consortia.engines import drawing, mailbox
 from consortia.engines.events import simulate
-from consortia.target import Target
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -41,8 +42,8 @@ class Toy:
         (self.phase,) = algorithm.phases
         self.algorithm, self.sites, self.weights = algorithm, sites, jnp.asarray(weights)
         self.prior_shares = self.weights if prior_shares is None else jnp.asarray(prior_shares)
-        base = jnp.asarray(numbers.base_key(seed))
-        self.key = numbers.phase_key(base, chain, drawing.ROUND * 65536)
+        base = jnp.asarray(random.base_key(seed))
+        self.key = random.phase_key(base, chain, drawing.ROUND * 65536)
         self.data = jax.tree.map(jnp.asarray, sites.padded())
         self.fitted = self.fit() if algorithm.fit else [()] * len(sites)
         self.local, self.hub = jax.jit(self.phase.local), self.phase.hub and jax.jit(self.phase.hub)
@@ -61,12 +62,12 @@ class Toy:
         return [(own, total) for own, _, _ in made]
 
     def shared(self, at: int) -> Any:
-        key = numbers.shared_key(self.key)
-        return numbers.declared(self.phase.shared, key, at, 0, None)
+        key = random.shared_key(self.key)
+        return random.declared(self.phase.shared, key, at, 0, None)
 
     def work(self, node: int, task: int, shared: Any, state: Any, inbox: Any) -> Any:
-        key = numbers.node_key(self.key, node)
-        noise = numbers.declared(self.phase.noise, key, task, 0, None)
+        key = random.node_key(self.key, node)
+        noise = random.declared(self.phase.noise, key, task, 0, None)
         place = node if len(self.sites) > 1 else 0  # several workers may share one site
         site = self.site(place, self.fitted[place])
         return self.local(noise, shared, state, inbox, site)[:2]
@@ -344,8 +345,8 @@ def test_with_exact_surrogates_every_visit_follows_the_pooled_gradient() -> None
     def pooled(step: float, toy: Toy) -> np.ndarray:
         theta, draws = np.array([2.0]), []
         for at, node in enumerate(visits):
-            key = numbers.node_key(toy.key, node)
-            noise = numbers.declared(toy.phase.noise, key, at, 0, None)["normal"]
+            key = random.node_key(toy.key, node)
+            noise = random.declared(toy.phase.noise, key, at, 0, None)["normal"]
             for update in range(3):
                 gradient = len(ROWS) * theta - ROWS.sum() + theta
                 noise_now = math.sqrt(step) * np.asarray(noise[update])

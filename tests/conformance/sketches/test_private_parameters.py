@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.base import Algorithm, Draws, Phase, Sum
+from consortia.core.contract import Algorithm, Draws, Phase, Sum
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
-from consortia.engines.flower.mismatches import PHRASES
+from consortia.engines.flower.errors import PHRASES
 from consortia.engines.flower.transport import Arrival, Transport
 from consortia.errors import SiteMissingError, SiteRefusedError
 

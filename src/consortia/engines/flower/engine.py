@@ -12,11 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import checks, fingerprints
-from consortia.base import Method
+from consortia.core import arguments, fingerprints
+from consortia.core.contract import Method
+from consortia.core.model import Model
+from consortia.core.start import start_values
+from consortia.core.target import Target
+from consortia.data.sites import Sites, site_names
 from consortia.engines.flower.asking import Post
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.joining import joined
+from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
@@ -24,10 +28,6 @@ from consortia.engines.local import LocalEngine
 from consortia.engines.program import Program
 from consortia.engines.types import SiteArrays
 from consortia.errors import InputError
-from consortia.model import Model
-from consortia.sites import Sites, site_names
-from consortia.target import Target
-from consortia.validation import start_values
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
@@ -92,9 +92,9 @@ class FlowerEngine:
             )
         self.minimum_sites = None
         if minimum_sites is not None:
-            self.minimum_sites = checks.whole("minimum_sites", minimum_sites, 1, len(names))
-        self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
-        resend = checks.number("resend", resend, 0.0, LONGEST_DEADLINE)
+            self.minimum_sites = arguments.whole("minimum_sites", minimum_sites, 1, len(names))
+        self.deadline = arguments.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        resend = arguments.number("resend", resend, 0.0, LONGEST_DEADLINE)
         transport = grid
         if hasattr(grid, "push_messages"):
             from consortia.engines.flower.grid import GridTransport
@@ -187,7 +187,7 @@ class FlowerEngine:
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
-        begin = {"told": self._told, "model": fingerprints.of_model(target, sites)}
+        begin = {"told": self._told, "model": fingerprints.of_model(target, sites.first)}
         return FlowerRun(
             program,
             stages,

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from consortia.checkpoint import Checkpoint, read, write
 from consortia.engines.flower.stages import Label
 from consortia.errors import StoreError
+from consortia.store.checkpoint import Checkpoint, read, write
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 SECRET = "secret"

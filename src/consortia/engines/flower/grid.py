@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from consortia.engines.flower.transport import Arrival
@@ -81,26 +80,15 @@ def _payload(message: Message) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def server_app(study: str | Path) -> ServerApp:
-    """The ServerApp of a study file."""
+def server_app_of(serve: Callable[[GridTransport, Mapping[str, Any]], None]) -> ServerApp:
+    """Return a ServerApp that runs ``serve`` with a transport and the configuration of the run."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from consortia.engines.flower.app import serve
-
-        serve(Path(study), GridTransport(grid), context.run_config)
+        serve(GridTransport(grid), context.run_config)
 
     return app
-
-
-def client_app(study: str | Path) -> ClientApp:
-    """The ClientApp of a study file."""
-    return client_app_of(
-        lambda message, node_config, run_config: _answer(
-            Path(study), message, node_config, run_config
-        )
-    )
 
 
 def client_app_of(answer: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes]) -> Any:
@@ -114,11 +102,3 @@ def client_app_of(answer: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]]
         return Message(content, reply_to=message)
 
     return app
-
-
-def _answer(
-    study: Path, message: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
-) -> bytes:
-    from consortia.engines.flower.app import answer
-
-    return answer(study, message, node_config, run_config)

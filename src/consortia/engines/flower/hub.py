@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Route
+from consortia.core.contract import Route
 from consortia.engines import drawing, exchanges
 from consortia.engines.drawing import Counter, Drawn, PhaseKeys
 from consortia.engines.flower.stages import Stage

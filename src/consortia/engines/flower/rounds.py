@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from consortia.base import Mean, Route
+from consortia.core.contract import Mean, Route
 from consortia.engines import drawing
 from consortia.engines.drawing import Counter
-from consortia.engines.flower import marks
+from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import Post
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.hub import Hub
@@ -222,7 +222,7 @@ def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTre
     Raises:
         EnvelopeError: it is of other shapes or types, or a number is not finite.
     """
-    arrays = marks.unmarked(answer.arrays)
+    arrays = nonfinite.unmarked(answer.arrays)
     found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
     if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):
         raise EnvelopeError("it holds arrays that nobody asked for")

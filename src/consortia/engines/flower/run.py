@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
+from consortia.core import random
+from consortia.core.target import Target
+from consortia.data.sites import Sites
 from consortia.engines import drawing, slots
 from consortia.engines import state as states
-from consortia.engines.flower import marks
+from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import Post
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.rounds import Rounds
@@ -21,8 +23,6 @@ from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 from consortia.errors import SiteMissingError, StoreError
-from consortia.sites import Sites
-from consortia.target import Target
 
 Array = jax.Array
 PyTree = Any
@@ -85,7 +85,7 @@ class FlowerRun:
         """
         flags = self._begun(positions)
         prior = jax.lax.map(self._target.log_prior, positions)
-        potential = np.stack([np.asarray(marks.VALUES)[one["potential"]] for one in flags])
+        potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
         return prior, potential, np.stack([one["gradient"] for one in flags])
 
     def _begun(self, positions: Array) -> list[Mapping[str, np.ndarray]]:
@@ -97,7 +97,7 @@ class FlowerRun:
 
         def read(site: int, answer: Envelope) -> Mapping[str, np.ndarray]:
             found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
-            if found["potential"].max(initial=0) >= len(marks.VALUES):
+            if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
                 raise EnvelopeError("a flag is none")
             return found
 
@@ -145,7 +145,7 @@ class FlowerRun:
         return node, everywhere
 
     def _keyed(self, seed: int) -> None:
-        base = numbers.base_key(seed)
+        base = random.base_key(seed)
         self._rounds = Rounds(self._stages, self._weights, self._post, self._enough, base)
 
     @property
@@ -300,7 +300,7 @@ class FlowerRun:
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""
         if self._shapes is None:
-            keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
@@ -333,7 +333,7 @@ class FlowerRun:
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
         return self.program.traffic(self._whole_carry(), self._arrays, keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:

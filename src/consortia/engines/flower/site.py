@@ -11,24 +11,21 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from consortia import results, validation
-from consortia.base import Method
-from consortia.engines.flower import marks
+from consortia.core import density
+from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.collecting import NeedsOthersError, SiteEngine
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
+from consortia.engines.flower.errors import MismatchError
+from consortia.engines.flower.facts import NeedsOthersError, SiteEngine
 from consortia.engines.flower.files import RunFiles, secret_of
-from consortia.engines.flower.mismatches import MismatchError
+from consortia.engines.flower.runtime import Job, Work
 from consortia.engines.flower.stages import STAGES, Label
-from consortia.engines.flower.work import Work
-from consortia.model import Model
-from consortia.sites import Sites
+from consortia.store import results
 
 HELLO, FACTS, BEGIN, FITTED = "hello", "facts", "begin", "fitted"
 """Kinds of messages beside the names of the stages."""
@@ -37,29 +34,8 @@ KEPT_FROM = 1.0
 """Seconds of work from which on an answer is kept; one that is asked for again is else computed."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A study as objects: what server and sites must have alike.
-
-    Attributes:
-        model: the model.
-        sites: names and sizes of all sites, rows where they are.
-        algorithm: the algorithm.
-        chains: of the run.
-        seed: of the run.
-        warmup: of the run.
-    """
-
-    model: Model
-    sites: Sites
-    algorithm: Method
-    chains: int
-    seed: int
-    warmup: int
-
-
 class Gate(Protocol):
-    """Through which everything leaves; see `consortia.site.open_gate`."""
+    """Through which everything leaves; see `consortia.federation.governance.open_gate`."""
 
     def rows(self, number: int) -> None:
         """To be told how many rows the site has read; may refuse them."""
@@ -190,7 +166,7 @@ class FlowerSite:
         if not request.label or STAGES.get(request.label[0]) != request.kind:
             raise EnvelopeError(f"there are no messages of the kind {request.kind!r}")
         values, arrays = work.step(Label(*request.label), request)
-        return request.kind, values, marks.marked(arrays)
+        return request.kind, values, nonfinite.marked(arrays)
 
     def _facts(self, told: list[list[Any]], gate: Gate) -> list[Any]:
         engine = self._engine(told, gate)
@@ -203,9 +179,9 @@ class FlowerSite:
 
     def _engine(self, told: list[list[Any]], gate: Gate) -> SiteEngine:
         def keyed(rows: Any) -> str:
-            from consortia import fingerprints
+            from consortia.data import digest
 
-            plain = fingerprints.of_rows(rows).encode()
+            plain = digest.of_rows(rows).encode()
             return hmac.new(secret_of(self.folder), plain, hashlib.sha256).hexdigest()
 
         return SiteEngine(self.number, told, keyed, gate.rows)
@@ -223,8 +199,8 @@ class FlowerSite:
 
 
 def look(job: Job, engine: Any) -> None:
-    """A site's part of what `consortia.execution.execute` has shared before it starts."""
-    engine.shared(lambda: validation.check_data(job.model, job.sites))
+    """A site's part of what `consortia.run.execution.execute` has shared before it starts."""
+    engine.shared(lambda: density.check_data(job.model, job.sites.held))
     engine.shared(lambda: None)  # step_size is not judged by the curvatures of one site
 
 

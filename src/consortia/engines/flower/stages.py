@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Algorithm, Mailbox, Mix, Phase, Route
+from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
 from consortia.engines import drawing, exchanges
 from consortia.engines import state as states
 from consortia.engines.drawing import Counter, Drawn, PhaseKeys

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Mailbox
+from consortia.core.contract import Mailbox
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.events import LEAST_SHARE
 from consortia.engines.mpi.communicator import Communicator

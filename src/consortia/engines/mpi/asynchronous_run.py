@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
-from consortia.base import Mailbox
+from consortia.core import random
+from consortia.core.contract import Mailbox
+from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import slots
 from consortia.engines import state as states
@@ -24,7 +25,6 @@ from consortia.engines.program import Program
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
-from consortia.sites import Sites
 
 Array = jax.Array
 
@@ -94,7 +94,7 @@ class AsynchronousRun:
         )
         carry = Carry(node, hub, inbox)
         self._formula.fix(*self._formula.wires(carry, self._arrays))
-        base = numbers.base_key(seed)
+        base = random.base_key(seed)
         self._keys = self._formula.keys(base, max(worker, 0))
         self._warmup = warmup
         if not self.serves:

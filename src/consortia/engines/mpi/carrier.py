@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from consortia.base import Mean, Mix, Sum
+from consortia.core.contract import Mean, Mix, Sum
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import Carrier, Stage
 from consortia.errors import InputError

@@ -15,21 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import checks, fingerprints
-from consortia.base import Mailbox, Method
+from consortia.core import arguments, fingerprints
+from consortia.core.contract import Mailbox, Method
+from consortia.core.model import Model
+from consortia.core.start import start_values
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.program import Program
 from consortia.engines.types import SiteArrays
 from consortia.errors import InputError, RankError
-from consortia.model import Model
-from consortia.sites import Sites, in_jax_width
-from consortia.target import Target
-from consortia.validation import start_values
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
@@ -60,7 +60,7 @@ class MPIEngine:
     def __init__(
         self, *, deadline: float = 300.0, node_mode: str = "auto", block: int | None = None
     ) -> None:
-        self.deadline = checks.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
+        self.deadline = arguments.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
         # A rank computes in its own thread: on another one it would wait for a core that the
         # ranks share. Without effect once JAX has started.
         jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
-from consortia.base import Mailbox, Phase, Site
+from consortia.core import random
+from consortia.core.contract import Mailbox, Phase, Site
 from consortia.engines import drawing, slots
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.iteration import Iteration
@@ -66,7 +66,7 @@ class Formula:
             _, outbox = self._sent(carry.node, carry.inbox, keys, at, arrays)
             return self._row(outbox), self._row(carry.inbox)
 
-        keys = jax.eval_shape(lambda: self.keys(numbers.base_key(0), 0))
+        keys = jax.eval_shape(lambda: self.keys(random.base_key(0), 0))
         at = jax.ShapeDtypeStruct((3,), jnp.int32)
         gradient, reply = jax.eval_shape(rows, carry, keys, at, arrays)
         return Wire.of(gradient), Wire.of(reply)
@@ -97,7 +97,7 @@ class Formula:
         )
 
         def at_chain(key: Array, state: Any, inbox: Any) -> Any:
-            noise = numbers.declared(phase.noise, key, task, warmup, None)
+            noise = random.declared(phase.noise, key, task, warmup, None)
             assert phase.local is not None
             state, outbox, _ = phase.local(noise, (), state, inbox, site)
             return state, outbox
@@ -123,11 +123,11 @@ class Formula:
         update, warmup = at[0], at[1]
 
         def of_chain(key: Array, hub: Any, message: Any) -> Any:
-            def declare(rng: numbers.Numbers) -> PyTree:
+            def declare(rng: random.RandomStreams) -> PyTree:
                 rng.server = jnp.int32(self._server)
                 return self._phase.shared(rng)
 
-            shared = numbers.declared(declare, key, update, warmup, None)
+            shared = random.declared(declare, key, update, warmup, None)
             assert self._phase.hub is not None
             return self._phase.hub(shared, hub, message)
 

@@ -18,17 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia import graphs
-from consortia.base import Mix, Phase
+from consortia.core.contract import Mix, Phase
 from consortia.engines import drawing, exchanges
 from consortia.engines.drawing import Counter, Drawn, PhaseKeys
 from consortia.engines.iteration import Iteration, kept_where
-from consortia.engines.mpi.places import Neighbourhood, Places
+from consortia.engines.mpi.placement import Neighbourhood, Places
 from consortia.engines.mpi.wire import Packed, Wire
 from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
 
 Array = jax.Array
 PyTree = Any
-Numbers = tuple[Drawn, ...]
+RandomStreams = tuple[Drawn, ...]
 Carrier = Callable[[int, list[np.ndarray], list[np.ndarray]], None]
 """``(phase, packed own rows, packed arrays)``: fills the latter with what the exchange brings."""
 
@@ -105,7 +105,7 @@ class Stage:
     def run(
         self,
         carry: Carry,
-        numbers: Numbers,
+        numbers: RandomStreams,
         at: At,
         sites: SiteArrays,
         carrier: Carrier,
@@ -276,7 +276,7 @@ class Blocks:
         self._draw = jax.jit(self.drawn)
         self.keys: tuple[PhaseKeys, ...] = ()
         self._at: tuple[int, int] | None = None
-        self._numbers: Numbers = ()
+        self._numbers: RandomStreams = ()
 
     @property
     def length(self) -> int:
@@ -288,7 +288,7 @@ class Blocks:
         self.keys = own_keys(self._phases, drawing.ROUND, base, self._layout, self._own)
         self._at = None
 
-    def at(self, iteration: int, warmup: int) -> tuple[Numbers, At]:
+    def at(self, iteration: int, warmup: int) -> tuple[RandomStreams, At]:
         """The numbers of the block in which an iteration stands, and where it stands there."""
         index, offset = divmod(iteration, self._layout.block)
         if self._at != (index, warmup):
@@ -297,10 +297,10 @@ class Blocks:
             self._at = (index, warmup)
         return self._numbers, At(offset)
 
-    def drawn(self, keys: tuple[PhaseKeys, ...], first: Array, warmup: Array) -> Numbers:
+    def drawn(self, keys: tuple[PhaseKeys, ...], first: Array, warmup: Array) -> RandomStreams:
         """The numbers of the block that begins with this iteration; to be compiled."""
 
-        def at(iteration: Array) -> Numbers:
+        def at(iteration: Array) -> RandomStreams:
             return drawing.round_numbers(
                 self._phases, keys, Counter(iteration, warmup), self._layout, self._weights
             )

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia import numbers
-from consortia.base import Route, Site
+from consortia.core import random
+from consortia.core.contract import Route, Site
+from consortia.data.sites import Sites
 from consortia.engines import drawing, slots
 from consortia.engines import state as states
 from consortia.engines.drawing import Counter
@@ -20,13 +21,12 @@ from consortia.engines.mpi.carrier import carrier_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.foreign import Foreign
 from consortia.engines.mpi.pieces import At, Flow, Recording, Stage
-from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
 from consortia.engines.program import Program
 from consortia.engines.slots import Yield
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
-from consortia.sites import Sites
 
 Array = jax.Array
 PyTree = Any
@@ -109,7 +109,7 @@ class MPIRun:
 
     def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
         """The state before the first round; runs ``fit`` and ``setup``."""
-        base = numbers.base_key(seed)
+        base = random.base_key(seed)
         algorithm, own = self.program.algorithm, self._own
         self._blocks.begin(base)
         if algorithm.fit:
@@ -156,7 +156,7 @@ class MPIRun:
         Raises:
             StoreError: the state is of another run.
         """
-        base = numbers.base_key(seed)
+        base = random.base_key(seed)
         self._blocks.begin(base)
         if self.program.algorithm.fit:
             _, arrays = self._abstract()
@@ -264,7 +264,7 @@ class MPIRun:
         """Empty buffers for this rank's part of the draws of one chunk."""
         if self._shapes is None:
             abstract = self._abstract()
-            keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
             self._shapes = jax.eval_shape(self.program.yielded, abstract[0], abstract[1], keys)
         shapes, count = self._shapes, len(self._places.own)
 
@@ -332,7 +332,7 @@ class MPIRun:
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
         whole_carry, arrays = self._abstract()
-        keys = jax.eval_shape(lambda: self.program.keys(numbers.base_key(0)))
+        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
         return self.program.traffic(whole_carry, arrays, keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.mpi.foreign import Foreign, raised
-from consortia.engines.mpi.pieces import Blocks, Carrier, Flow, Numbers, Recording, Stage
+from consortia.engines.mpi.pieces import Blocks, Carrier, Flow, RandomStreams, Recording, Stage
 from consortia.engines.mpi.wire import Packed
 from consortia.engines.types import Buffers, Carry, SiteArrays, Window
 
@@ -100,7 +100,7 @@ class Straight:
         return buffers, carry
 
     def _iteration(
-        self, carry: Carry, numbers: Numbers, row: Array, turn: Array, sites: SiteArrays
+        self, carry: Carry, numbers: RandomStreams, row: Array, turn: Array, sites: SiteArrays
     ) -> tuple[Flow, Array]:
         flow = Flow(carry, (), (), {}, {})
         for index, phase in enumerate(self._stage.phases):

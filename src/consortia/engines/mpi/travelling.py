@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.base import Phase, Site
+from consortia.core.contract import Phase, Site
 from consortia.engines.iteration import Iteration
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import Blocks, Flow
-from consortia.engines.mpi.places import Places
+from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.wire import Wire
 from consortia.engines.types import Carry, SiteArrays
 
@@ -21,7 +21,7 @@ PyTree = Any
 
 
 class Travel:
-    """The iteration of an algorithm whose only phase has a `consortia.base.Route`.
+    """The iteration of an algorithm whose only phase has a `consortia.core.contract.Route`.
 
     A chain's hub state and inbox are at the rank that holds the site it visits next; the places of
     the other chains there are left as they are, and are not looked at.

@@ -1,0 +1,322 @@
+"""The contract between algorithms and engines.
+
+An algorithm is a tuple of phases of pure functions, cut exactly where data must cross the network.
+An engine moves the data and knows no algorithm. Both meet here and import nothing of each other.
+
+One iteration runs the phases in order. In a phase
+
+1. every node maps ``(noise, shared, state, inbox, site)`` to ``(state, outbox, info)``;
+2. the exchange turns the outboxes of all nodes into a message;
+3. the hub, a pure function that every participant could run, maps ``(shared, hub_state, message)``
+   to ``(hub_state, reply, info)``;
+4. the reply is the inbox of the next phase, and the last phase's reply that of the next iteration.
+
+Positions are flat vectors ``(d,)``. No function sees a chain or node axis: engines batch.
+Random numbers are declared by ``noise`` and ``shared`` and arrive as arguments.
+
+Values that differ from site to site (data, sizes, weights, mixing matrices) reach the functions
+through `Site` and the exchanges only, never by closure: a compiled program then serves every run
+with equal shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core import random
+
+Array = jax.Array
+PyTree = Any
+Info = Mapping[str, Array]
+
+
+# --- exchanges: values without behaviour -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The average over all nodes with the sites' weights, Σ_c w_c outbox_c; one star round."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The plain sum over all nodes, Σ_c outbox_c; one star round.
+
+    Every node must answer: a sum without one belongs to another target. An engine that waits waits
+    until its deadline, and then raises `consortia.errors.SiteMissingError` with the sites' names.
+    """
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Gossip: node i receives Σ_j W_ij outbox_j, ``times`` times over; there is no hub.
+
+    Attributes:
+        matrix: W, doubly stochastic: a `consortia.graphs.MixingMatrix`, a tuple of rows, or the
+            name of a network that the number of nodes determines (`consortia.graphs.NETWORKS`).
+            It compares and hashes by value. With a `consortia.graphs.MixingSchedule` the outbox is
+            a dict that says under ``"turn"``, the same at all nodes, whose turn it is.
+        times: number of multiplications by W, one communication round each.
+        change: node i receives what mixing changes, Σ_j W_ij (outbox_j − outbox_i), with the
+            precision of the differences: exactly 0 where all agree. A method that sums it up needs
+            it, since the rounding of positions in single precision would pile up; ``times`` is 1.
+    """
+
+    matrix: Hashable
+    times: int = 1
+    change: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """A chain travels: in each iteration it visits one node, and its outbox is its next inbox.
+
+    ``local`` then runs at the visited node only, one node for each chain, and of that site's data
+    only the rows that it asks for are read. Several chains may be at one node.
+
+    Attributes:
+        probabilities: f_s of a visit, one for each node; the sites' weights w_c when None.
+    """
+
+    probabilities: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """One message at a time: a worker's outbox reaches its server, which answers that worker only.
+
+    ``local`` runs at one worker, on an inbox that may be older than the server's state; ``hub``
+    makes one step of the server, and its reply is what the worker works on next.
+
+    Attributes:
+        workers: workers of each server.
+        servers: servers, each an independent chain.
+        max_staleness: a gradient older than this many updates is dropped; None keeps all.
+        latency: how long a task takes, a value of `consortia.latency`.
+        shares: the workers' weights as they see them in `Site`, when each holds a site of its own;
+            their shares of the accepted updates when None.
+    """
+
+    workers: int
+    servers: int = 1
+    max_staleness: int | None = None
+    latency: Any = None
+    shares: tuple[float, ...] | None = None
+
+
+Exchange = Mean | Sum | Mix | Route | Mailbox
+
+
+# --- what a node function sees of its data -----------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Site:
+    """The data of one site, as a node function sees it.
+
+    Whether ``data`` is this site's own slice or the arrays of all sites with a row index in front
+    is hidden behind `rows` and `all`.
+
+    Attributes:
+        data: pytree of arrays (rows, ...), or (sites, rows, ...) when ``node`` is not None.
+            Unequal sites are padded by repeating a row.
+        size: number of true rows n_c, int32 scalar.
+        weight: w_c, positive, Σ_c w_c = 1.
+        prior_share: λ_c, the share of the log-prior that this site carries, Σ_c λ_c = 1.
+        fitted: what the algorithm's ``fit`` phases left here; read-only.
+        node: index of this site in ``data``, int32 scalar, or None when that is already its slice.
+        number: index of this site among all sites, int32 scalar.
+    """
+
+    data: PyTree
+    size: Array
+    weight: Array
+    prior_share: Array
+    fitted: PyTree = ()
+    node: Array | None = None
+    number: Array | None = None
+
+    def rows(self, index: Array) -> PyTree:
+        """The rows with these numbers; ``index`` int32 (batch,)."""
+        if self.node is None:
+            return jax.tree.map(lambda leaf: leaf[index], self.data)
+        return jax.tree.map(lambda leaf: leaf[self.node, index], self.data)
+
+    def all(self) -> tuple[PyTree, Array]:
+        """All rows, padding included, and the mask (rows,) of the true ones."""
+        data = self.data
+        if self.node is not None:
+            data = jax.tree.map(lambda leaf: leaf[self.node], data)
+        length = jax.tree.leaves(data)[0].shape[0]
+        return data, jnp.arange(length, dtype=self.size.dtype) < self.size
+
+    def index(self, bits: Array, *, replace: bool = True) -> Array:
+        """Row numbers from 32-bit words (..., batch): uniform, with or without replacement."""
+        if replace:
+            return random.below(bits, self.size)
+        return random.distinct_below(bits, self.size)
+
+
+# --- phases and algorithms ---------------------------------------------------------------------
+
+
+def no_numbers(rng: random.RandomStreams) -> tuple[()]:
+    """A phase that needs no random numbers of this kind."""
+    return ()
+
+
+class Phase(NamedTuple):
+    """One step of an iteration, which ends exactly where something must be exchanged.
+
+    Attributes:
+        local: ``(noise, shared, state, inbox, site) -> (state, outbox, info)`` at one node of one
+            chain, or None when only the hub acts.
+        exchange: how the outboxes become the message; None when nothing crosses the network.
+        hub: ``(shared, hub_state, message) -> (hub_state, reply, info)``, or None: the reply is
+            the message.
+        noise: ``RandomStreams -> pytree`` private to a (chain, node).
+        shared: ``RandomStreams -> pytree`` common to all nodes and the hub of a chain.
+        repeat: how often the phase runs in a row: the number itself, or its upper bound when
+            ``repeats`` is given.
+        repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
+            (a jittered trajectory); at most ``repeat``.
+    """
+
+    local: Callable[..., tuple[PyTree, PyTree, Info]] | None
+    exchange: Exchange | None = None
+    hub: Callable[..., tuple[PyTree, PyTree, Info]] | None = None
+    noise: Callable[[random.RandomStreams], PyTree] = no_numbers
+    shared: Callable[[random.RandomStreams], PyTree] = no_numbers
+    repeat: int = 1
+    repeats: Callable[[PyTree], Array] | None = None
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it may run more or fewer times than once; it has no infos then."""
+        return self.repeat > 1 or self.repeats is not None
+
+
+class Draws(NamedTuple):
+    """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
+
+    Attributes:
+        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
+        node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
+        agents: also keep every node's own value, in the group ``agents``.
+        per_iteration: draws that one iteration yields, in order; more than one from the hub only.
+    """
+
+    hub: Callable[[PyTree, PyTree], Array] | None = None
+    node: Callable[[PyTree, PyTree], Array] | None = None
+    agents: bool = False
+    per_iteration: int = 1
+
+
+class Algorithm(NamedTuple):
+    """A distributed sampler, ready for an engine.
+
+    Attributes:
+        init: ``position -> (node_state, hub_state, inbox)`` of one node and one chain.
+        phases: one iteration.
+        draws: what an iteration yields.
+        fit: run once, without chains, before anything else; what the last phase leaves as
+            ``(state, inbox)`` at a node becomes that site's ``fitted``.
+        setup: run once per chain, before the first iteration.
+    """
+
+    init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
+    phases: tuple[Phase, ...]
+    draws: Draws
+    fit: tuple[Phase, ...] = ()
+    setup: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one iteration of one chain asks of all sites together.
+
+    Attributes:
+        gradients: evaluations of a site's gradient (exact or minibatch), summed over the sites.
+        row_gradients: rows that they read, summed over the sites.
+    """
+
+    gradients: int
+    row_gradients: int
+
+
+class Method(Protocol):
+    """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
+
+    A method holds parameters only. `build` turns it into phases for one model; everything that
+    depends on the sites arrives later, through `Site`.
+
+    It may also have ``check_stability(model, sites, parameters) -> str | None``, which says before
+    a run why it will diverge, ``check_fitted(fitted, names) -> warnings``, which looks at what its
+    ``fit`` phases left at the sites and refuses to go on, ``explain_end(target, site, name,
+    position) -> text``, which says why a chain turned non-finite at a site, and
+    ``measure(gradients, shares, positions, iteration) -> dict``, which adds to the record of a run
+    what it finds where the chains ended (shares: of each site where their messages arrive one at a
+    time, (servers, sites), else None).
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        ...
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse what cannot run on these sites, with an error that names the site."""
+        ...
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """w_c, (sites,), positive, summing to one."""
+        ...
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """λ_c, (sites,), summing to one."""
+        ...
+
+    def build(self, target: Any) -> Algorithm:
+        """The phases, for a `consortia.core.target.Target`."""
+        ...
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Gradients of one iteration of one chain."""
+        ...
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """h' of these iterations when the step size varies (estimates are then weighted by it).
+
+        (iterations,), or (servers, iterations) where servers have step sizes of their own.
+        """
+        ...
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as plain values, for the record of a run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run where, said before it starts.
+
+    Attributes:
+        lines: pairs of a label and a value, in the order to be shown.
+        warnings: plain sentences on what the user should know.
+        bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
+        communication_rounds: communication rounds of one iteration.
+    """
+
+    lines: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+    communication_rounds: int = 0
+    details: dict[str, Any] = field(default_factory=dict)

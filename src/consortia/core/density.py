@@ -1,0 +1,118 @@
+"""Checks of a model's densities on its first rows, made before the sampler is compiled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.core.target import Target, in_jax_width
+from consortia.errors import InputError
+
+Array = jax.Array
+PyTree = Any
+
+
+def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
+    """Apply the model's own check to the rows of each site that is here, by the site's name."""
+    if model.check is None:
+        return
+    for name, rows in held.items():
+        problem = model.check(rows)
+        if problem:
+            raise InputError(f"site {name!r}: {problem}")
+
+
+def check_density(target: Target, shard: PyTree) -> None:
+    """Shapes of both densities, and one independent value per row; nothing is compiled."""
+    position = jax.ShapeDtypeStruct((target.dimension,), target.dtype)
+    log_prior = target.model.log_prior
+    if log_prior is not None:
+        shape = _shape("log_prior", lambda p: log_prior(target.unravel(p)), position)
+        if shape != ():
+            raise InputError(
+                f"Model.log_prior returns shape {shape}: it must be a scalar (sum over the "
+                "parameters)."
+            )
+    for rows in (3, 2):
+        index = np.zeros(rows, int)
+        batch = jax.tree.map(lambda leaf, index=index: leaf[index], shard)
+        shape = _shape("log_likelihood", target.log_likelihood, position, batch)
+        if shape == (rows,):
+            continue
+        if shape == ():
+            raise InputError(
+                "Model.log_likelihood returns a scalar: it must return one value per row, shape "
+                "(rows,). Leave out the sum or mean; the library sums the rows itself, and a sum "
+                "would break minibatch scaling without a sign."
+            )
+        raise InputError(
+            f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "
+            f"return one value per row, shape ({rows},)."
+        )
+
+
+def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
+    try:
+        return tuple(jax.eval_shape(function, *arguments).shape)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"Model.{name} cannot be evaluated on the model's parameters"
+            f"{' and a batch of the first site' if len(arguments) > 1 else ''}: "
+            f"{type(error).__name__}: {first_line}"
+        ) from error
+
+
+def check_rows_independent(target: Target, shard: PyTree, position: Array) -> None:
+    """The value of a row must not depend on the other rows of its batch."""
+    length = len(jax.tree.leaves(shard)[0])
+    if length < 2:
+        return
+    take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
+    rows = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
+    values = np.asarray(_row_values(target.model, target.unravel(position), rows))
+    if np.all(np.isfinite(values)) and not np.allclose(values[0][1], values[1][1], rtol=1e-3):
+        raise InputError(
+            "Model.log_likelihood gives a row another value when the other rows of the batch "
+            "change: it must return each row's own log-likelihood (no sum, mean or normalisation "
+            "over the batch)."
+        )
+
+
+@partial(jax.jit, static_argnums=0)
+def _row_values(model: Model, parameters: PyTree, batches: list[PyTree]) -> Array:
+    """Log-likelihoods of the rows of several batches of one size; compiled once for a model."""
+    target = Target(model, parameters)
+    position = target.ravel(parameters)
+    return jnp.stack([target.log_likelihood(position, batch) for batch in batches])
+
+
+@partial(jax.jit, static_argnums=0)
+def _prior_values(model: Model, parameters: PyTree) -> Array:
+    """The log-prior here and there: a prior on a box is constant near the start, and proper."""
+    target = Target(model, parameters)
+    position = target.ravel(parameters)
+    points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
+    return jnp.stack([target.log_prior(point) for point in points])
+
+
+def check_prior(target: Target, position: Array) -> None:
+    """Warn when the posterior has no prior at all."""
+    flat = target.model.log_prior is None
+    if not flat:
+        values = np.asarray(_prior_values(target.model, target.unravel(position)))
+        flat = bool(np.all(values == values[0]) and np.isfinite(values[0]))
+    if flat:
+        warnings.warn(
+            "the model has no prior (Model.log_prior is None or constant): the posterior may be "
+            "improper, and a sampler will then wander off without an error",
+            UserWarning,
+            stacklevel=3,
+        )

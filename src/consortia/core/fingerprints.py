@@ -1,0 +1,163 @@
+"""Fingerprints by which a stored run knows its model, its data and its algorithm again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from consortia.errors import RankError
+
+if TYPE_CHECKING:
+    from consortia.core.target import Target
+
+ROWS = 2
+"""Rows of the batch with which a model's functions are traced."""
+
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def of_model(target: Target, shard: Any) -> str:
+    """SHA-256 of what the model computes: its density as JAX traces it, constants included.
+
+    Names of Python objects do not count, so that the same model made again, in another process, is
+    known; another version of JAX may trace it otherwise.
+    """
+    digest = hashlib.sha256(str(target.structure).encode())
+    batch = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (ROWS, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
+        ),
+        shard,
+    )
+    model = target.model
+    if model.log_prior is not None:
+        _trace(digest, jax.make_jaxpr(model.log_prior)(target.structure))
+    _trace(digest, jax.make_jaxpr(model.log_likelihood)(target.structure, batch))
+    return digest.hexdigest()
+
+
+def of_value(value: Any) -> str:
+    """SHA-256 of a value: numbers, text, arrays, containers, dataclasses, functions and objects.
+
+    A function counts by its code, its defaults and what it closes over, not by its address.
+    """
+    digest = hashlib.sha256()
+    _value(digest, value)
+    return digest.hexdigest()
+
+
+def table_of(values: Mapping[str, Any]) -> np.ndarray:
+    """SHA-256 of each value, one row each: uint8 (values, 32)."""
+    digests = [bytes.fromhex(of_value(value)) for value in values.values()]
+    return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
+
+
+def check_alike(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
+    """Refuses to go on where processes have other values than the first, by `table_of` each.
+
+    Args:
+        names: of the values.
+        tables: of the processes, in order.
+        kind: what a process is called: ``"rank"`` or ``"process"``.
+
+    Raises:
+        RankError: with the processes that differ, and in which values.
+    """
+    found = []
+    for number, table in enumerate(tables):
+        differ = (table != tables[0]).any(axis=1)
+        if differ.any():
+            where = ", ".join(name for name, other in zip(names, differ, strict=True) if other)
+            found.append(f"{kind} {number} in {where}")
+    if found:
+        raise RankError(
+            f"the processes of this job run different studies. Unlike {kind} 0: "
+            f"{'; '.join(found)}. Start all of them with the same study file, data and arguments."
+        )
+
+
+# --- traced functions ----------------------------------------------------------------------------
+
+
+def _trace(digest: Any, traced: Any) -> None:
+    digest.update(ADDRESS.sub("", str(traced.jaxpr)).encode())
+    _constants(digest, traced)
+
+
+def _constants(digest: Any, value: Any) -> None:
+    """The constants of a traced function, and of those inside it; their text may be cut short."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            _constants(digest, item)
+        return
+    for constant in getattr(value, "consts", ()):
+        _value(digest, constant)
+    inner = getattr(value, "jaxpr", value)
+    for equation in getattr(inner, "eqns", ()):
+        for operand in equation.invars:
+            if hasattr(operand, "val"):
+                _value(digest, operand.val)
+        for name in sorted(equation.params):
+            _constants(digest, equation.params[name])
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _value(digest: Any, value: Any) -> None:
+    digest.update(f"{type(value).__name__}\0".encode())
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        digest.update(repr(value).encode())
+    elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        array = np.asarray(value)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _value(digest, item)
+    elif isinstance(value, (dict, types.MappingProxyType)):
+        for key in sorted(value, key=repr):
+            _value(digest, (key, value[key]))
+    elif isinstance(value, (set, frozenset)):
+        for item in sorted(value, key=repr):
+            _value(digest, item)
+    elif isinstance(value, functools.partial):
+        _value(digest, (value.func, value.args, value.keywords))
+    elif isinstance(value, types.MethodType):
+        _value(digest, (value.__func__, value.__self__))
+    elif isinstance(value, types.FunctionType):
+        _function(digest, value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _value(digest, (field.name, getattr(value, field.name)))
+    elif hasattr(value, "digest") and isinstance(value.digest, str):
+        digest.update(value.digest.encode())
+    else:
+        digest.update(ADDRESS.sub("", repr(value)).encode())
+
+
+def _function(digest: Any, function: types.FunctionType) -> None:
+    digest.update(f"{function.__module__}.{function.__qualname__}\0".encode())
+    _code(digest, function.__code__)
+    _value(digest, function.__defaults__)
+    _value(digest, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        _value(digest, cell.cell_contents)
+
+
+def _code(digest: Any, code: types.CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(" ".join(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _code(digest, constant)
+        else:
+            _value(digest, constant)

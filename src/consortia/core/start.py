@@ -1,0 +1,121 @@
+"""Where chains start: starting parameters, and the densities there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core import random
+from consortia.core.contract import Site
+from consortia.core.model import Model
+from consortia.core.target import Target
+from consortia.errors import InputError
+
+Array = jax.Array
+PyTree = Any
+
+
+def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
+    """The parameters that each chain starts from, checked against the model's own structure."""
+    own = model.init(jax.random.key(0)) if callable(model.init) else model.init
+    _check_leaves("Model.init", own)
+    source, argument = (model.init, "Model.init") if init is None else (init, "init")
+    if not callable(source):
+        _check_start(argument, source, own)
+        return [source] * chains
+    result = []
+    for chain in range(chains):
+        parameters = source(random.user_key(seed, chain))
+        _check_start(argument, parameters, own)
+        result.append(parameters)
+    return result
+
+
+def _check_leaves(argument: str, parameters: PyTree) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(parameters)
+    if not leaves:
+        raise InputError(f"{argument} has no parameters: give at least one floating array.")
+    for path, leaf in leaves:
+        where = f"{argument}{jax.tree_util.keystr(path)}"
+        dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise InputError(
+                f"{where} is of type {dtype}: parameters must be floating (write 0.0, not 0)."
+            )
+
+
+def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
+    _check_leaves(argument, parameters)
+    structure: Any = jax.tree.structure(parameters)
+    wanted: Any = jax.tree.structure(own)
+    if structure != wanted:
+        raise InputError(
+            f"{argument} has the structure {structure}, the model's parameters have {wanted}."
+        )
+    paths = jax.tree_util.tree_leaves_with_path(own)
+    for leaf, (path, example) in zip(jax.tree.leaves(parameters), paths, strict=True):
+        where = f"{argument}{jax.tree_util.keystr(path)}"
+        if np.shape(leaf) != np.shape(example):
+            raise InputError(
+                f"{where} has shape {np.shape(leaf)}, the model's parameter {np.shape(example)}."
+            )
+        if not np.all(np.isfinite(np.asarray(leaf))):
+            raise InputError(f"{where} holds a value that is not finite.")
+
+
+def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
+    """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
+
+    Args:
+        target: the posterior.
+        arrays: the engine's `SiteArrays`.
+        positions: (chains, d).
+
+    Returns:
+        log-prior (chains,), U_c (nodes, chains) and finite gradient (nodes, chains).
+    """
+
+    def at_node(own: Any) -> tuple[Array, Array]:
+        node, size, weight, share = own
+        site = Site(arrays.data, size, weight, share, (), node)
+        rows, mask = site.all()
+
+        def at(position: Array) -> tuple[Array, Array]:
+            value, gradient = jax.value_and_grad(target.potential)(position, rows, mask, site)
+            return value, jnp.all(jnp.isfinite(gradient))
+
+        return jax.lax.map(at, positions)
+
+    nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
+    own = (nodes, arrays.sizes, arrays.weights, arrays.prior_shares)
+    values, finite = jax.lax.map(at_node, own)
+    return jax.lax.map(target.log_prior, positions), values, finite
+
+
+def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> None:
+    """Refuse a start at which the density or its gradient is not finite."""
+    prior, potential, finite = (np.asarray(value) for value in values)
+    for chain, value in enumerate(prior):
+        if not np.isfinite(value):
+            raise InputError(
+                f"Model.log_prior is {value} at the start of chain {chain}: choose init inside "
+                "the support of the prior."
+            )
+    bad = np.argwhere(~np.isfinite(potential))
+    if bad.size:
+        node, chain = bad[0]
+        raise InputError(
+            f"the log-density of site {names[node]!r} is {-potential[node, chain]} at the start of "
+            f"chain {chain}: choose another init, or look at the data of this site."
+        )
+    bad = np.argwhere(~finite)
+    if bad.size:
+        node, chain = bad[0]
+        raise InputError(
+            f"the gradient of the log-density of site {names[node]!r} is not finite at the start "
+            f"of chain {chain} (the density itself is): look for sqrt, log or a division at 0 in "
+            "Model.log_likelihood or Model.log_prior, or choose another init."
+        )

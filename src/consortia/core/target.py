@@ -1,0 +1,90 @@
+"""The pieces of a posterior that a site can compute, as functions of a flat position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from consortia.core.contract import Site
+from consortia.core.model import Model
+from consortia.errors import InputError
+
+Array = jax.Array
+PyTree = Any
+
+
+def parameters_of(model: Model, init: Any, key: Array) -> PyTree:
+    """The starting parameters: ``init`` where it is given, else the model's own.
+
+    A function is called with ``key``; anything else is taken as the pytree itself.
+    """
+    source = model.init if init is None else init
+    return source(key) if callable(source) else source
+
+
+class Target:
+    r"""The posterior π ∝ exp(−U) of a model, cut into the potentials of the sites.
+
+    .. math:: U_c(\theta) = -\sum_{i\in c}\log p(z_i|\theta) - \lambda_c\log p(\theta),
+              \qquad \sum_c U_c = U, \quad \sum_c\lambda_c = 1
+
+    Positions are flat vectors (dimension,); the pytree exists only inside the model's functions.
+
+    Args:
+        model: the model.
+        parameters: an example of its parameters (arrays or shapes), floating leaves only.
+    """
+
+    def __init__(self, model: Model, parameters: PyTree) -> None:
+        dtype = jnp.result_type(float)
+        example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), parameters)
+        flat, self._unravel = ravel_pytree(example)
+        if flat.size == 0:
+            raise InputError(
+                "Model.init has no parameters: give a pytree with at least one floating array."
+            )
+        self.model = model
+        self.dimension = int(flat.size)
+        self.dtype = flat.dtype
+        self.structure = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), example)
+
+    def unravel(self, position: Array) -> PyTree:
+        """The parameters as the model's own pytree."""
+        return self._unravel(position)
+
+    def ravel(self, parameters: PyTree) -> Array:
+        """The flat position (dimension,) of a pytree of parameters."""
+        leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(parameters)]
+        return jnp.concatenate(leaves)
+
+    def log_prior(self, position: Array) -> Array:
+        """log p(θ), a scalar; 0 when the model has no prior."""
+        if self.model.log_prior is None:
+            return jnp.zeros((), self.dtype)
+        return jnp.asarray(self.model.log_prior(self.unravel(position)), self.dtype)
+
+    def log_likelihood(self, position: Array, rows: PyTree) -> Array:
+        """log p(z_i | θ), one value per row."""
+        return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
+
+    def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
+        """U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
+        values = jnp.where(mask, self.log_likelihood(position, rows), 0)
+        share = jnp.asarray(site.prior_share, self.dtype)
+        return -jnp.sum(values) - share * self.log_prior(position)
+
+    def batch_potential(self, position: Array, rows: PyTree, site: Site) -> Array:
+        """The unbiased estimate −(n_c/B) Σ_batch log p(z_i|θ) − λ_c log p(θ) of U_c(θ)."""
+        share = jnp.asarray(site.prior_share, self.dtype)
+        values = self.log_likelihood(position, rows)
+        scale = jnp.asarray(site.size, self.dtype) / values.shape[0]
+        return -scale * jnp.sum(values) - share * self.log_prior(position)
+
+
+def in_jax_width(leaf: np.ndarray) -> np.ndarray:
+    """The array in JAX's own width: 64-bit data becomes 32-bit while JAX runs in 32 bits."""
+    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)

@@ -1,0 +1,1 @@
+"""Rows at sites: reading, preparing, dealing them out."""

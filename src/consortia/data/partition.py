@@ -1,0 +1,336 @@
+"""Ways to deal the rows of a pooled data set out to sites.
+
+Every row lands at exactly one site, and the sites' sizes are unequal in general. A site keeps its
+rows in their original order. The same seed gives the same partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from consortia.data.sites import Rows, Sites, read_rows
+from consortia.errors import InputError
+
+PyTree = Any
+
+ATTEMPTS = 1000
+"""How often `dirichlet` draws its shares before it gives up on ``minimum_rows``."""
+
+
+def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
+    """Rows dealt out at random; sizes differ by one row at most.
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        sites: number of sites.
+        seed: non-negative integer.
+
+    Raises:
+        InputError: more sites than rows, or arrays that are no rows of numbers.
+    """
+    data, sites, generator = _begin(arrays, sites, seed)
+    return _deal(data, np.array_split(generator.permutation(data.rows), sites))
+
+
+def dirichlet(
+    arrays: PyTree,
+    sites: int,
+    *,
+    concentration: float,
+    seed: int,
+    label: str | np.ndarray = "y",
+    minimum_rows: int = 1,
+) -> Sites:
+    r"""Label skew: every label is dealt out in proportions of its own (Yurochkin et al. 2019).
+
+    .. math:: p_k \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha), \qquad
+              \text{site } c \text{ gets the share } p_{kc} \text{ of the rows with label } k
+
+    A small α gives sites with few labels each and very unequal sizes, a large α approaches `iid`.
+    All shares are drawn anew until every site has ``minimum_rows``.
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        sites: number of sites.
+        concentration: α > 0.
+        seed: non-negative integer.
+        label: key of the labels when ``arrays`` is a dict, or the labels themselves, (rows,).
+        minimum_rows: fewest rows of a site.
+
+    Raises:
+        InputError: α <= 0, no such label, more sites than rows, ``minimum_rows`` not reached.
+    """
+    data, sites, generator = _begin(arrays, sites, seed)
+    _positive(concentration, "concentration")
+    minimum_rows = _minimum(minimum_rows, sites, data.rows)
+    labels = _categories(_column(arrays, label, data.rows, "label"), "label")
+    members = [
+        generator.permutation(np.flatnonzero(labels == value)) for value in np.unique(labels)
+    ]
+    for _ in range(ATTEMPTS):
+        shares = generator.dirichlet(np.full(sites, float(concentration)), size=len(members))
+        ends = np.rint(np.cumsum(shares, axis=1) * [[len(rows)] for rows in members]).astype(int)
+        sizes = np.diff(ends, axis=1, prepend=0)
+        if sizes.sum(axis=0).min() >= minimum_rows:
+            cut = [np.split(rows, e[:-1]) for rows, e in zip(members, ends, strict=True)]
+            return _deal(data, [np.concatenate(pieces) for pieces in zip(*cut, strict=True)])
+    raise InputError(
+        f"minimum_rows={minimum_rows} was not reached at all {sites} sites in {ATTEMPTS} draws "
+        f"with concentration={concentration}: raise concentration, or ask for fewer sites."
+    )
+
+
+def label_shards(
+    arrays: PyTree,
+    sites: int,
+    *,
+    shards_per_site: int = 2,
+    seed: int,
+    label: str | np.ndarray = "y",
+) -> Sites:
+    """Label skew: rows sorted by label, cut into equal shards, dealt out (McMahan et al. 2017).
+
+    A site sees about ``shards_per_site`` labels. Sizes differ by one row a shard at most.
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        sites: number of sites.
+        shards_per_site: shards that each site gets.
+        seed: non-negative integer.
+        label: key of the labels when ``arrays`` is a dict, or the labels themselves, (rows,).
+
+    Raises:
+        InputError: more shards than rows, no such label.
+    """
+    data, sites, generator = _begin(arrays, sites, seed)
+    shards_per_site = _count(shards_per_site, "shards_per_site")
+    shards = sites * shards_per_site
+    if shards > data.rows:
+        raise InputError(
+            f"{sites} sites of {shards_per_site} shards need {shards} rows, there are "
+            f"{data.rows}: lower sites or shards_per_site."
+        )
+    labels = _categories(_column(arrays, label, data.rows, "label"), "label")
+    shuffled = generator.permutation(data.rows)
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    pieces = np.array_split(ordered, shards)
+    dealt = generator.permutation(shards).reshape(sites, shards_per_site)
+    return _deal(data, [np.concatenate([pieces[i] for i in mine]) for mine in dealt])
+
+
+def quantity(
+    arrays: PyTree,
+    sites: int,
+    *,
+    concentration: float | None = None,
+    exponent: float | None = None,
+    seed: int,
+    minimum_rows: int = 1,
+) -> Sites:
+    r"""Quantity skew: random rows, unequal sizes (Dirichlet sizes: Li et al. 2022).
+
+    .. math:: n_c \approx m + (n - N m)\, p_c, \qquad p \sim \mathrm{Dirichlet}(\alpha, \dots,
+              \alpha) \quad\text{or}\quad p_c \propto c^{-s}, \; c = 1, \dots, N
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        sites: number of sites, N.
+        concentration: α > 0; the smaller, the more unequal. Give this or ``exponent``.
+        exponent: s >= 0 of a power law; the first site is the largest, 0 gives equal sizes.
+        seed: non-negative integer.
+        minimum_rows: m, fewest rows of a site.
+
+    Raises:
+        InputError: neither or both of α and s, α <= 0, s < 0, N m > n.
+    """
+    data, sites, generator = _begin(arrays, sites, seed)
+    minimum_rows = _minimum(minimum_rows, sites, data.rows)
+    if concentration is not None and exponent is None:
+        _positive(concentration, "concentration")
+        shares = generator.dirichlet(np.full(sites, float(concentration)))
+    elif exponent is not None and concentration is None:
+        if not 0 <= exponent < np.inf:
+            raise InputError(f"exponent is {exponent}: give a finite number >= 0.")
+        shares = np.arange(1, sites + 1, dtype=float) ** -float(exponent)
+        shares /= shares.sum()
+    else:
+        raise InputError("Give exactly one of concentration and exponent.")
+    spare = data.rows - sites * minimum_rows
+    ends = np.rint(np.cumsum(shares) * spare).astype(int) + minimum_rows * np.arange(1, sites + 1)
+    return _deal(data, np.split(generator.permutation(data.rows), ends[:-1]))
+
+
+def by_column(
+    arrays: PyTree,
+    column: str | np.ndarray,
+    *,
+    sites: int | None = None,
+    name: str | None = None,
+    seed: int | None = None,
+) -> Sites:
+    """A natural partition: rows that are alike in one column sit at one site.
+
+    Without ``sites``, one site per distinct value ("hospital=3"). With ``sites``, groups between
+    quantiles of a numeric column ("age<40", "40<=age<60", "age>=60"), equal values staying
+    together, so that sizes are equal only as far as the ties allow; a column with just that many
+    distinct values gives one site per value.
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        column: key of the column when ``arrays`` is a dict, or the column itself, (rows,):
+            numbers or texts. It stays in ``arrays`` where it is.
+        sites: number of quantile groups.
+        name: what the column is called in the sites' names; the key, or "column", by default.
+        seed: accepted so that all partitions are called alike; nothing here is random.
+
+    Raises:
+        InputError: no such column, a continuous column without ``sites``, more groups than
+            the column's ties allow, values that are not finite.
+    """
+    data = read_rows(arrays, "`arrays`")
+    if seed is not None:
+        read_seed(seed)
+    values = _column(arrays, column, data.rows, "column")
+    if name is None:
+        name = column if isinstance(column, str) else "column"
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise InputError(f"column {name!r} holds NaN or an infinity: impute or remove the rows.")
+    if sites is not None:
+        sites = _sites(sites, data.rows)
+    if sites is None or len(np.unique(values)) == sites:
+        values = _categories(values, "column", "give sites=... to cut it at quantiles")
+        distinct = np.unique(values)
+        groups = [np.flatnonzero(values == value) for value in distinct]
+        return _deal(data, groups, [f"{name}={_shown(value)}" for value in distinct])
+    if values.dtype.kind not in "biuf":
+        raise InputError(
+            f"column {name!r} holds texts with {len(np.unique(values))} distinct values, which "
+            f"have no quantiles: leave sites={sites} out to get one site per value."
+        )
+    cuts = _quantile_cuts(values, sites, name)
+    group = np.searchsorted(cuts, values, side="right")
+    return _deal(data, [np.flatnonzero(group == g) for g in range(sites)], _intervals(cuts, name))
+
+
+def _shown(value: Any) -> str:
+    return str(int(value)) if isinstance(value, np.floating) else str(value)
+
+
+def _quantile_cuts(values: np.ndarray, sites: int, name: str) -> np.ndarray:
+    """The sites − 1 smallest values of the upper groups, each a value of the column."""
+    ordered = np.sort(values)
+    starts = np.cumsum([len(piece) for piece in np.array_split(ordered, sites)])[:-1]
+    cuts = ordered[starts]
+    if len(np.unique(cuts)) < sites - 1 or (sites > 1 and cuts[0] == ordered[0]):
+        raise InputError(
+            f"column {name!r} has too many equal values for {sites} quantile groups "
+            f"({len(np.unique(values))} distinct values): lower sites."
+        )
+    return cuts
+
+
+def _intervals(cuts: np.ndarray, name: str) -> list[str]:
+    if len(cuts) == 0:
+        return [f"any {name}"]
+    shown = [str(cut) for cut in cuts]
+    for digits in range(4, 17):
+        rounded = [f"{float(cut):.{digits}g}" for cut in cuts]
+        if len(set(rounded)) == len(cuts):
+            shown = rounded
+            break
+    middle = [f"{low}<={name}<{high}" for low, high in itertools.pairwise(shown)]
+    return [f"{name}<{shown[0]}", *middle, f"{name}>={shown[-1]}"]
+
+
+def _deal(data: Rows, groups: list[np.ndarray], names: list[str] | None = None) -> Sites:
+    return Sites.from_list([data.take(np.sort(group)) for group in groups], names)
+
+
+def _begin(arrays: PyTree, sites: int, seed: int) -> tuple[Rows, int, np.random.Generator]:
+    data = read_rows(arrays, "`arrays`")
+    return data, _sites(sites, data.rows), np.random.default_rng(read_seed(seed))
+
+
+def _integer(value: Any, name: str) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} is {value!r}: give an integer.") from None
+
+
+def _count(value: Any, name: str) -> int:
+    number = _integer(value, name)
+    if number < 1:
+        raise InputError(f"{name} is {number}: give at least 1.")
+    return number
+
+
+def _sites(sites: Any, rows: int) -> int:
+    number = _count(sites, "sites")
+    if number > rows:
+        raise InputError(f"sites is {number}, but there are {rows} rows: lower sites.")
+    return number
+
+
+def read_seed(seed: Any) -> int:
+    """``seed`` as an integer, refused when it is none or negative."""
+    number = _integer(seed, "seed")
+    if number < 0:
+        raise InputError(f"seed is {number}: give a non-negative integer.")
+    return number
+
+
+def _positive(value: float, name: str) -> None:
+    if not 0 < value < np.inf:
+        raise InputError(f"{name} is {value}: give a finite number > 0.")
+
+
+def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
+    number = _count(minimum_rows, "minimum_rows")
+    if number * sites > rows:
+        raise InputError(
+            f"minimum_rows={number} at {sites} sites needs {number * sites} rows, there are "
+            f"{rows}: lower minimum_rows or sites."
+        )
+    return number
+
+
+def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) -> np.ndarray:
+    """A column (rows,), from its key in a dict or as it is."""
+    if isinstance(column, str):
+        if not isinstance(arrays, Mapping):
+            raise InputError(
+                f"{argument}={column!r} is a key, but arrays is a {type(arrays).__name__}: "
+                "give the column itself as an array."
+            )
+        if column not in arrays:
+            raise InputError(
+                f"{argument}={column!r} is not in arrays; the keys are "
+                f"{', '.join(map(str, arrays))}."
+            )
+        values = np.asarray(arrays[column])
+        what = f"{argument}={column!r}"
+    else:
+        values, what = np.asarray(column), argument
+    if values.shape != (rows,):
+        raise InputError(f"{what} has shape {values.shape}: give one value per row, ({rows},).")
+    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
+        values = values.astype(str)
+    if values.dtype.kind not in "biufU":
+        raise InputError(f"{what} has type {values.dtype}: give numbers or texts.")
+    return values
+
+
+def _categories(
+    values: np.ndarray, argument: str, remedy: str = "bin it into classes first"
+) -> np.ndarray:
+    if values.dtype.kind == "f" and not (values == np.round(values)).all():
+        raise InputError(f"{argument} is continuous, not categories: {remedy}.")
+    return values

@@ -1,0 +1,201 @@
+"""What is done to a data set before it is dealt out: scaling, intercepts, splits."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, overload
+
+import numpy as np
+
+from consortia.data.partition import read_seed
+from consortia.data.sites import read_rows
+from consortia.errors import InputError
+
+Arrays = dict[str, np.ndarray]
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of the columns of some rows, what their common statistics with other rows follow from.
+
+    No row is among it, unless there is but one.
+
+    Attributes:
+        rows: n.
+        mean: x̄, float64 (columns,), or a scalar of values without columns; so are the next two.
+        squares: Σ_i (x_i − x̄)².
+        constant: whether all rows are equal.
+        value: their value where they are, else 0.
+    """
+
+    rows: int
+    mean: Any
+    squares: Any
+    constant: Any
+    value: Any
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """The moments of rows (rows, columns) or values (rows,)."""
+        mean = values.mean(axis=0, dtype=np.float64)
+        squares = np.square(values - mean).sum(axis=0, dtype=np.float64)
+        constant = (values == values[:1]).all(axis=0)
+        value = np.where(constant, np.asarray(values[0], np.float64), 0.0)
+        return cls(len(values), mean, squares, constant, value)
+
+    def plain(self) -> list[Any]:
+        """As plain values, from which ``Moments(*values)`` has the same bits again."""
+        arrays = (self.mean, self.squares, self.constant, self.value)
+        return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
+
+    def __add__(self, other: Moments) -> Moments:
+        r"""Those of both parts together.
+
+        .. math:: \bar x = \bar x_1 + \frac{n_2}{n} \delta, \quad
+                  S = S_1 + S_2 + \frac{n_1 n_2}{n} \delta^2, \quad \delta = \bar x_2 - \bar x_1
+
+        Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+        sample variances" (1979).
+        """
+        n, delta = self.rows + other.rows, np.subtract(other.mean, self.mean)
+        both = np.logical_and(self.constant, other.constant)
+        constant = both & np.equal(self.value, other.value)
+        return Moments(
+            n,
+            self.mean + delta * (other.rows / n),
+            np.add(self.squares, other.squares) + delta**2 * (self.rows * other.rows / n),
+            constant,
+            np.where(constant, self.value, 0.0),
+        )
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The mean; of a constant column its value."""
+        # Rounding in the mean leaves a constant column with a scale near 0 instead of 0.
+        return np.where(self.constant, self.value, self.mean)
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviations, Σ over n; of a constant column 0."""
+        return np.where(self.constant, 0.0, np.sqrt(np.divide(self.squares, self.rows)))
+
+
+def moments_of_all(parts: Iterable[Sequence[Any]]) -> Moments:
+    """The moments of all sites' rows together, from each one's `Moments.plain`, in this order.
+
+    Whatever process has which rows, the result has the same bits.
+    """
+    return reduce(operator.add, (Moments(*part) for part in parts))
+
+
+@overload
+def standardise(train: Arrays, test: None = None) -> tuple[Arrays, None]: ...
+@overload
+def standardise(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]: ...
+def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arrays | None]:
+    r"""Centre and scale the columns of x by the train rows' statistics.
+
+    .. math:: x_{ij} \leftarrow (x_{ij} - \bar x_j) / s_j, \qquad
+              s_j^2 = \tfrac1n \sum_i (x_{ij} - \bar x_j)^2
+
+    A constant column becomes 0, so add an intercept afterwards (`with_intercept`). The statistics
+    are those of all train rows together; sites that may not pool agree on them by their `Moments`.
+
+    Args:
+        train: dict with x, (rows, features).
+        test: the same for other rows, or None.
+
+    Returns:
+        train and test with x in float32 where it was, else float64; other entries unchanged.
+
+    Raises:
+        InputError: no x, x not (rows, features), or other columns in test than in train.
+    """
+    moments = Moments.of(features(train, "train"))
+    scaled = standardised(train, moments, "train")
+    return scaled, None if test is None else standardised(test, moments, "test")
+
+
+def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
+    """The arrays with x centred and scaled by these moments, see `standardise`."""
+    values = features(arrays, where)
+    columns = len(moments.centre)
+    if values.shape[1] != columns:
+        raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
+    unit = np.where(moments.sd == 0, 1.0, moments.sd)
+    dtype = np.float32 if values.dtype == np.float32 else np.float64
+    return {**arrays, "x": ((values - moments.centre) / unit).astype(dtype)}
+
+
+def with_intercept(arrays: Arrays) -> Arrays:
+    """The arrays with a column of ones, of the same type, behind the columns of x."""
+    x = features(arrays, "arrays")
+    return {**arrays, "x": np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)}
+
+
+def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = True) -> Arrays:
+    """Images (rows, ...) as rows of scaled pixels, float32 (rows, pixels) or (rows, pixels + 1).
+
+    Args:
+        arrays: dict with x, (rows, ...).
+        scale: factor of the pixels; 1/255 takes 0..255 to 0..1.
+        intercept: put a column of ones behind the pixels.
+
+    Raises:
+        InputError: no x, or a scale that is not a finite number > 0.
+    """
+    if "x" not in arrays:
+        raise InputError(f"arrays has no x; the keys are {', '.join(arrays)}.")
+    if not 0 < scale < np.inf:
+        raise InputError(f"scale is {scale}: give a finite number > 0.")
+    images = np.asarray(arrays["x"])
+    pixels = int(np.prod(images.shape[1:]))
+    x = np.ones((len(images), pixels + intercept), np.float32)
+    np.multiply(images.reshape(len(images), pixels), np.float32(scale), out=x[:, :pixels])
+    return {**arrays, "x": x}
+
+
+def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[PyTree, PyTree]:
+    """Two random parts of the rows, both in the original order.
+
+    Args:
+        arrays: pytree of arrays (rows, ...).
+        test_share: share of the rows that go to the second part, 0 < share < 1.
+        seed: non-negative integer.
+
+    Returns:
+        The train rows and the test rows.
+
+    Raises:
+        InputError: a share outside (0, 1), or one that leaves a part without a row.
+    """
+    data = read_rows(arrays, "`arrays`")
+    if not 0 < test_share < 1:
+        raise InputError(f"test_share is {test_share}: give a number between 0 and 1.")
+    count = round(test_share * data.rows)
+    if not 0 < count < data.rows:
+        raise InputError(
+            f"test_share={test_share} of {data.rows} rows leaves one part empty: change the share."
+        )
+    order = np.random.default_rng(read_seed(seed)).permutation(data.rows)
+    return data.take(np.sort(order[count:])), data.take(np.sort(order[:count]))
+
+
+def features(arrays: Arrays, where: str) -> np.ndarray:
+    """The array x of some rows, (rows, features).
+
+    Raises:
+        InputError: there is none, or it has another shape.
+    """
+    if "x" not in arrays:
+        raise InputError(f"{where} has no x; the keys are {', '.join(arrays)}.")
+    x = np.asarray(arrays["x"])
+    if x.ndim != 2 or len(x) == 0:
+        raise InputError(
+            f"{where}: x has shape {x.shape}, not (rows, features); images: images_to_rows."
+        )
+    return x

@@ -1,0 +1,396 @@
+"""The data at the sites, on the host: one pytree of NumPy arrays per site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from consortia.data import digest
+from consortia.errors import InputError
+
+PyTree = Any
+
+NUMERIC_KINDS = "biufc"
+"""Kinds of NumPy dtype that a leaf may have: bool, integer, unsigned, floating, complex."""
+
+LARGEST_SITE = 2**31 - 1
+"""Row numbers are int32."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sites:
+    r"""The rows of n = Σ_c n_c data that N sites hold, unequal sizes n_c being the normal case.
+
+    Made by `Sites.from_list`, by the functions of `consortia.partition`, or by
+    `consortia.read_sites` where each process of several reads its own sites only. Immutable: the
+    arrays are read-only views of the given ones, and nothing is copied that need not be. Compares
+    and hashes by identity.
+
+    Attributes:
+        names: one name per site.
+        sizes: n_c, rows per site, int32 (sites,), read-only.
+        shards: one pytree of NumPy arrays per site, each leaf (n_c, ...), or (0, ...) where the
+            rows are in another process.
+        structure: the pytree structure that all sites share.
+        elsewhere: of the sites whose rows are in another process, by index, the digest that it
+            told of them; empty where all rows are here.
+
+    Example:
+        >>> import numpy as np
+        >>> sites = Sites.from_list([dict(x=np.ones((3, 2))), dict(x=np.ones((5, 2)))])
+        >>> len(sites), sites.rows, sites.sizes.tolist()
+        (2, 8, [3, 5])
+    """
+
+    names: tuple[str, ...]
+    sizes: np.ndarray
+    shards: tuple[PyTree, ...]
+    structure: Any
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_list(cls, shards: Sequence[PyTree], names: Sequence[str] | None = None) -> Sites:
+        """Sites from one pytree of arrays each.
+
+        Args:
+            shards: pytrees of one structure; every leaf has a leading row axis (rows, ...), the
+                same number of rows in all leaves of a site. A list or tuple inside a pytree is a
+                container of leaves, not an array. Leaves that differ between sites in width only
+                (float32 and float64) are promoted together; narrow types are kept.
+            names: one distinct name per site; "site 0", "site 1", ... by default.
+
+        Raises:
+            InputError: no site, an empty site, sites of different structure, trailing shape or
+                type, leaves of unlike row counts, data that are not numbers or not finite. The
+                message names the site and the leaf.
+        """
+        shards = list(shards)
+        if not shards:
+            raise InputError("shards is empty: give at least one site.")
+        names = site_names(names, len(shards))
+        parts = [
+            read_rows(shard, f"site {name!r}") for shard, name in zip(shards, names, strict=True)
+        ]
+        kept = alike(names, parts)
+        for name, part in zip(names, parts, strict=True):
+            check_finite(name, part)
+        return cls.of_rows(names, kept, {})
+
+    @classmethod
+    def of_rows(
+        cls, names: tuple[str, ...], parts: Sequence[Rows], elsewhere: Mapping[int, str]
+    ) -> Sites:
+        """Sites of rows that have been checked."""
+        sizes = _frozen(np.array([part.rows for part in parts], np.int32))
+        shards = tuple(part.structure.unflatten(part.leaves) for part in parts)
+        return cls(names, sizes, shards, parts[0].structure, elsewhere)
+
+    def __len__(self) -> int:
+        """The number of sites."""
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[PyTree]:
+        """The sites' pytrees, in order."""
+        self._need(range(len(self)))
+        return iter(self.shards)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{n}: {s}" for n, s in zip(self.names[:4], self.sizes[:4].tolist(), strict=True)
+        )
+        more = ", ..." if len(self) > 4 else ""
+        away = f"; {len(self.elsewhere)} elsewhere" if self.elsewhere else ""
+        return f"Sites({len(self)} sites, {self.rows} rows; {shown}{more}{away})"
+
+    @property
+    def rows(self) -> int:
+        """n, the rows of all sites together."""
+        return int(self.sizes.sum(dtype=np.int64))
+
+    @property
+    def padding_factor(self) -> float:
+        """Rows of the padded arrays over true rows, N · max n_c / n; 1 when all sizes are equal."""
+        return len(self) * int(self.sizes.max()) / self.rows
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Numbers of the sites whose rows are in this process."""
+        return tuple(number for number in range(len(self)) if number not in self.elsewhere)
+
+    @property
+    def held(self) -> dict[str, PyTree]:
+        """The rows that are in this process, by the site's name."""
+        return {self.names[number]: self.shards[number] for number in self.here}
+
+    @property
+    def first(self) -> PyTree:
+        """The first site whose rows are here; one row of zeros where none is.
+
+        For what follows from one site's types and shapes, which are those of all.
+        """
+        if self.here:
+            return self.shards[self.here[0]]
+        return jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), self.shards[0])
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """SHA-256 of each site's names, types, shapes and content of arrays; made once and kept."""
+        return tuple(
+            self.elsewhere[number] if number in self.elsewhere else digest.of_rows(shard)
+            for number, shard in enumerate(self.shards)
+        )
+
+    def site(self, which: int | str) -> PyTree:
+        """The pytree of one site, by index or by name.
+
+        Raises:
+            InputError: there is no such site, or its rows are in another process.
+        """
+        if isinstance(which, str):
+            if which not in self.names:
+                raise InputError(f"No site is called {which!r}; the names are {self.names}.")
+            which = self.names.index(which)
+        if not 0 <= which < len(self):
+            raise InputError(f"Site {which} does not exist: there are {len(self)}, from 0.")
+        self._need([which])
+        return self.shards[which]
+
+    def only(self, which: Sequence[int] | np.ndarray) -> Sites:
+        """Some of the sites, by index; nothing is copied."""
+        kept = [int(number) for number in which]
+        return Sites(
+            tuple(self.names[number] for number in kept),
+            _frozen(self.sizes[kept]),
+            tuple(self.shards[number] for number in kept),
+            self.structure,
+            {i: self.elsewhere[n] for i, n in enumerate(kept) if n in self.elsewhere},
+        )
+
+    def pooled(self) -> PyTree:
+        """All rows as one pytree, the sites one after the other; leaves (n, ...).
+
+        Raises:
+            InputError: the rows of a site are in another process.
+        """
+        self._need(range(len(self)))
+        if len(self) == 1:
+            return self.shards[0]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.shards)
+
+    def padded(self) -> PyTree:
+        """All sites in one pytree, leaves (sites, max n_c, ...), made once and kept.
+
+        Shorter sites are filled by repeating their own first row. Which rows are true follows
+        from ``sizes``.
+
+        Raises:
+            InputError: the rows of a site are in another process.
+        """
+        self._need(range(len(self)))
+        return self._padded
+
+    @cached_property
+    def _padded(self) -> PyTree:
+        length = int(self.sizes.max())
+
+        def stack(*leaves: np.ndarray) -> np.ndarray:
+            stacked = np.empty((len(leaves), length, *leaves[0].shape[1:]), leaves[0].dtype)
+            for row, leaf in zip(stacked, leaves, strict=True):
+                row[: len(leaf)] = leaf
+                row[len(leaf) :] = leaf[0]
+            return _frozen(stacked)
+
+        return jax.tree.map(stack, *self.shards)
+
+    def map(self, function: Callable[[PyTree], PyTree]) -> Sites:
+        """New sites under the same names, ``function`` applied to the pytree of each."""
+        return Sites.from_list([function(shard) for shard in self], self.names)
+
+    def _need(self, numbers: Iterable[int]) -> None:
+        """Refuse to go on without the rows of these sites."""
+        missing = next((number for number in numbers if number in self.elsewhere), None)
+        if missing is not None:
+            held = ", ".join(repr(self.names[number]) for number in self.here) or "no site"
+            raise InputError(
+                f"the rows of site {self.names[missing]!r} are in another process, this one has "
+                f"read {held}: sample with the engine and the algorithm that the sites were read "
+                "for; what needs all rows needs a process that has read all of them."
+            )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The leaves of one pytree with a common leading axis, taken apart."""
+
+    names: tuple[str, ...]
+    leaves: tuple[np.ndarray, ...]
+    structure: Any
+    rows: int
+
+    def take(self, index: np.ndarray) -> PyTree:
+        """The pytree of the rows with these numbers."""
+        return self.structure.unflatten([leaf[index] for leaf in self.leaves])
+
+
+def read_rows(tree: PyTree, where: str) -> Rows:
+    """A pytree as NumPy leaves (rows, ...) of numbers with one common number of rows >= 1.
+
+    Args:
+        tree: pytree of arrays.
+        where: what the tree is, for the messages.
+
+    Raises:
+        InputError: a leaf without a row axis or not of numbers, unlike row counts, no row.
+    """
+    with_paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    if not with_paths:
+        raise InputError(f"{_capital(where)} holds no array: give a pytree with at least one.")
+    names = tuple(_leaf_name(path) for path, _ in with_paths)
+    leaves = tuple(np.asarray(leaf) for _, leaf in with_paths)
+    for name, leaf in zip(names, leaves, strict=True):
+        at = f"{_capital(where)}, leaf {name!r}"
+        if leaf.dtype.kind not in NUMERIC_KINDS:
+            raise InputError(
+                f"{at}: the type is {leaf.dtype}, not a NumPy number. Encode categories as "
+                "integers, and cast other types (bfloat16, dates) to float32 or float64."
+            )
+        if leaf.ndim == 0:
+            raise InputError(
+                f"{at}: a single number without a row axis. Give an array (rows, ...); "
+                "lists inside a pytree are containers of leaves, so wrap them in np.asarray."
+            )
+    rows = len(leaves[0])
+    for name, leaf in zip(names, leaves, strict=True):
+        if len(leaf) != rows:
+            raise InputError(
+                f"{_capital(where)}, leaf {name!r}: {len(leaf)} rows, but leaf {names[0]!r} has "
+                f"{rows}. All leaves must have the same number of rows."
+            )
+    if rows == 0:
+        raise InputError(f"{_capital(where)} is empty: leave it out, or give it at least one row.")
+    if rows > LARGEST_SITE:
+        raise InputError(f"{_capital(where)} has {rows} rows; the most is {LARGEST_SITE}.")
+    return Rows(names, leaves, structure, rows)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "data"
+
+
+def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """The names of so many sites, as given or made."""
+    if names is None:
+        return tuple(f"site {i}" for i in range(count))
+    if isinstance(names, str):
+        raise InputError(f"names is the single text {names!r}: give one name per site.")
+    names = tuple(names)
+    if len(names) != count:
+        raise InputError(f"names has {len(names)} entries for {count} sites: give one per site.")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"names holds {name!r}: give texts that are not empty.")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")
+    return names
+
+
+def alike(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
+    """The rows of all sites, read-only and of common types.
+
+    Raises:
+        InputError: they differ in structure, in the shape of a row or in kinds of number.
+    """
+    for name, part in zip(names, parts, strict=True):
+        _same_structure(name, part, names[0], parts[0])
+    dtypes = _common_dtypes(names, parts)
+    return [
+        replace(
+            part,
+            leaves=tuple(
+                _frozen(leaf.astype(dtype, copy=False))
+                for leaf, dtype in zip(part.leaves, dtypes, strict=True)
+            ),
+        )
+        for part in parts
+    ]
+
+
+def check_finite(name: str, part: Rows) -> None:
+    """Refuse NaN and infinities at a site."""
+    for leaf_name, leaf in zip(part.names, part.leaves, strict=True):
+        _finite(leaf, f"site {name!r}, leaf {leaf_name!r}")
+
+
+def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None:
+    if part.structure != first.structure:
+        if part.names == first.names:
+            difference = f"{part.structure} against {first.structure}"
+        else:
+            difference = f"leaves {', '.join(part.names)} against {', '.join(first.names)}"
+        raise InputError(
+            f"Site {name!r} has another structure than site {first_name!r}: {difference}. "
+            "Give all sites the same pytree."
+        )
+    for leaf_name, leaf, model in zip(part.names, part.leaves, first.leaves, strict=True):
+        if leaf.shape[1:] != model.shape[1:]:
+            raise InputError(
+                f"Site {name!r}, leaf {leaf_name!r}: rows of shape {leaf.shape[1:]}, but at site "
+                f"{first_name!r} they have shape {model.shape[1:]}. All sites need the same."
+            )
+
+
+def _common_dtypes(names: Sequence[str], parts: Sequence[Rows]) -> list[np.dtype]:
+    """Per leaf, the type that holds every site's values; kinds of number may not mix."""
+    common = []
+    for i, leaf_name in enumerate(parts[0].names):
+        first = widest = parts[0].leaves[i].dtype
+        for name, part in zip(names, parts, strict=True):
+            dtype = part.leaves[i].dtype
+            widest = np.result_type(widest, dtype)
+            if not _kind(dtype) == _kind(first) == _kind(widest):
+                raise InputError(
+                    f"Site {name!r}, leaf {leaf_name!r}: the type is {dtype}, but {first} at site "
+                    f"{names[0]!r}, and no one type of that kind holds the values of all sites. "
+                    "Cast them to one type."
+                )
+        common.append(widest)
+    return common
+
+
+def _kind(dtype: np.dtype) -> str:
+    return "i" if dtype.kind == "u" else dtype.kind
+
+
+def _finite(leaf: np.ndarray, where: str) -> None:
+    """Refuse NaN and infinities, without a temporary the size of the data."""
+    if leaf.dtype.kind not in "fc":
+        return
+    step = max(1, 2**20 // max(1, math.prod(leaf.shape[1:])))
+    bad = 0
+    for start in range(0, len(leaf), step):
+        block = np.isfinite(leaf[start : start + step])
+        if not block.all():
+            bad += int((~block.reshape(len(block), -1).all(axis=1)).sum())
+    if bad:
+        raise InputError(
+            f"{_capital(where)}: {bad} of {len(leaf)} rows hold NaN or an infinity. "
+            "Remove or impute them at the site."
+        )
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only view."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,328 @@
+"""A study file behind Flower: what its ServerApp does, and what its ClientApp answers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from consortia.core.contract import Algorithm
+from consortia.engines.flower.asking import REFUSAL, REQUEST
+from consortia.engines.flower.engine import FlowerEngine, any_target
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
+from consortia.engines.flower.run import duration
+from consortia.engines.flower.runtime import Job
+from consortia.engines.flower.site import FlowerSite, Gate
+from consortia.engines.flower.stages import check_carried
+from consortia.engines.flower.transport import Transport
+from consortia.errors import InputError, PolicyError
+from consortia.study.build import Study, load_study
+from consortia.study.files import names_of
+
+Config = Mapping[str, Any]
+
+POLICY = "site-policy.toml"
+COLLECTIVE_MESSAGES = 9
+"""Messages before the first phase: who is there, what all tell of their data, how it begins."""
+
+_sites: dict[tuple[str, ...], FlowerSite] = {}
+
+
+def server_app(study: str | Path) -> Any:
+    """Return the ServerApp of a study file."""
+    from consortia.engines.flower.grid import server_app_of
+
+    return server_app_of(lambda transport, config: serve(Path(study), transport, config))
+
+
+def client_app(study: str | Path) -> Any:
+    """Return the ClientApp of a study file."""
+    from consortia.engines.flower.grid import client_app_of
+
+    return client_app_of(lambda message, node, config: answer(Path(study), message, node, config))
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def serve(path: Path, transport: Transport, config: Config) -> None:
+    """Runs a study, or goes on with it, in its run directory; prints the expected time first.
+
+    Args:
+        path: the study file.
+        transport: carries the messages.
+        config: ``output``, ``origin``, ``deadline``, ``resend``, ``join-deadline``,
+            ``on-missing``, ``minimum-sites``, ``x64``, as in the app's pyproject.toml.
+
+    Raises:
+        ConsortiaError: as `consortia.sample`.
+    """
+    _set_width(config)
+    compute_inline()
+    import consortia
+    from consortia.cli.run import keep_request, sample_and_report
+    from consortia.federation.governance import terms_of
+    from consortia.store.checkpoint import Checkpoints
+    from consortia.store.runs import RECORD, read_record
+
+    study = load_study(path)
+    algorithm = study.method.build(any_target())
+    check_carried(algorithm)
+    print(expected(study, algorithm, transport), flush=True)
+    directory = _directory(study, config)
+    begun = (directory / RECORD).exists() or Checkpoints(directory).present
+    if begun and read_record(directory)[0].get("state") == "finished":
+        print(f"{directory} is finished; another run needs another output.", flush=True)
+        return
+    origin = _origin(config)
+    minimum = int(config.get("minimum-sites", 0)) or None
+    engine = FlowerEngine(
+        transport,
+        labels_of(study, origin),
+        deadline=float(config.get("deadline", 600.0)),
+        resend=float(config.get("resend", 120.0)),
+        join_deadline=float(config.get("join-deadline", 600.0)),
+        on_missing=str(config.get("on-missing", "stop")),
+        minimum_sites=minimum,
+        study=terms_of(study).study,
+    )
+    built = study.build(engine, data_folder=origin)
+    resumed = None
+    if begun:
+        rounds = study.run.rounds
+        resumed = functools.partial(consortia.resume, directory, rounds=rounds)
+    sample_and_report(
+        study,
+        built,
+        directory,
+        engine,
+        request=lambda: keep_request(directory, path, {"reference": False}),
+        reference=False,
+        quiet=False,
+        resumed=resumed,
+    )
+
+
+def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
+    """How long a study will take at least, in words."""
+    each = _exchanges(algorithm.phases)
+    before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + COLLECTIVE_MESSAGES
+    rounds = study.run.warmup + study.run.rounds
+    messages = before + each * rounds
+    return (
+        f"expected wall time: {duration(messages * transport.seconds)} and the sites' own work. "
+        f"{rounds} rounds of {each} message{'s' * (each > 1)} to each site and {before} before "
+        f"them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
+    )
+
+
+def _exchanges(phases: Any) -> int:
+    return sum(phase.repeat for phase in phases if phase.local is not None)
+
+
+def _directory(study: Study, config: Config) -> Path:
+    output = str(config.get("output") or "") or f"~/consortia/runs/{study.name}"
+    return Path(output).expanduser()
+
+
+def _origin(config: Config) -> Path | None:
+    """The folder where the study's data are in a simulation."""
+    origin = str(config.get("origin") or "")
+    return Path(origin) if origin else None
+
+
+def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
+    """What the sites are called in messages: names of data files, or numbers."""
+    if study.data.files is not None:
+        return names_of(study.data.files)
+    return tuple(map(str, range(len(study.build(data_folder=origin).sites))))
+
+
+def _set_width(config: Config) -> None:
+    import jax
+
+    jax.config.update("jax_enable_x64", bool(config.get("x64", False)))
+
+
+# --- a site --------------------------------------------------------------------------------------
+
+
+def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
+    """A site's reply to a message.
+
+    Args:
+        path: the study file.
+        message: of the server.
+        node: the node's own configuration: ``data`` (the file of this site), ``site`` (its name),
+            ``folder`` (where it keeps what must last, and its policy); in a simulation Flower's
+            ``partition-id`` instead.
+        config: of the run.
+    """
+    try:
+        key = (str(path.resolve()), *(f"{k}={v}" for k, v in sorted(node.items())))
+        if key not in _sites:
+            _sites[key] = _site(path, node, config)
+        return _sites[key].answer(message)
+    except Exception as error:  # whatever it says stays here
+        folder = _folder(node, config)
+        name = str(node.get("site", ""))
+
+        run = _run_of(message)
+
+        def wrap(reason: str) -> bytes:
+            values = {REQUEST: digest_of_any(message), "reason": reason}
+            return Envelope(REFUSAL, run, name, "", (), values).encode()
+
+        return _refusal(folder, name, error, run, wrap)
+
+
+def _run_of(message: bytes) -> str:
+    try:
+        return decode(message).run
+    except EnvelopeError:
+        return ""
+
+
+def _site(path: Path, node: Config, config: Config) -> FlowerSite:
+    from consortia.federation.governance import terms_of
+
+    simulated = "site" not in node
+    compute_inline()
+    if simulated:
+        _share_cores()
+    _set_width(config)
+    _keep_compiled(_folder(node, config))
+    study = load_study(path)
+    terms = terms_of(study)
+    folder = _folder(node, config)
+    own: dict[int, Path] = {}
+    if simulated:
+        number, origin = int(node["partition-id"]), _origin(config)
+        names = () if study.data.files is None else names_of(study.data.files)
+        name = names[number] if number < len(names) else str(number)
+    else:
+        name, origin = str(node["site"]), None
+        number = _number(study, name)
+        own = {number: Path(str(node["data"])).expanduser()}
+
+    def build(engine: Any) -> Job:
+        built = study.build(engine, data_folder=origin, own=own)
+        run = study.run
+        return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)
+
+    def gate(run: str) -> Gate:
+        from dataclasses import replace
+
+        from consortia.federation.governance import open_gate
+
+        if simulated:
+            return Simulated(folder, name)
+        return open_gate(folder, _policy(folder, node), site=name, terms=replace(terms, run=run))
+
+    return FlowerSite(
+        name,
+        number,
+        folder,
+        terms.study,
+        build,
+        gate,
+        lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
+        moments=study.data.standardise or study.data.standardise_target,
+    )
+
+
+def _number(study: Study, name: str) -> int:
+    if study.data.files is None:
+        raise InputError(
+            "the study deals out a data set that one machine has: give data.files, one a site."
+        )
+    names = names_of(study.data.files)
+    if name not in names:
+        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}.")
+    return names.index(name)
+
+
+def _policy(folder: Path, node: Config) -> Path:
+    path = Path(str(node.get("policy") or folder / POLICY)).expanduser()
+    if not path.is_file():
+        raise PolicyError(
+            f"{path}: there is no such file. A site without a policy takes part in nothing; "
+            "`consortia site check --study STUDY.toml` proposes one.",
+            rules=("policy",),
+        )
+    return path
+
+
+def _folder(node: Config, config: Config) -> Path:
+    """Of a site: its own, or in a simulation one below the run's."""
+    if "folder" in node:
+        return Path(str(node["folder"])).expanduser()
+    if "site" in node:
+        return Path.home() / ".consortia" / "sites" / str(node["site"])
+    output = str(config.get("output") or "")
+    base = Path(output).expanduser() if output else Path(tempfile.gettempdir()) / "consortia"
+    return base.with_name(f"{base.name}-sites") / str(node.get("partition-id", "unknown"))
+
+
+def _refusal(
+    folder: Path, name: str, error: BaseException, run: str, wrap: Callable[[str], bytes]
+) -> bytes:
+    from consortia.errors import LedgerError
+    from consortia.federation.governance.gate import UNRECORDED, refusal
+
+    try:
+        return refusal(error, folder=folder, site=name, run=run, wrap=wrap)
+    except LedgerError:  # the one message that no ledger has
+        return wrap(UNRECORDED)
+
+
+def _keep_compiled(folder: Path) -> None:
+    """Compiled programs are kept for the next process, which Flower starts for each message."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def compute_inline() -> None:
+    """JAX computes in the thread that asks: server and sites wait for each of their small results.
+
+    To be called before anything is computed; later it changes nothing.
+    """
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def _share_cores() -> None:
+    """XLA takes the threads that Ray gives a process, not one for each core of the machine.
+
+    Beside the other sites these would wait for cores, and small work is dealt out at a loss.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal():
+        os.environ.setdefault("PJRT_NPROC", threads)
+
+
+class Simulated:
+    """The gate of a simulated site: everything may leave, since it is all in one machine."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    def rows(self, number: int) -> None:
+        """Any number will do."""
+
+    def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
+        """The message."""
+        return payload
+
+    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+        """As of any site."""
+        return _refusal(self._folder, self._name, error, "", wrap)

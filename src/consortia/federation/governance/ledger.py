@@ -1,0 +1,394 @@
+"""The ledger of a site: one line for every message that left it, each chained to the one before.
+
+A line says when, in which run and round, what kind of message, how many bytes, their SHA-256, and
+the names, shapes and types of the arrays in them. It never holds the message, nor anything computed
+from its numbers but that hash: already the norm of a message of one number would be the number.
+
+A line is on the disk before its message is handed out, so a crash can leave a line without a
+message, and never a message without a line. Lines are JSON objects in one canonical form. ``hash``
+is the SHA-256 of the line without it, and the line holds the ``previous`` one's; so a line that was
+changed, removed, inserted or moved is found, and named, by `verify`.
+
+Lines taken off the *end* leave a chain that is whole. Beside the ledger lies its head, the number
+and hash of the last line, which tells that; who can write the one file can write the other, though.
+Whoever notes a head elsewhere (``consortia site ledger`` prints it) can tell later whether the
+ledger still goes on from there; and whoever received the messages knows the hash of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from consortia.errors import LedgerError
+from consortia.store.checkpoint import sync_directory
+
+FIRST = "0" * 64
+"""What the first line names as the hash before it."""
+
+EVENTS = ("opened", "released", "refused", "recovered")
+"""A run was permitted; a message left; a refusal left; a line that a crash cut short was removed.
+
+Only ``released`` and ``refused`` are messages.
+"""
+
+LOCK_SECONDS = 60.0
+"""How long a process waits for another that writes a line."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line.
+
+    Attributes:
+        index: its number, from 0.
+        time: UTC, by the clock of the site.
+        event: one of `EVENTS`.
+        run: which run.
+        site: the site's name.
+        kind: what the message is (`consortia.federation.governance.policy.KINDS`), "" without one.
+        round: the iteration that it belongs to, None outside of the iterations.
+        bytes: length of the message.
+        sha256: of the message.
+        arrays: name, type and shape of each array in it.
+        details: further words: of a run the hashes of its policy, study and model.
+        previous: the hash of the line before.
+        hash: SHA-256 of all of this.
+    """
+
+    index: int
+    time: str
+    event: str
+    run: str
+    site: str
+    kind: str
+    round: int | None
+    bytes: int
+    sha256: str
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
+    details: Mapping[str, str]
+    previous: str
+    hash: str
+
+    @property
+    def left(self) -> bool:
+        """Whether bytes left the site."""
+        return self.event in ("released", "refused")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What is to be said of a ledger.
+
+    Attributes:
+        entries: the lines up to the first that is wrong.
+        problem: what is wrong with ``line``, or None.
+        line: the first wrong line, from 1 as editors count, or None.
+        notes: what cannot be told, and what a crash has left.
+    """
+
+    entries: tuple[Entry, ...]
+    problem: str | None
+    line: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line that is right."""
+        return self.entries[-1].hash if self.entries else FIRST
+
+
+class Ledger:
+    """A ledger that is written; several processes may write one.
+
+    Args:
+        path: the file; its folder must exist. Beside it lie ``.head`` and ``.lock``.
+
+    Attributes:
+        runs: of each run that was opened the details of its last ``opened`` line.
+        messages: of each run, the messages that left and were no refusals.
+
+    Raises:
+        LedgerError: the file cannot be read or is broken.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.runs: dict[str, Mapping[str, str]] = {}
+        self.messages: Counter[str] = Counter()
+        self._offset = 0
+        self._last: Entry | None = None
+        with self._locked():
+            self._catch_up()
+
+    def append(
+        self,
+        event: str,
+        *,
+        run: str,
+        site: str,
+        kind: str = "",
+        round: int | None = None,
+        payload: bytes = b"",
+        arrays: Sequence[tuple[str, str, tuple[int, ...]]] = (),
+        details: Mapping[str, str] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Entry:
+        """Writes a line and has it on the disk before it returns.
+
+        ``check`` is called when the lines of all other processes are known and none can come
+        between; what it raises leaves the ledger as it is.
+
+        Raises:
+            LedgerError: the file cannot be written, or is broken.
+        """
+        with self._locked():
+            torn = self._catch_up()
+            if check is not None:
+                check()
+            if torn:
+                self._cut(torn, run, site)
+            return self._write(
+                event=event,
+                run=run,
+                site=site,
+                kind=kind,
+                round=round,
+                bytes=len(payload),
+                sha256=hashlib.sha256(payload).hexdigest(),
+                arrays=[[name, dtype, list(shape)] for name, dtype, shape in arrays],
+                details=dict(details or {}),
+            )
+
+    # --- under the lock --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS):
+                yield
+        except Timeout:
+            raise LedgerError(
+                f"{self.path}: another process has held its lock for {LOCK_SECONDS:g} s. End it."
+            ) from None
+        except OSError as error:
+            raise LedgerError(f"{self.path} cannot be used: {error}") from error
+
+    def _catch_up(self) -> bytes:
+        """Takes up the lines since the last time; returns what a crash left of another."""
+        data = b""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+                if file.tell() < self._offset or self.path.stat().st_size < self._offset:
+                    raise LedgerError(f"{self.path} has become shorter while it was in use.")
+        *lines, torn = data.split(b"\n")
+        for line in lines:
+            entry = self._parsed(line)
+            self._take(entry)
+            self._offset += len(line) + 1
+        problem = _head_problem(self.path, self._last)
+        if self._last is not None and self._last.index and _read_head(self.path) is None:
+            problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
+        if problem is not None:
+            number = 1 if self._last is None else self._last.index + 1
+            raise LedgerError(_broken(self.path, number, problem))
+        return torn
+
+    def _parsed(self, line: bytes) -> Entry:
+        try:
+            return _parse(line, self._last)
+        except ValueError as error:
+            number = 1 if self._last is None else self._last.index + 2
+            raise LedgerError(_broken(self.path, number, str(error))) from None
+
+    def _take(self, entry: Entry) -> None:
+        self._last = entry
+        if entry.event == "opened":
+            self.runs[entry.run] = entry.details
+        if entry.event == "released":
+            self.messages[entry.run] += 1
+
+    def _cut(self, torn: bytes, run: str, site: str) -> None:
+        """Removes a line that was never finished, and says so in one of its own."""
+        with self.path.open("r+b") as file:
+            file.truncate(self._offset)
+            os.fsync(file.fileno())
+        details = {"cut_bytes": str(len(torn)), "cut_sha256": hashlib.sha256(torn).hexdigest()}
+        self._write(
+            event="recovered",
+            run=run,
+            site=site,
+            kind="",
+            round=None,
+            bytes=0,
+            sha256=hashlib.sha256(b"").hexdigest(),
+            arrays=[],
+            details=details,
+        )
+
+    def _write(self, **values: Any) -> Entry:
+        last = self._last
+        record = {
+            "index": 0 if last is None else last.index + 1,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **values,
+            "previous": FIRST if last is None else last.hash,
+        }
+        record["hash"] = hashlib.sha256(_canonical(record)).hexdigest()
+        line = _canonical(record)
+        new = not self.path.exists()
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            _write_all(handle, line + b"\n")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if new:
+            sync_directory(self.path.parent)
+        entry = _parse(line, last)
+        self._take(entry)
+        self._offset += len(line) + 1
+        _write_head(self.path, entry)
+        return entry
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Reads a ledger and finds the first line that was changed, removed, inserted or moved.
+
+    Raises:
+        LedgerError: there is no such file, or it cannot be read.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LedgerError(f"{path}: there is no such file; give the path of a ledger.") from None
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from error
+    *lines, torn = data.split(b"\n")
+    entries: list[Entry] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(_parse(line, entries[-1] if entries else None))
+        except ValueError as error:
+            return Verification(tuple(entries), str(error), number, ())
+    last = entries[-1] if entries else None
+    problem = _head_problem(path, last)
+    if problem is not None:
+        return Verification(tuple(entries), problem, len(lines) + bool(torn), ())
+    notes = []
+    if torn:
+        notes.append(
+            f"line {len(lines) + 1} was never finished ({len(torn)} bytes): the process ended "
+            "while it wrote it, and no message left for it. The next message removes it and says "
+            "so."
+        )
+    if last is not None and _read_head(path) is None:
+        notes.append(
+            f"there is no {path.name}.head: lines removed from the end would not be noticed."
+        )
+    return Verification(tuple(entries), None, None, tuple(notes))
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _parse(line: bytes, last: Entry | None) -> Entry:
+    """A line that follows ``last``; a `ValueError` says what is wrong with it."""
+    wanted = [field.name for field in fields(Entry)]
+    try:
+        record = json.loads(line)
+        same = isinstance(record, dict) and _canonical(record) == line
+    except (ValueError, RecursionError):
+        raise ValueError("it is no line of a ledger") from None
+    if not same or sorted(record) != sorted(wanted):
+        raise ValueError("it is not in the form in which lines are written: it was changed")
+    content = {name: value for name, value in record.items() if name != "hash"}
+    if hashlib.sha256(_canonical(content)).hexdigest() != record["hash"]:
+        raise ValueError("its hash is not that of its content: it was changed")
+    index = 0 if last is None else last.index + 1
+    if record["index"] != index:
+        raise ValueError(
+            f"it is number {record['index']} where number {index} belongs: lines were removed, "
+            "inserted or moved"
+        )
+    if record["previous"] != (FIRST if last is None else last.hash):
+        raise ValueError("it does not go on from the line before: one of the two was changed")
+    record["arrays"] = tuple((name, dtype, tuple(shape)) for name, dtype, shape in record["arrays"])
+    return Entry(**record)
+
+
+def plain(entry: Entry) -> dict[str, Any]:
+    """A line as values that JSON can hold."""
+    return json.loads(json.dumps(asdict(entry)))
+
+
+def _broken(path: Path, number: int, problem: str) -> str:
+    return (
+        f"{path}, line {number}: {problem}. Nothing leaves the site while its ledger is broken: "
+        "find out who wrote there, keep the file, and begin in a new folder."
+    )
+
+
+# --- the head ------------------------------------------------------------------------------------
+
+
+def _read_head(path: Path) -> tuple[int, str] | None:
+    try:
+        words = Path(f"{path}.head").read_text(encoding="ascii").split()
+        return int(words[0]), words[1]
+    except FileNotFoundError:
+        return None
+    except (ValueError, IndexError):
+        return -1, ""
+
+
+def _head_problem(path: Path, last: Entry | None) -> str | None:
+    """What the head says against the last line; a crash may leave it one line behind."""
+    head = _read_head(path)
+    if head is None:
+        return None
+    index = -1 if last is None else last.index
+    if head[0] > index:
+        missing = head[0] - index
+        return f"{missing} line{'s' if missing > 1 else ''} that had been here {_are(missing)} gone"
+    if last is not None and head in ((index, last.hash), (index - 1, last.previous)):
+        return None
+    return f"it is not the last line that {path.name}.head names: one of the two was changed"
+
+
+def _are(count: int) -> str:
+    return "are" if count > 1 else "is"
+
+
+def _write_head(path: Path, entry: Entry) -> None:
+    partial = Path(f"{path}.head.partial")
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        _write_all(handle, f"{entry.index} {entry.hash}\n".encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    partial.replace(f"{path}.head")
+    sync_directory(path.parent)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]

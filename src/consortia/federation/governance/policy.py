@@ -1,0 +1,261 @@
+"""The policy of a site: the file ``site-policy.toml``, read before the site touches data.
+
+    # what is asked may be this study, and nothing else
+    studies = ["4a1f..."]
+    maximum_rounds = 12_000
+    minimum_rows = 50
+
+Every key is a limit, and what is asked must be within all of them. Unknown keys are refused, so
+that a misspelt limit is no missing one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from consortia.core.arguments import read_toml, unknown
+from consortia.errors import InputError, PolicyError
+from consortia.federation.governance.terms import KINDS, StudyTerms
+
+ANY = "any"
+Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
+
+
+class Noise(BaseModel):
+    """Noise that a study must declare, whatever else it is.
+
+    **What it does.** The draws of a study are less certain functions of the rows: it limits what
+    can be learned about a row from the *draws*, by people who see nothing else. No privacy budget
+    (ε, δ) is computed.
+
+    **What it does not.** Every random number follows from the study's seed, which the server and
+    all sites know. The server can compute the noise of every message that it receives and remove
+    it. Noise protects nothing from the server, nor from whoever reads the server's messages.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    gradient_noise: float | None = Field(
+        default=None,
+        gt=0,
+        description="least value of the algorithm's gradient_noise, the variance per coordinate "
+        "of the Gaussian noise that a site adds to each gradient; algorithms without it are "
+        "refused",
+    )
+    temperature: float | None = Field(
+        default=None,
+        gt=0,
+        description="least value of the algorithm's temperature, the factor of the variance of "
+        "the noise that moves a chain; algorithms without it are refused",
+    )
+    private_momentum: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="least value of 1 - momentum_correlation, the part of that noise's variance "
+        "that a site draws by itself; algorithms without it are refused",
+    )
+
+
+class Policy(BaseModel):
+    """What a site permits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    studies: list[Hash] = Field(
+        [],
+        description="hashes of permitted studies: a study file with all that decides what is "
+        "computed, and the code of its model; left out, any study of the models below",
+    )
+    models: list[Hash] = Field(
+        [],
+        description="hashes of permitted models: the table [model] and the code of its factory; "
+        "left out, the model of any study above. One of both must be given; 'any' permits all",
+    )
+    apps: list[Hash] = Field(
+        [],
+        description="hashes of permitted Flower apps, the code that a server sends; looked at by "
+        "`consortia flower node`, before an app is unpacked, and needed there; 'any' permits all",
+    )
+    algorithms: list[str] | None = Field(
+        None, min_length=1, description="names of permitted algorithms; left out, all"
+    )
+    messages: list[str] = Field(
+        ["description", "setup", "fit", "round"],
+        description="kinds of messages that may leave: "
+        + "; ".join(f"{kind}: {text}" for kind, text in KINDS.items()),
+    )
+    maximum_rounds: int = Field(ge=1, description="most iterations of a run, the warm-up included")
+    minimum_rows: int = Field(ge=1, description="fewest rows that the site must have")
+    minimum_batch: int | None = Field(
+        None,
+        ge=1,
+        description="fewest rows that a gradient may be computed from. The server knows which "
+        "rows (by their number) a minibatch has, so with a batch of 1 a message can tell it a row",
+    )
+    maximum_bytes: int | None = Field(
+        None, ge=1, description="largest message; a few times the bytes of a chain's parameters"
+    )
+    maximum_norm: float | None = Field(
+        None, gt=0, description="largest Euclidean norm of an array of a message"
+    )
+    maximum_messages: int | None = Field(
+        None,
+        ge=1,
+        description="most messages of a run, those that are sent again included. A server decides "
+        "itself which round it calls a message of",
+    )
+    maximum_runs: int | None = Field(
+        None,
+        ge=1,
+        description="most runs that the ledger may hold; a server starts as many as it likes",
+    )
+    versions: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="permitted versions of consortia; whatever stands here, that of the server "
+        "must be the one that is installed at the site",
+    )
+    noise: Noise = Noise()
+    _digest: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Policy:
+        if not self.studies and not self.models:
+            raise ValueError(
+                "give studies or models: without a hash nothing is permitted "
+                "(`consortia site check POLICY --study STUDY.toml` prints both)"
+            )
+        for kind in self.messages:
+            if kind not in KINDS:
+                raise ValueError(f"messages: {kind!r}: {unknown(kind, KINDS)}")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return self._digest
+
+    def permits(self, terms: StudyTerms, app: str | None = None) -> None:
+        """Nothing, when all that a study asks is within the policy.
+
+        Args:
+            terms: what it asks.
+            app: hash of the Flower app that runs it, where that is known.
+
+        Raises:
+            PolicyError: it is not; the message has every reason.
+        """
+        from consortia.core.version import __version__
+
+        found = [*self._of_study(terms), *self._of_parameters(terms.parameters)]
+        if app is not None and app not in self.apps and ANY not in self.apps:
+            found.append(("apps", f"the app {app} is not in the list"))
+        if terms.version != __version__:
+            found.append(
+                ("versions", f"the server runs consortia {terms.version}, the site {__version__}")
+            )
+        elif self.versions is not None and terms.version not in self.versions:
+            found.append(("versions", f"consortia {terms.version} is not among {self.versions}"))
+        if found:
+            raise forbidden("this study", found)
+
+    def permits_rows(self, rows: int) -> None:
+        """Nothing, when the site has rows enough.
+
+        Raises:
+            PolicyError: it has fewer.
+        """
+        if rows < self.minimum_rows:
+            raise forbidden(
+                "this study",
+                [("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}")],
+            )
+
+    def _of_study(self, terms: StudyTerms) -> list[tuple[str, str]]:
+        found = []
+        if self.studies and terms.study not in self.studies and ANY not in self.studies:
+            found.append(("studies", f"the study {terms.study} is not in the list"))
+        if self.models and terms.model not in self.models and ANY not in self.models:
+            found.append(("models", f"the model {terms.model} is not in the list"))
+        if self.algorithms is not None and terms.algorithm not in self.algorithms:
+            found.append(
+                ("algorithms", f"{terms.algorithm} is none of {', '.join(self.algorithms)}")
+            )
+        kinds = [kind for kind in terms.messages if kind not in self.messages]
+        if kinds:
+            found.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
+        if terms.rounds > self.maximum_rounds:
+            found.append(
+                ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")
+            )
+        return found
+
+    def _of_parameters(self, parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
+        found = []
+        batch = parameters.get("batch_size")
+        if self.minimum_batch is not None and batch is not None and batch < self.minimum_batch:
+            found.append(
+                ("minimum_batch", f"batch_size is {batch}, smaller than {self.minimum_batch}")
+            )
+        declared = {name: parameters.get(name) for name in ("gradient_noise", "temperature")}
+        shared = parameters.get("momentum_correlation")
+        declared["private_momentum"] = None if shared is None else 1 - shared
+        for name, least in self.noise.model_dump(exclude_none=True).items():
+            value = declared[name]
+            if value is None:
+                found.append((f"noise.{name}", f"the algorithm has no {name}"))
+            elif value < least:
+                found.append((f"noise.{name}", f"{name} is {value:g}, less than {least:g}"))
+        return found
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Reads and checks a policy.
+
+    Raises:
+        InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong;
+            the message has every one of them.
+    """
+    path = Path(path)
+    content, given = read_toml(path, "policy")
+    try:
+        policy = Policy.model_validate(given)
+    except pydantic.ValidationError as error:
+        lines = [_explained(item) for item in error.errors()]
+        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+    policy._digest = hashlib.sha256(content).hexdigest()
+    return policy
+
+
+def forbidden(what: str, found: list[tuple[str, str]]) -> PolicyError:
+    """The error of what a policy forbids, with (key, reason) of each rule."""
+    reasons = "; ".join(f"{rule}: {reason}" for rule, reason in found)
+    return PolicyError(
+        f"the site's policy forbids {what}: {reasons}. Only who is responsible for the site may "
+        "change the policy.",
+        rules=tuple(rule for rule, _ in found),
+    )
+
+
+def _explained(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as a sentence with the dotted key."""
+    location = [part for part in error["loc"] if isinstance(part, str)]
+    table: Any = Noise if location[:1] == ["noise"] and len(location) > 1 else Policy
+    key, value = ".".join(location), error["input"]
+    if error["type"] == "extra_forbidden":
+        what = f"the table [{key}]" if isinstance(value, dict) else f"{key} = {value!r}"
+        return f"{what}: {unknown(location[-1], table.model_fields)}."
+    if error["type"] == "missing":
+        return f"{key} is missing ({table.model_fields[location[-1]].description})."
+    if error["type"] == "string_pattern_mismatch":
+        return f"{key}: {value!r} is no hash, which has 64 digits 0-9 and a-f (or write 'any')."
+    if error["type"] == "value_error":
+        return f"{error['ctx']['error']}."
+    message = error["msg"].removeprefix("Input ").rstrip(".")
+    return f"{key} = {value!r}: it {message}."

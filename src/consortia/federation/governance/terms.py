@@ -1,0 +1,200 @@
+"""What a study asks of a site, found from its files alone: before any data are read."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consortia.errors import InputError
+
+if TYPE_CHECKING:
+    from consortia.study.build import Study
+
+KINDS = {
+    "description": "number of rows; names, types and shapes of the arrays; least and largest "
+    "label; a digest of the rows",
+    "moments": "of each column the mean and the sum of squared deviations, with standardise",
+    "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures",
+    "setup": "of each chain, before its first round: a gradient or a log-density at its start",
+    "round": "of each chain and round: a position, a gradient or a log-density",
+}
+"""Kinds of messages that leave a site, in the order in which they do."""
+
+DECIDING = ("data", "partition", "model", "algorithm", "run", "stop")
+"""Tables of a study file that decide what is computed at a site and what leaves it."""
+
+
+@dataclass(frozen=True)
+class StudyTerms:
+    """What a study asks of a site.
+
+    Attributes:
+        run: which run, as its engine calls it; "" before there is one.
+        study: SHA-256 of everything in the study file that decides what is computed, with the
+            model: see `terms_of`.
+        model: SHA-256 of the model alone.
+        algorithm: its name.
+        parameters: the algorithm's parameters as plain values, defaults included.
+        rounds: iterations, the warm-up included.
+        messages: kinds of messages that leave the site, of `policy.KINDS`.
+        version: of consortia, with which the study is run elsewhere.
+    """
+
+    run: str
+    study: str
+    model: str
+    algorithm: str
+    parameters: Mapping[str, Any]
+    rounds: int
+    messages: tuple[str, ...]
+    version: str
+
+
+def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
+    """The terms of a study file; no data are read.
+
+    ``model`` is the SHA-256 of the table ``[model]``, defaults left out as written, and of the text
+    of the Python modules beside the study file that a ``factory`` is in or imports by an ``import``
+    statement. (The text of a factory that is installed as a package counts alike; what *that*
+    imports does not, nor do the ready models of consortia: they are what is installed at the site.)
+    ``study`` is that of ``model`` and of all tables but ``[output]`` and ``[reference]``, the title
+    left out: rounds, seed, names of data files, the algorithm and each of its parameters.
+
+    Args:
+        study: what `consortia.study.build.load_study` returned.
+        run: the run.
+        version: of consortia elsewhere; this one when None.
+
+    Raises:
+        InputError: the module of the model's factory is not there, or is not Python.
+    """
+    from consortia.core.version import __version__
+
+    method = study.algorithm._method
+    tables = study.model_dump(include=set(DECIDING), exclude_none=True)
+    model = _sha256({"table": tables["model"], "modules": modules(study)})
+    return StudyTerms(
+        run=run,
+        study=_sha256({"tables": tables, "model": model}),
+        model=model,
+        algorithm=method.name,
+        parameters=method.parameters(),
+        rounds=study.run.warmup + study.run.rounds,
+        messages=messages_of(study),
+        version=__version__ if version is None else version,
+    )
+
+
+def messages_of(study: Study) -> tuple[str, ...]:
+    """The kinds of messages that leave a site in a study."""
+    method = study.algorithm._method
+    found = {"description", "round"}
+    if study.data.standardise or study.data.standardise_target:
+        found.add("moments")
+    found |= _stages(method)
+    return tuple(kind for kind in KINDS if kind in found)
+
+
+def _stages(method: Any) -> set[str]:
+    """Which stages before the rounds a method has: its phases on a model of as many parameters."""
+    import jax.numpy as jnp
+
+    from consortia.core.model import Model
+    from consortia.core.target import Target
+
+    dimension = _dimension(method)
+    model = Model(
+        log_prior=lambda theta: -jnp.sum(theta**2),
+        log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
+        init=jnp.zeros(dimension),
+    )
+    algorithm = method.build(Target(model, jnp.zeros(dimension)))
+    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
+    return {name for name, phases in stages.items() if any(phase.local for phase in phases)}
+
+
+def _dimension(method: Any) -> int:
+    """As many parameters as given mass matrices and surrogates have, else two."""
+    mass = getattr(getattr(method, "mass_matrix", None), "values", None)
+    if mass is not None:
+        return len(mass)
+    given = getattr(method, "surrogate", None)
+    given = given[0] if isinstance(given, tuple) else given
+    mean = getattr(given, "mean", None)
+    return 2 if mean is None else len(mean)
+
+
+# --- the text of the model -----------------------------------------------------------------------
+
+
+def modules(study: Study) -> dict[str, str]:
+    """SHA-256 of the Python files of the model's factory, by name from the study's folder on."""
+    if study.model.factory is None:
+        return {}
+    folder = study.path.parent if study.path else Path()
+    name = study.model.factory.partition(":")[0]
+    if not _files_of(folder, name):
+        return {name: _installed(name)}
+    found: dict[str, str] = {}
+    waiting = _files_of(folder, name)
+    while waiting:
+        file = waiting.pop()
+        key = file.relative_to(folder).as_posix()
+        if key in found:
+            continue
+        text = file.read_bytes()
+        found[key] = hashlib.sha256(text).hexdigest()
+        for imported in _imports(text, file, folder):
+            waiting += _files_of(folder, imported)
+    return found
+
+
+def _files_of(folder: Path, name: str) -> list[Path]:
+    """The files that run when a module beside the study is imported: itself and its packages."""
+    parts = name.split(".")
+    found = []
+    for length in range(1, len(parts) + 1):
+        place = folder.joinpath(*parts[:length])
+        candidates = (place.with_suffix(".py"), place / "__init__.py")
+        found += [candidate for candidate in candidates if candidate.is_file()]
+    return found
+
+
+def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
+    """Modules that a file names in its import statements, relative ones from the folder on."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{file} is not Python: {error}.") from None
+    package = file.relative_to(folder).with_suffix("").parts[:-1]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*start, *((node.module,) if node.module else ())))
+            found.add(base)
+            found |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
+    return found - {""}
+
+
+def _installed(name: str) -> str:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.origin or not Path(found.origin).is_file():
+        raise InputError(f"model.factory: there is no module {name!r} beside the study file.")
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

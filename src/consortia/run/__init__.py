@@ -1,0 +1,1 @@
+"""One run: checks, plan, the loop over chunks, the record."""

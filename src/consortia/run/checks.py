@@ -1,0 +1,147 @@
+"""Checks of a model, its data and its start, made before the sampler is compiled."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from consortia.core import arguments as checks
+from consortia.core.contract import Method
+from consortia.core.model import Model
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.errors import InputError, NonFiniteError
+
+Array = jax.Array
+PyTree = Any
+
+
+def check_arguments(
+    model: Any,
+    sites: Any,
+    method: Any,
+    *,
+    rounds: Any,
+    chains: Any,
+    seed: Any,
+    thin: Any,
+    warmup: Any,
+) -> None:
+    """Types and ranges of the arguments of `sample`."""
+    if not isinstance(model, Model):
+        raise InputError(f"model is a {type(model).__name__}: give a consortia.Model.")
+    if not isinstance(sites, Sites):
+        raise InputError(
+            f"sites is a {type(sites).__name__}: make it with consortia.Sites.from_list([...]) "
+            "or consortia.partition."
+        )
+    if not hasattr(method, "build"):
+        raise InputError(
+            f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns."
+        )
+    checks.whole("rounds", rounds, 1)
+    checks.whole("chains", chains, 1)
+    checks.whole("thin", thin, 1)
+    checks.whole("warmup", warmup, 0)
+    checks.whole("seed", seed, 0, 2**63 - 1)
+    if rounds + warmup >= 2**31:
+        raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
+
+
+def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
+    """At least one draw must be kept, and draws must be countable in 32 bits."""
+    draws = rounds * per_iteration
+    if thin > draws:
+        raise InputError(
+            f"thin={thin} is larger than the {draws} draws of this run: no draw would be kept."
+        )
+    if draws >= 2**31:
+        raise InputError(f"rounds={rounds} give {draws} draws: the most is {2**31 - 1}.")
+
+
+def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
+    """What the method has against its step size, "" for nothing; None without the rows to tell."""
+    judge = getattr(method, "check_stability", None)
+    if judge is None:
+        return ""
+    return None if sites.elsewhere else judge(model, sites, parameters) or ""
+
+
+def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
+    """Warns of a step size with which the method diverges, where a process could tell.
+
+    Returns:
+        What the plan should say: that none could.
+    """
+    known = [text for text in judgements if text is not None]
+    if not known:
+        return (
+            "step_size is not judged by the curvatures at the start: no process has the rows of "
+            "all sites.",
+        )
+    if known[0]:
+        warnings.warn(known[0], UserWarning, stacklevel=3)
+    return ()
+
+
+def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
+    """The method's own judgement on what its ``fit`` phases left at the sites: may refuse it."""
+    judge = getattr(method, "check_fitted", None)
+    for text in judge(fitted, names) if judge is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> None:
+    """Adds to the error what the method knows of the end of a chain at a site."""
+    explanation = getattr(method, "explain_end", None)
+    if explanation is None or error.site is None:
+        return
+    position = jnp.asarray(error.position, target.dtype)
+    site = run.site(error.site)
+    if site is None:  # its rows are in another process
+        return
+    reason = explanation(target, site, error.site, position)
+    if reason:
+        error.args = (f"{error} {reason}",)
+
+
+def warn_of(method: Method, hub: Any) -> None:
+    """What the method has to say about the draws that it made, from the hub's last state."""
+    notes = getattr(method, "notes", None)
+    for text in notes(hub) if notes is not None else ():
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def check_warmup(method: Method, warmup: int) -> None:
+    """The method's own judgement on the length of the warm-up: may refuse it."""
+    judge = getattr(method, "check_warmup", None)
+    if judge is not None:
+        judge(warmup)
+
+
+def check_schedule(method: Method, total: int) -> None:
+    """A step size given as an array must reach to the last round."""
+    length = getattr(getattr(method, "step_size", None), "length", None)
+    if length is not None and length < total:
+        raise InputError(
+            f"step_size is an array of {length} values, the run has {total} rounds (warm-up "
+            "included): give one value a round, or a function from consortia.schedules."
+        )
+
+
+def precision_notes(sites: Sites) -> list[str]:
+    """What the user should know about the width of numbers."""
+    wide = {
+        str(leaf.dtype)
+        for leaf in jax.tree.leaves(sites.first)
+        if leaf.dtype.kind in "fiuc" and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype)
+    }
+    if not wide:
+        return []
+    return [
+        f"the data hold {', '.join(sorted(wide))}, JAX runs in 32 bits: they are rounded. Set "
+        "JAX_ENABLE_X64=1 before the start to keep 64 bits."
+    ]

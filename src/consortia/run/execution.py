@@ -1,0 +1,306 @@
+"""One run from its checks to its result: what `sample` and `resume` have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core import density, parameters, start
+from consortia.core.contract import Method, Plan
+from consortia.core.model import Model
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines import Engine
+from consortia.engines.mailbox import servers_of
+from consortia.errors import (
+    InputError,
+    NonFiniteError,
+    RankError,
+    SiteMissingError,
+    WarmupError,
+)
+from consortia.run import checks
+from consortia.run import plan as planning
+from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.loop import Length, ResumePoint, RunLoop
+from consortia.run.progress import progress_of
+from consortia.run.recording import NEVER, Recorder
+from consortia.run.specification import (
+    Request,
+    check_extensible,
+    check_same,
+    requested_spec,
+    rounding_of,
+    specification_of,
+)
+from consortia.run.stopping import StopWhen
+from consortia.store import results
+from consortia.store.accumulators import Keep
+from consortia.store.checkpoint import Checkpoint
+from consortia.store.runs import RunStore, open_run
+
+STORED_BYTES = 8 * 1024 * 1024
+"""Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
+time is up before."""
+
+DIAGNOSTICS_SHARE = 0.02
+"""R-hat and ESS may take this share of a run; `consortia.summary` computes the rest on demand."""
+
+DIAGNOSED_PER_SECOND = 4e6
+"""Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
+
+LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
+"""Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What a run is gone on with from.
+
+    Attributes:
+        specification: of the run in the directory.
+        checkpoint: None when it has none yet: it then starts from the beginning.
+        exact: refuse what would change rounding.
+        finished: nothing is left to do.
+    """
+
+    specification: dict[str, Any]
+    checkpoint: Checkpoint | None
+    exact: bool
+    finished: bool
+
+
+def execute(
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    request: Request,
+    *,
+    init: Any,
+    engine: Engine,
+    writer: RunStore | None,
+    progress: bool,
+    stop: StopWhen | None,
+    keep: Keep | None,
+    on_plan: Callable[[Plan], None] | None,
+    resumption: Resumption | None = None,
+) -> Any:
+    """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
+    rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
+    length = Length(warmup, rounds, thin)
+    if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
+        raise InputError(
+            "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
+            "stop_when(budget=...) or keep='draws'."
+        )
+    if not hasattr(engine, "prepare"):
+        raise InputError(
+            f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
+        )
+    checks.check_schedule(algorithm, length.total)
+    checks.check_warmup(algorithm, warmup)
+    target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
+    variables = parameters.variables(target.structure)
+    algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
+    chains = request.chains * servers_of(algorithm.build(target))
+    starts = start.starting_parameters(model, init, seed, chains)
+    engine.shared(lambda: density.check_data(model, sites.held))
+    density.check_density(target, sites.first)
+    positions = jnp.stack([target.ravel(start) for start in starts])
+    engine.check_alike(
+        lambda: (
+            requested_spec(request, target, sites, algorithm)
+            | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
+        )
+    )
+    density.check_rows_independent(target, sites.first, positions[0])
+    density.check_prior(target, positions[0])
+    notes = checks.check_stability(
+        engine.shared(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
+    )
+
+    run = engine.prepare(target, sites, algorithm, chains)
+    checks.check_thinning(thin, rounds, run.draws_per_iteration)
+    specification: dict[str, Any] = {}
+    if writer is not None:
+        rounding = rounding_of(run, engine.name)
+        specification = specification_of(request, target, sites, algorithm, rounding, stop)
+        specification["keep"] = None if keep is None else keep.describe()
+    checkpoint = None
+    if resumption is not None:
+        checkpoint, before = resumption.checkpoint, resumption.specification
+        assert writer is not None
+        check_same(
+            before, specification, writer.path, exact=resumption.exact and not resumption.finished
+        )
+        if resumption.finished:
+            return open_run(writer.path) if run.root else None
+    if checkpoint is None:
+        start.check_start_values(run.start_values(positions), sites.names)
+        carry = run.start(seed, positions, rounds, warmup)
+        checks.check_fitted(algorithm, run.fitted, sites.names)
+    else:
+        check_extensible(before, request, run)
+        carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
+    if run.serves:
+        with Interrupts():  # the root decides when the run ends
+            run.serve(carry)
+        return None
+    stored = writer is not None
+    writer = writer if run.root else None  # one process writes for all
+    most_kept = None if keep is None else getattr(keep, "draws", 0)
+    plan = planning.plan_of(
+        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
+    )
+    if writer is not None and resumption is None:
+        writer.claim()
+    if on_plan is not None and run.root:
+        on_plan(plan)
+    record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
+    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
+    draws = rounds * run.draws_per_iteration // thin
+    stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
+    if checkpoint is not None:
+        stride = checkpoint.header["stride"]
+        record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
+    if writer is not None:
+        if checkpoint is None:
+            writer.begin(record, specification, stride)
+        else:
+            writer.resume(checkpoint, record, specification, stride)
+    taker = None if keep is None else keep.start(target, chains)
+    if taker is not None and checkpoint is not None:
+        taker.restore(checkpoint.arrays)
+    recorder = Recorder(
+        chains=chains,
+        draws=draws,
+        thin=thin,
+        per_iteration=run.draws_per_iteration,
+        warmup=warmup,
+        variables=variables,
+        sites=sites.names,
+        step_weights=algorithm.step_weights,
+        store=writer,
+        remember=stop is not None and keep is None,
+        stride=stride if stored else NEVER,
+        kept=0 if checkpoint is None else checkpoint.kept,
+        keep=taker,
+        root=run.root,
+    )
+
+    def save(loop: RunLoop) -> None:
+        arrays = loop.arrays()
+        recorder.write()
+        if writer is None:
+            return
+        header = {
+            "done": loop.done,
+            "kept": recorder.kept,
+            "seconds": loop.seconds,
+            "ended": loop.ended,
+            "stride": stride,
+            "resumed_at": record.get("resumed_at", []),
+        }
+        writer.save(header, arrays | recorder.state())
+
+    with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
+        judge = getattr(algorithm, "check_learned", None)
+        loop = RunLoop(
+            run,
+            carry,
+            length,
+            recorder,
+            shown,
+            stop,
+            judge,
+            reached=_reached(resumption, length, stop),
+            save=save if stored else None,
+        )
+
+        def result(reason: str, state: str, *, all_there: bool = True) -> Any:
+            facts: dict[str, Any] = {}
+            groups: dict[str, Any] = {}
+            if all_there:
+                run.finish()
+                facts, groups = run.outcome(loop.done)
+            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            if not run.root:
+                return None
+            record.update(facts)
+            record["stopped"] = reason
+            record["seconds"] = loop.seconds
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
+            record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
+            return _finished(recorder, writer, record, state, groups)
+
+        state = "finished"
+        try:
+            reason = loop.execute()
+        except (NonFiniteError, WarmupError) as error:
+            if isinstance(error, NonFiniteError):
+                checks.explain(error, algorithm, target, run)
+            error.tree = result(str(error), "failed")
+            raise
+        except SiteMissingError as error:
+            error.tree = result(str(error), "interrupted")
+            raise
+        except RankError as error:
+            error.tree = result(str(error), "interrupted", all_there=False)
+            raise
+        except KeyboardInterrupt as error:
+            if writer is not None and isinstance(error, Abrupt):
+                raise
+            reason, state = f"interrupted after round {loop.done}", "interrupted"
+            how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
+            warnings.warn(
+                f"{reason}; the draws so far are returned{how}", UserWarning, stacklevel=3
+            )
+    tree = result(reason, state)
+    checks.warn_of(algorithm, loop.hub)
+    return tree
+
+
+def _reached(resumption: Resumption | None, length: Length, stop: StopWhen | None) -> ResumePoint:
+    """How far the run is; one that ended goes on when it is made longer, or its rule is dropped."""
+    if resumption is None or resumption.checkpoint is None:
+        return ResumePoint()
+    checkpoint = resumption.checkpoint
+    header = checkpoint.header
+    same_length = resumption.specification["request"]["rounds"] == length.rounds
+    ended = header["ended"]
+    if checkpoint.done < length.total and not (same_length and stop is not None):
+        ended = None
+    block = {name: a for name, a in checkpoint.arrays.items() if name.startswith("block")}
+    return ResumePoint(checkpoint.done, header["seconds"], ended, block)
+
+
+def _finished(
+    recorder: Recorder,
+    writer: RunStore | None,
+    record: dict[str, Any],
+    state: str,
+    groups: dict[str, Any],
+) -> Any:
+    """The tree of a run that has ended, with R-hat and ESS."""
+    from consortia.diagnostics.convergence import add_diagnostics
+
+    rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
+    numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
+    coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
+    if writer is None:
+        tree = results.tree_of(recorder.groups() | groups, record)
+        if "posterior" in tree.children:
+            add_diagnostics(tree, max_coordinates=coordinates)
+        return tree
+    recorder.write()
+    writer.finish(record, recorder.groups() | groups, state)
+    tree = open_run(writer.path)
+    if "posterior" in tree.children:
+        add_diagnostics(tree, max_coordinates=coordinates)
+        writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
+    return open_run(writer.path)

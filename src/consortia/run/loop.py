@@ -1,0 +1,300 @@
+"""The loop over chunks of rounds: bounded memory, progress, stopping, non-finite chains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consortia.engines import Run
+from consortia.engines.types import Buffers, Carry, Window
+from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
+from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.progress import Progress
+from consortia.run.recording import Recorder
+from consortia.run.stopping import StopWhen
+
+SECONDS_PER_CALL = 0.4
+"""Rounds run in calls of about this length; where they are cut changes no bit of a draw."""
+
+SECONDS_PER_CHUNK = 30.0
+"""Draws leave the device, and the run is saved, at least about this often."""
+
+LARGEST_GROWTH = 200
+NO_DRAWS = 2**31 - 1
+"""A thinning so long that no slot is filled."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is: iterations before the first recorded one, after it, and per kept draw."""
+
+    warmup: int
+    rounds: int
+    thin: int
+
+    @property
+    def total(self) -> int:
+        """All iterations."""
+        return self.warmup + self.rounds
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """How far a run is that is gone on with.
+
+    Attributes:
+        done: iterations that are finished, warm-up included.
+        seconds: that they took.
+        ended: why the run ended there, if it did.
+        block: what was recorded of the block of thinned rounds in progress; empty at its end.
+    """
+
+    done: int = 0
+    seconds: float = 0.0
+    ended: str | None = None
+    block: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class RunLoop:
+    """Runs an engine's program from one round to the last, or until something ends it.
+
+    Draws leave the device chunk by chunk. With a store the run is saved at the ends of chunks:
+    draws first, then a checkpoint. Where it is saved changes no bit of a draw.
+
+    Args:
+        run: the engine's side.
+        carry: the state to start from.
+        length: warm-up, rounds, thinning.
+        recorder: takes the draws of each chunk.
+        progress: is told after each call.
+        stop: the stopping rule, or None.
+        judge: from the hub's state after the warm-up, why the run should not go on, or None.
+        reached: how far the run is.
+        save: writes what the recorder holds, and a checkpoint; None without a store.
+
+    Attributes:
+        done: iterations that are finished, warm-up included.
+        ended: why the run ended, if it has.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        carry: Carry,
+        length: Length,
+        recorder: Recorder,
+        progress: Progress,
+        stop: StopWhen | None,
+        judge: Callable[[Any], str | None] | None = None,
+        *,
+        reached: ResumePoint | None = None,
+        save: Callable[[RunLoop], None] | None = None,
+    ) -> None:
+        reached = ResumePoint() if reached is None else reached
+        self.done = reached.done
+        self.ended = reached.ended
+        self._run, self._carry, self._length = run, carry, length
+        self._recorder, self._progress, self._stop = recorder, progress, stop
+        self._judge, self._save = judge, save
+        self._buffers: Buffers = run.buffers(carry)
+        if reached.block:
+            self._buffers = run.with_block(self._buffers, reached.block)
+        self._calls = 0
+        self._call_rounds = 1
+        self._started = time.monotonic() - reached.seconds
+        self._saved = time.monotonic()
+        self._saved_at = -1
+        self._interrupts = Interrupts()
+
+    @property
+    def carry(self) -> Carry:
+        """The state after the rounds that are done."""
+        return self._carry
+
+    @property
+    def hub(self) -> Any:
+        """The hub's state after the rounds that are done."""
+        return self._run.hub(self._carry)
+
+    @property
+    def seconds(self) -> float:
+        """That the run has taken so far, before it was gone on with too."""
+        return time.monotonic() - self._started
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The engine's state, and the block of thinned rounds in progress, for a checkpoint."""
+        block: dict[str, np.ndarray] = {}
+        if self._in_progress():
+            block = self._run.block_in_progress(self._buffers, 0)
+        return self._run.state(self._carry) | block
+
+    def execute(self) -> str:
+        """Runs; returns in words what ended the run.
+
+        Raises:
+            NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
+            SiteMissingError: a site did not answer; the same holds for the finished rounds.
+            WarmupError: what the warm-up learned is not worth going on with.
+            KeyboardInterrupt: the same holds for the draws of the finished calls; with a store they
+                are saved, with a checkpoint.
+        """
+        with self._interrupts:
+            try:
+                self._store_if(True)  # what was asked for now, before anything is run
+                self.ended = self.ended or self._execute()
+                self._store_if(True)
+            except Abrupt:
+                raise
+            except (KeyboardInterrupt, SiteMissingError):
+                self._flush(self.done)
+                self._store_if(True)
+                raise
+        return self.ended
+
+    def _execute(self) -> str:
+        warmup = self._length.warmup
+        if self.done <= warmup:
+            while self.done < warmup:
+                self._until(warmup, NO_DRAWS)
+                self._store_if(self._late())
+            if self._judge is not None and warmup > 0:
+                reason = self._judge(self.hub)
+                if reason is not None:
+                    raise WarmupError(reason)
+            self._buffers = self._run.buffers(self._carry)
+        while self.done < self._length.total:
+            end, judged = self._end_of_chunk()
+            self._until(end, self._length.thin)
+            self._flush(self.done)
+            if judged and self._stop is not None and self.done == end < self._length.total:
+                reason = self._judged(self._stop)
+                if reason is not None:
+                    return reason
+            self._store_if(self._late() or self._recorder.full)
+        return "all rounds were run"
+
+    def _judged(self, stop: StopWhen) -> str | None:
+        """Why the run ends here by its stopping rule; who keeps the draws decides for all."""
+        reason = None
+        if self._run.root:
+            reason = stop.reason(self._recorder.draws_so_far(), self._started)
+        ended = self._run.agree(reason is not None)
+        return (reason or "the stopping rule") if ended else None
+
+    def _end_of_chunk(self) -> tuple[int, bool]:
+        """Where the buffers are full, or the stopping rule is to be judged: then also True."""
+        thin, each = self._length.thin, self._run.draws_per_iteration
+        kept = self._recorder.kept
+        room = min(self._run.layout.slots, self._recorder.room)
+        last, judged = max((kept + room) * thin // each, 1), False
+        if self._stop is not None:  # whole rounds, until the draws to judge are there
+            wanted = (kept // self._stop.every + 1) * self._stop.every
+            at = -(-wanted * thin // each)
+            last, judged = min(last, at), at <= last
+        last = max(last, self.done - self._length.warmup + 1)
+        return min(self._length.total, self._length.warmup + last), judged
+
+    def _late(self) -> bool:
+        return bool(self._run.agree(time.monotonic() - self._saved > SECONDS_PER_CHUNK))
+
+    def _store_if(self, wanted: bool) -> None:
+        """Saves the run, unless it was saved in this very round."""
+        if not wanted or (self.done == self._saved_at and self.ended is None):
+            return
+        if self._save is not None:
+            self._save(self)
+        self._saved, self._saved_at = time.monotonic(), self.done
+
+    def _until(self, stop: int, thin: int) -> None:
+        calls = 0
+        while self.done < stop and not (calls and self._late()):
+            self._call(self._end_of_call(stop, thin), thin)
+            calls += 1
+            self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
+            if self._run.agree(self._interrupts.asked):
+                raise KeyboardInterrupt
+
+    def _end_of_call(self, stop: int, thin: int) -> int:
+        """Where this call ends: by time, at the end of a block of thinned rounds where it can."""
+        end = min(stop, self.done + self._call_rounds)
+        aligned = end - (end - self._length.warmup) % thin
+        return aligned if self.done < aligned else end
+
+    def _draws(self, done: int) -> int:
+        """Draws that the iterations so far have yielded, before thinning."""
+        return (done - self._length.warmup) * self._run.draws_per_iteration
+
+    def _call(self, end: int, thin: int) -> None:
+        before, rounds = self._carry, end - self.done
+        window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
+        began = time.monotonic()
+        try:
+            self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+        except SiteMissingError as error:
+            if error.reached is not None:
+                self.done, (self._carry, self._buffers) = error.round, error.reached
+            error.round, error.reached = self.done, None
+            raise
+        finite = np.asarray(finite)
+        seconds = time.monotonic() - began
+        if not finite.all():
+            raise self._not_finite(before, end, thin)
+        self.done = end
+        self._calls += 1
+        if self._calls > 1:  # the first one compiled
+            fitting = int(SECONDS_PER_CALL / max(seconds / rounds, 1e-9))
+            fitting = int(np.clip(fitting, 1, self._call_rounds * LARGEST_GROWTH))
+            self._call_rounds = int(self._run.agree(fitting))
+
+    def _in_progress(self) -> bool:
+        """Whether a block of thinned rounds is begun whose infos are averages so far."""
+        begun = max(self._draws(self.done), 0) > self._recorder.kept * self._length.thin
+        return begun and self._run.draws_per_iteration == 1
+
+    def _flush(self, until: int) -> None:
+        """Hands the finished blocks before round ``until`` to the recorder; empties the buffers."""
+        filled = self._draws(until) // self._length.thin - self._recorder.kept
+        if filled <= 0:
+            return
+        block: dict[str, np.ndarray] = {}
+        if self._draws(until) % self._length.thin and self._run.draws_per_iteration == 1:
+            block = self._run.block_in_progress(self._buffers, filled)
+        self._recorder.add(self._run.collected(self._buffers), filled)
+        self._buffers = self._run.emptied(self._buffers)
+        if block:
+            self._buffers = self._run.with_block(self._buffers, block)
+
+    def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:
+        """Finds the round, the chain and the site, by bisection from the last good state."""
+        warmup, low, high = self._length.warmup, self.done, stop
+        scratch = self._run.buffers(carry)
+        chain = 0
+        while high > low:
+            middle = (low + high + 1) // 2 if high - low > 1 else high
+            window = Window(low, middle, 0, NO_DRAWS, warmup)
+            after, scratch, finite = self._run.advance(carry, scratch, window)
+            bad = np.flatnonzero(~np.asarray(finite))
+            if bad.size == 0:
+                low, carry = middle, after
+                continue
+            chain = int(bad[0])
+            if high - low == 1:
+                break
+            high = middle
+        if thin != NO_DRAWS:
+            self._flush(low)
+        site = self._run.site_not_finite(carry, low, warmup, chain)
+        where = f"at site {site!r}" if site else "at the hub"
+        return NonFiniteError(
+            f"chain {chain} turned non-finite in round {low} (counted from 0, {warmup} warm-up "
+            f"rounds included), first {where}: lower step_size, or look at the model and the data "
+            f"there. {self._recorder.kept} draws before it are kept.",
+            round=low,
+            chain=chain,
+            site=site,
+            position=self._run.position(carry, chain),
+        )

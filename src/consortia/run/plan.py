@@ -1,0 +1,192 @@
+"""What will run where, said before it starts, and the record of a run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from consortia.algorithms import registry
+from consortia.core.contract import Method, Plan
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines.exchanges import describe
+from consortia.run import checks
+from consortia.run.loop import Length
+from consortia.store import results
+
+
+def plan_of(
+    run: Any,
+    carry: Any,
+    sites: Sites,
+    method: Method,
+    target: Target,
+    engine: str,
+    length: Length,
+    most_kept: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """The plan of a run that is ready to start; of each chain it keeps so many draws at most."""
+    layout, chains = run.layout, run.layout.chains
+    rounds, up, down = run.traffic(carry)
+    memory = run.memory(carry)
+    draws = length.rounds // length.thin
+    draws = draws if most_kept is None else min(draws, most_kept)
+    kept = draws * chains * target.dimension * target.dtype.itemsize
+    samples, bias = _claims(method)
+    sizes = np.asarray(sites.sizes)
+    used = run.devices
+    devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
+    order = "one after the other" if layout.map_nodes else "batched"
+    varies = any(phase.repeats is not None for phase in run.program.algorithm.phases)
+    most = "at most " if varies else ""
+    rows = f"{sizes.min()} rows each"
+    if sizes.min() != sizes.max():
+        rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
+    lines = [
+        ("algorithm", f"{method.name}: samples {samples}"),
+        ("bias", bias),
+        ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
+        ("chains", f"{chains}, batched" if chains > 1 else "1"),
+        ("parameters", f"{target.dimension}, {target.dtype}"),
+        ("rounds", _rounds(length)),
+        ("engine", f"{engine}, devices: {devices}; random numbers in blocks of {layout.block}"),
+        (
+            "memory",
+            ", ".join(f"{name} {_size(value)}" for name, value in memory.items())
+            + f"; kept draws {_size(kept)}",
+        ),
+        (
+            "network",
+            f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
+            f"{_size(up)} up and {_size(down)} down",
+        ),
+    ]
+    if len(used) > 1:
+        lines.append(("devices", _division(run.parts, len(sites), chains)))
+    lines += [("graph", text) for text in _graphs(run)]
+    lines += [("process", text) for text in run.where]
+    if hasattr(run, "expected"):
+        lines.append(("wall time", run.expected(rounds, length.total)))
+    notes = (*notes, *checks.precision_notes(sites))
+    if sites.padding_factor > 4:
+        notes += (
+            f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
+            "times their size, and so do full-batch gradients.",
+        )
+    return Plan(tuple(lines), notes, up, down, rounds)
+
+
+def _graphs(run: Any) -> list[str]:
+    """How each gossip exchange of an iteration is carried out, each said once."""
+    phases = run.program.algorithm.phases
+    texts = [describe(phase.exchange, run.layout.nodes) for phase in phases]
+    return list(dict.fromkeys(text for text in texts if text is not None))
+
+
+def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
+    """What runs where, of a run over several devices."""
+    own = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
+    text = (
+        f"each runs {own[0]} of {nodes} site{'s' * (nodes > 1)} "
+        f"and {own[1]} of {chains} chain{'s' * (chains > 1)}"
+    )
+    if parts[0] == 1:
+        return f"{text}; each holds all data"
+    return f"{text}; messages cross between {parts[0]} devices"
+
+
+def _claims(method: Method) -> tuple[str, str]:
+    """What a method samples and its bias, from the registry."""
+    entry = registry.ALGORITHMS.get(method.name)
+    if entry is None:
+        unknown = "not stated: the algorithm is not in the registry"
+        return unknown, unknown
+    return entry.samples, entry.bias
+
+
+def _rounds(length: Length) -> str:
+    text = f"{length.rounds}"
+    if length.warmup:
+        text += f" after {length.warmup} of warm-up"
+    return text + (f", every {length.thin}th draw kept" if length.thin > 1 else ", each draw kept")
+
+
+def _size(value: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def record_of(
+    run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
+) -> dict[str, Any]:
+    """What a run's result says about how it was made."""
+    samples, bias = _claims(method)
+    return {
+        "algorithm": method.name,
+        "parameters": method.parameters(),
+        "samples": samples,
+        "bias": bias,
+        "seed": seed,
+        "chains": run.layout.chains,
+        "rounds": length.rounds,
+        "warmup": length.warmup,
+        "thin": length.thin,
+        "engine": engine,
+        "node_mode": "map" if run.layout.map_nodes else "vmap",
+        "block": run.layout.block,
+        "devices": [f"{device.platform}:{device.id}" for device in run.devices],
+        "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
+        "graph": "; ".join(_graphs(run)) or "star",
+        "participation": "full",
+        "staleness": 0,
+        "processes": run.where,
+        "servers_alike": getattr(method, "servers_alike", True),
+        "sites": list(sites.names),
+        "site_rows": [int(size) for size in sites.sizes],
+        "versions": results.versions(),
+    } | (run.arrivals.record() if run.arrivals is not None else {})
+
+
+def measured(run: Any, method: Method, target: Target, carry: Any, done: int) -> dict[str, Any]:
+    """What a method wants to measure at the end of a run, at the last position of every chain.
+
+    Only where the engine has all sites at hand; elsewhere it would cost rounds.
+    """
+    measure = getattr(method, "measure", None)
+    if measure is None or done == 0 or not hasattr(run, "gradients"):
+        return {}
+    positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
+    if not np.all(np.isfinite(positions)):
+        return {}
+    one_by_one = run.arrivals is not None and run.layout.nodes > 1
+    shares = run.arrivals.shares if one_by_one else None
+    return measure(partial(run.gradients, target), shares, positions, done - 1)
+
+
+def full_iterations(method: Method, hub: Any, done: int) -> float:
+    """``done`` iterations in units of the longest that the method makes (and the plan counts)."""
+    measure = getattr(method, "full_iterations", None)
+    return done if measure is None else measure(hub)
+
+
+def cost_of(
+    plan: Plan, method: Method, sites: Sites, chains: int, done: int, worth: float
+) -> dict[str, Any]:
+    """What ``done`` iterations of all chains have cost, ``worth`` of the longest ones."""
+    cost = method.cost(np.asarray(sites.sizes, np.int64))
+    return {
+        "iterations_run": done,
+        "communication_rounds": round(plan.communication_rounds * worth),
+        "bytes_up": round(plan.bytes_up * worth),
+        "bytes_down": round(plan.bytes_down * worth),
+        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * worth),
+        "gradients": round(cost.gradients * chains * worth),
+        "row_gradients": round(cost.row_gradients * chains * worth),
+    }

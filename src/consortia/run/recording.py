@@ -1,0 +1,172 @@
+"""Where the draws of a run go, chunk by chunk: to memory or to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from consortia.core import parameters
+from consortia.store import results
+from consortia.store.accumulators import Kept
+from consortia.store.runs import RunStore
+
+BLOCK_BYTES = 2**30
+"""Draws in memory are written in place into blocks of at most this size."""
+
+NEVER = 2**62
+"""A stride that no run reaches."""
+
+
+class Recorder:
+    """Takes chunks of draws and gives the groups of the result.
+
+    Args:
+        chains: number of chains.
+        draws: kept draws of the whole run, the most that can come.
+        thin: draws per kept draw.
+        per_iteration: draws that one iteration yields.
+        warmup: rounds before the first recorded one.
+        variables: the parameters' names and places in the flat position.
+        sites: names of the sites.
+        step_weights: ``iterations -> weights or None``, of the algorithm.
+        store: draws are written there by `write`, and not kept in memory, when given.
+        remember: keep the positions in memory too (a stopping rule reads them), with a store.
+        stride: draws after which a store is to be written.
+        kept: draws so far of a run that is gone on with.
+        root: draws are kept in this process; otherwise they are only counted.
+        keep: takes the draws in the place of memory and store, where not all of them are kept.
+
+    Attributes:
+        kept: draws so far, per chain.
+    """
+
+    def __init__(
+        self,
+        *,
+        chains: int,
+        draws: int,
+        thin: int,
+        per_iteration: int,
+        warmup: int,
+        variables: Sequence[parameters.Variable],
+        sites: Sequence[str],
+        step_weights: Callable[[np.ndarray], np.ndarray | None],
+        store: RunStore | None,
+        remember: bool,
+        stride: int = NEVER,
+        kept: int = 0,
+        keep: Kept | None = None,
+        root: bool = True,
+    ) -> None:
+        self.kept, self._root = kept, root
+        self._stored = kept
+        self._keep = keep
+        self._stride = stride
+        self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
+        self._per_iteration = per_iteration
+        self._variables, self._sites, self._step_weights = variables, sites, step_weights
+        self._store, self._remember = store, remember
+        self._blocks: list[results.Records] = []
+        self._filled = 0  # of the last block
+        self._positions: list[np.ndarray] = []
+        self._pending: list[results.Records] = []
+        if remember and store is not None and kept and keep is None and root:
+            self._positions.append(parameters.join(store.posterior(kept), variables))
+
+    @property
+    def room(self) -> int:
+        """Draws until a store is to be written."""
+        return self._stride - self.kept % self._stride
+
+    @property
+    def full(self) -> bool:
+        """Whether a store is to be written now."""
+        return self.kept > self._stored and self.kept % self._stride == 0
+
+    def add(self, buffers: Any, filled: int) -> None:
+        """The first ``filled`` slots of the engine's buffers."""
+        if not self._root:
+            self.kept += filled
+            return
+        records = results.Records.of_buffers(buffers, filled, self._chains)
+        if self._keep is not None:
+            self._keep.take(records.draws, self._weights(self._iterations(self.kept, filled)))
+        elif self._store is None:
+            self._write(records)
+        else:
+            self._pending.append(records.copy())
+            if self._remember:
+                self._positions.append(self._pending[-1].draws)
+        self.kept += filled
+
+    def write(self) -> None:
+        """Hands the draws that came since the last time to the store."""
+        self._stored = self.kept
+        if self._store is None or not self._pending:
+            return
+        records = results.Records.joined(self._pending)
+        self._store.append(self._datasets(records, self.kept - records.draws.shape[1]))
+        self._pending.clear()
+
+    def _write(self, records: results.Records) -> None:
+        """Copies a chunk to the end of the last block, and the rest of it to a new one."""
+        taken, count = 0, records.draws.shape[1]
+        while taken < count:
+            if not self._blocks or self._filled == self._blocks[-1].draws.shape[1]:
+                most = max(1, BLOCK_BYTES // max(records.bytes_per_draw, 1))
+                room = min(self._draws - self.kept - taken, most)
+                self._blocks.append(records.room_for(room))
+                self._filled = 0
+            block = self._blocks[-1]
+            fits = min(count - taken, block.draws.shape[1] - self._filled)
+            block.put(records.between(taken, taken + fits), self._filled)
+            self._filled, taken = self._filled + fits, taken + fits
+
+    def _written(self) -> results.Records:
+        """All draws in memory."""
+        last = self._blocks[-1].between(0, self._filled)
+        return results.Records.joined([*self._blocks[:-1], last])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint must hold beside the draws in the store."""
+        return {} if self._keep is None else self._keep.state()
+
+    def draws_so_far(self) -> np.ndarray:
+        """(chains, draws, d)."""
+        if self._blocks:
+            return self._written().draws
+        if len(self._positions) > 1:
+            self._positions = [np.concatenate(self._positions, axis=1)]
+        return self._positions[0]
+
+    def groups(self) -> dict[str, Any]:
+        """The groups of the result, but for those that the store has already."""
+        if self._keep is not None:
+            return self._keep.groups(self._variables) if self.kept else {}
+        if self._store is not None or not self._blocks:
+            return {}
+        return self._datasets(self._written(), 0)
+
+    def _datasets(self, records: results.Records, first_draw: int) -> dict[str, Any]:
+        last = self._iterations(first_draw, records.draws.shape[1])
+        return results.datasets(
+            records,
+            self._variables,
+            self._sites,
+            first_draw=first_draw,
+            weights=self._weights(last),
+        )
+
+    def _iterations(self, first_draw: int, count: int) -> np.ndarray:
+        """The iterations in which these draws were made."""
+        number = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        return self._warmup + number // self._per_iteration
+
+    def _weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """The algorithm's, of servers with steps of their own repeated for the chains of each."""
+        weights = self._step_weights(iterations)
+        if weights is None or weights.ndim == 1:
+            return weights
+        return np.repeat(weights, self._chains // len(weights), axis=0)

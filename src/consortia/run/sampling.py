@@ -1,0 +1,220 @@
+"""`sample` and `resume`: the arguments, and where the run is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+from consortia.core.contract import Method, Plan
+from consortia.core.model import Model
+from consortia.data.sites import Sites
+from consortia.engines import Engine, LocalEngine
+from consortia.errors import InputError, StoreError
+from consortia.run import checks
+from consortia.run.execution import Resumption, execute
+from consortia.run.specification import Request, extended
+from consortia.run.stopping import StopWhen, check_rule
+from consortia.store.accumulators import Keep, keep_moments, read_keep
+from consortia.store.runs import RunStore
+
+
+def sample(
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    *,
+    rounds: int,
+    chains: int = 1,
+    seed: int = 0,
+    thin: int = 1,
+    warmup: int = 0,
+    init: Any = None,
+    engine: Engine | None = None,
+    store: Any = None,
+    progress: bool = True,
+    stop: StopWhen | None = None,
+    keep: Keep | str = "draws",
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Any:
+    """Samples a posterior from data that stay at their sites.
+
+    Which law is sampled, and how far from the posterior it is, depends on the algorithm; its
+    docstring says so.
+
+    Args:
+        model: log-prior and per-row log-likelihood.
+        sites: the data, one shard per site.
+        algorithm: what `consortia.fa_hmc` or another factory returns.
+        rounds: iterations after the warm-up ones; each yields one draw.
+        chains: independent chains, at each server where there are several. Sites are not chains.
+        seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
+        thin: keep draws number thin, 2·thin, ...: the last of each block.
+        warmup: iterations before the first recorded one.
+        init: where to start instead of ``model.init``: an array or pytree like the model's
+            parameters (every chain starts there), or a function of a JAX key (one call a chain).
+        engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
+            ranks call this function alike, and all but rank 0 get None.
+        store: a directory for the run, written chunk by chunk with a checkpoint after each; the
+            result then opens it lazily, and `resume` goes on with it, however it ended.
+        progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
+        stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
+        keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
+            covariances and some draws of a model that is too large; `consortia.keep_predictions`,
+            predictions at given rows and nothing else.
+        on_plan: called with the `Plan` before the sampler is compiled.
+
+    Returns:
+        `xarray.DataTree` in ArviZ's layout: ``posterior`` (chain, draw, ...), ``sample_stats``,
+        ``agents`` where sites have series of their own, ``diagnostics`` (R-hat and ESS, with the
+        reason where they are not available); seed, versions, parameters and cost as attributes.
+        Parameters given as a dict become one variable each, a bare array becomes "theta".
+        An interrupt from the keyboard ends the run early with a warning, and the draws so far; a
+        second one at once.
+
+    Raises:
+        InputError: an argument, the model or the data cannot be used.
+        StoreError: ``store`` already holds a run.
+        NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
+        SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
+        WarmupError: what was learned in the warm-up is not worth going on with.
+        RankError: a process of a run over several is gone, late or has failed.
+    """
+    checks.check_arguments(
+        model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
+    )
+    stop = check_rule(stop)
+    writer = None if store is None else RunStore(store)
+    try:
+        return execute(
+            model,
+            sites,
+            algorithm,
+            Request(rounds, chains, seed, thin, warmup),
+            init=init,
+            engine=LocalEngine() if engine is None else engine,
+            writer=writer,
+            progress=progress,
+            stop=stop,
+            keep=read_keep(keep),
+            on_plan=on_plan,
+        )
+    finally:
+        if writer is not None:
+            writer.release()
+
+
+def resume(
+    path: str | os.PathLike[str],
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    *,
+    rounds: int | None = None,
+    stop: StopWhen | Literal["same"] | None = "same",
+    keep: Keep | Literal["same"] = "same",
+    init: Any = None,
+    engine: Engine | None = None,
+    exact: bool = True,
+    progress: bool = True,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Any:
+    """Goes on with a stored run; its draws are those of an uninterrupted one.
+
+    Bitwise: what was drawn since the last checkpoint is drawn again. A run that was stopped before
+    its first checkpoint is started from its beginning; a finished one is returned as it is, unless
+    ``rounds`` makes it longer.
+
+    Args:
+        path: the run directory that was given to ``sample(..., store=...)``.
+        model: the model of that run, made again; so are ``sites`` and ``algorithm``. What is not
+            the same is refused.
+        sites: the data.
+        algorithm: the algorithm with its parameters.
+        rounds: iterations after the warm-up ones in all, instead of those of the run; a longer run
+            is bitwise the one that had been that long from the start.
+        stop: the run's own stopping rule ("same"), another one, or None.
+        keep: needed where the run keeps predictions: the same `consortia.keep_predictions`.
+        init: as in `sample`; needed only where the run has no checkpoint yet.
+        engine: how the sites are run; as in the run when None.
+        exact: refuse another version of JAX, NumPy or this package, another kind of device, another
+            block or node mode: rounding would differ. With False the chain goes on there.
+        progress: as in `sample`.
+        on_plan: as in `sample`.
+
+    Returns:
+        As `sample`.
+
+    Raises:
+        StoreError: there is no run, another process is writing it, it is of another model, of other
+            data or another algorithm, or it was written in another format version. Nothing is
+            changed then. A damaged checkpoint or file of draws is passed over with a warning, and
+            the checkpoint before it taken.
+        InputError, NonFiniteError, WarmupError: as `sample`; ``rounds`` cannot be had.
+    """
+    writer = RunStore(path, existing=True)
+    together = LocalEngine() if engine is None else engine
+    if not together.root:
+        together.meet()  # rank 0 opens it first, and leaves out what is damaged
+    else:
+        writer.claim(existing=True)
+    try:
+        checkpoint = writer.reopen()
+        if together.root:
+            together.meet()
+        before = writer.specification
+        rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
+        request = Request(**before["request"])
+        if checkpoint is not None:
+            request = extended(
+                before, rounds, done=checkpoint.done, ended=checkpoint.header["ended"], stop=rule
+            )
+        elif rounds is not None:
+            request = replace(request, rounds=rounds)
+        unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
+        ended = checkpoint is not None and checkpoint.header["ended"] is not None
+        finished = ended and writer.finished and unchanged
+        checks.check_arguments(model, sites, algorithm, **asdict(request))
+        kept = _kept(before["keep"], keep, path)
+        rounding = before["rounding"]
+        if engine is None:
+            engine = LocalEngine.like(rounding, exact=exact)
+        return execute(
+            model,
+            sites,
+            algorithm,
+            request,
+            init=init,
+            engine=engine,
+            writer=writer,
+            progress=progress,
+            stop=rule,
+            keep=kept,
+            on_plan=on_plan,
+            resumption=Resumption(before, checkpoint, exact, finished),
+        )
+    finally:
+        writer.release()
+
+
+def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> Keep | None:
+    """What the run keeps, made again; refuses another."""
+    if given == "same":
+        if stored is None:
+            return None
+        if stored["kind"] == "moments":
+            return keep_moments(covariance=stored["covariance"], draws=stored["draws"])
+        raise InputError(
+            f"{str(path)!r} keeps predictions at rows that it does not hold: give "
+            "keep=consortia.keep_predictions(rows) with the same rows."
+        )
+    keep = read_keep(given)
+    if (None if keep is None else keep.describe()) != stored:
+        kind = "all draws" if stored is None else stored["kind"]
+        raise StoreError(f"{str(path)!r} keeps {kind}: leave `keep` out, or give the same.")
+    return keep
+
+
+def _rule(stored: dict[str, Any] | None) -> StopWhen | None:
+    return None if stored is None else StopWhen(**stored)

@@ -1,0 +1,262 @@
+"""What a run is, as plain values: kept with its draws, and compared before it is gone on with."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from consortia.core import arguments, fingerprints
+from consortia.core.contract import Method
+from consortia.core.target import Target
+from consortia.data import digest
+from consortia.data.sites import Sites
+from consortia.errors import InputError, StoreError
+from consortia.run.stopping import StopWhen
+from consortia.store import results
+
+MOST_DIFFERENCES = 6
+"""Parameters that a refusal lists."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """How long a run is, and what it starts from: the numbers among the arguments of `sample`.
+
+    ``chains`` are those that were asked for; several servers multiply them.
+    """
+
+    rounds: int
+    chains: int = 1
+    seed: int = 0
+    thin: int = 1
+    warmup: int = 0
+
+
+def specification_of(
+    request: Request,
+    target: Target,
+    sites: Sites,
+    method: Method,
+    rounding: Mapping[str, Any],
+    stop: StopWhen | None,
+) -> dict[str, Any]:
+    """Everything that decides a run's draws.
+
+    ``request`` and ``stop`` say how long it is; ``algorithm``, ``model`` and ``data`` what it is,
+    with fingerprints; ``rounding`` what else its bits depend on.
+    """
+    made = {
+        "request": dataclasses.asdict(request),
+        "stop": None if stop is None else dataclasses.asdict(stop),
+        "algorithm": {
+            "name": method.name,
+            "parameters": method.parameters(),
+            "fingerprint": fingerprints.of_value(method),
+        },
+        "model": {
+            "dimension": target.dimension,
+            "fingerprint": fingerprints.of_model(target, sites.first),
+        },
+        "data": {
+            "sites": len(sites),
+            "rows": int(np.sum(np.asarray(sites.sizes, np.int64))),
+            "fingerprint": digest.of_sites(sites.names, sites.digests),
+        },
+        "rounding": dict(rounding),
+    }
+    return json.loads(json.dumps(made))
+
+
+def requested_spec(
+    request: Request, target: Target, sites: Sites, method: Method
+) -> dict[str, Any]:
+    """What several processes that run one study must all have been given, by argument."""
+    return {
+        **dataclasses.asdict(request),
+        "model": fingerprints.of_model(target, sites.first),
+        "sites": digest.of_sites(sites.names, sites.digests),
+        "algorithm": method,
+    }
+
+
+def rounding_of(run: Any, engine: str) -> dict[str, Any]:
+    """What the bits of a run depend on beside its specification: programs, machine, versions."""
+    versions = results.versions()
+    given = getattr(run, "participation", None)
+    participation = {} if given is None else {"participation": fingerprints.of_value(given)}
+    return participation | {
+        "engine": engine,
+        "processes": max(len(run.where), 1),
+        "node_mode": "map" if run.layout.map_nodes else "vmap",
+        "block": run.layout.block,
+        "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
+        "devices": list(run.parts),
+        "processor": processor(),
+        "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
+        "versions": {name: versions[name] for name in ("consortia", "jax", "jaxlib", "numpy")},
+    }
+
+
+def processor() -> str:
+    """The kind of processor, for which programs are compiled: a short fingerprint."""
+    kind = platform.machine() + platform.processor()
+    flags = Path("/proc/cpuinfo")  # only Linux has the file
+    if flags.exists():
+        lines = flags.read_text().splitlines()
+        kind += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Any, *, exact: bool) -> None:
+    """Refuses to go on with a run of something else.
+
+    Args:
+        then: the specification in the run directory.
+        now: that of the objects that were given.
+        path: the run directory, for the message.
+        exact: refuse other versions, devices and layouts too, with which bits would differ.
+
+    Raises:
+        StoreError: they differ; the message says in what, and what to do.
+    """
+    where = f"{str(path)!r} was made with"
+    _check_algorithm(then["algorithm"], now["algorithm"], where)
+    same_tracing = then["rounding"]["versions"]["jax"] == now["rounding"]["versions"]["jax"]
+    if then["model"]["dimension"] != now["model"]["dimension"]:
+        raise StoreError(
+            f"{where} a model of {then['model']['dimension']} parameters, this one has "
+            f"{now['model']['dimension']}: give the model of that run."
+        )
+    if then["data"] != now["data"]:
+        raise StoreError(
+            f"{where} other data ({then['data']['rows']} rows at {then['data']['sites']} sites; "
+            f"these are {now['data']['rows']} at {now['data']['sites']}): give the data of that "
+            "run, sites in the same order."
+        )
+    if then["rounding"]["x64"] != now["rounding"]["x64"]:
+        bits = "64" if then["rounding"]["x64"] else "32"
+        value = "1" if then["rounding"]["x64"] else "0"
+        raise StoreError(
+            f"{where} {bits}-bit numbers: set JAX_ENABLE_X64={value} before the start."
+        )
+    if same_tracing and then["model"]["fingerprint"] != now["model"]["fingerprint"]:
+        raise StoreError(
+            f"{where} another model: its densities, or constants in them, are not the same. Give "
+            "the model of that run."
+        )
+    if exact:
+        _check_rounding(then["rounding"], now["rounding"], where)
+
+
+def _check_algorithm(then: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
+    if then["name"] != now["name"]:
+        raise StoreError(
+            f"{where} the algorithm {then['name']}, not {now['name']}: give that algorithm."
+        )
+    if then["fingerprint"] == now["fingerprint"]:
+        return
+    before, after = then["parameters"], now["parameters"]
+    changed = [
+        f"{name} {_short(before.get(name))}, not {_short(after.get(name))}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
+    differing = "; ".join(changed[:MOST_DIFFERENCES]) or "another function or array among them"
+    raise StoreError(
+        f"{where} other parameters of {then['name']} ({differing}): give that algorithm."
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_rounding(then: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
+    changed = []
+    for name in then:
+        if name == "versions":
+            changed += [
+                f"{package} {version}, not {now[name].get(package)}"
+                for package, version in then[name].items()
+                if now[name].get(package) != version
+            ]
+        elif name == "devices" and then[name] != now.get(name):
+            changed.append(f"{_parts(then[name])}, not {_parts(now.get(name, [1, 1]))}")
+        elif now.get(name) != then[name]:
+            changed.append(f"{name} {then[name]}, not {now.get(name)}")
+    if changed:
+        raise StoreError(
+            f"{where} {'; '.join(changed)}: rounding would differ from that of an uninterrupted "
+            "run. Go on there, or give exact=False (the command: --inexact) for the same chain up "
+            "to rounding."
+        )
+
+
+def _parts(parts: Any) -> str:
+    nodes, chains = parts
+    if nodes == chains == 1:
+        return "one device"
+    return f"{nodes * chains} devices (nodes in {nodes}, chains in {chains} parts)"
+
+
+# --- extending -----------------------------------------------------------------------------------
+
+
+def extended(
+    specification: Mapping[str, Any],
+    rounds: int | None,
+    *,
+    done: int,
+    ended: str | None,
+    stop: StopWhen | None,
+) -> Request:
+    """The request of a run that is gone on with, perhaps to another number of rounds.
+
+    Raises:
+        InputError: fewer rounds than are done; or a stopping rule that ended the run already.
+    """
+    request = Request(**specification["request"])
+    if rounds is None or rounds == request.rounds:
+        return request
+    rounds = arguments.whole("rounds", rounds, 1)
+    if request.warmup + rounds < done:
+        raise InputError(
+            f"rounds is {rounds}, but {max(done - request.warmup, 0)} are done: give that number "
+            "or more."
+        )
+    by_rule = ended is not None and done < request.warmup + request.rounds
+    if by_rule and stop is not None:
+        raise InputError(
+            f"the stopping rule ended this run ({ended}), and would end a longer one there too: "
+            "give stop=None (the command: --no-stop) to go on without it."
+        )
+    return dataclasses.replace(request, rounds=rounds)
+
+
+def check_extensible(before: Mapping[str, Any], request: Request, run: Any) -> None:
+    """Refuses another length where it would change the target of the rounds that are done.
+
+    Raises:
+        InputError: sites are weighted by their shares of the updates of all rounds.
+    """
+    mailbox = run.program.mailbox
+    if request.rounds == before["request"]["rounds"] or mailbox is None:
+        return
+    if len(run.names) > 1 and mailbox.shares is None:
+        raise InputError(
+            "rounds: this run weights each site by its share of the updates of all rounds, so with "
+            "another number of rounds its draws would be of another density. Start a new run of "
+            "that length, or declare the sites' shares."
+        )

@@ -1,0 +1,91 @@
+"""Stopping rules, judged on the kept draws while a run goes on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.errors import InputError
+
+
+@dataclass(frozen=True)
+class StopWhen:
+    """A stopping rule; made by `stop_when`."""
+
+    rhat: float | None
+    ess: float | None
+    budget: float | None
+    every: int
+
+    def reason(self, draws: np.ndarray, started: float) -> str | None:
+        """Why to stop now, or None.
+
+        Args:
+            draws: the kept draws so far, (chains, draws, d).
+            started: `time.monotonic` at the start of the run.
+        """
+        if self.budget is not None and time.monotonic() - started >= self.budget:
+            return f"the budget of {self.budget:g} s is spent"
+        if self.rhat is None and self.ess is None:
+            return None
+        from consortia.diagnostics.convergence import rhat_and_ess
+
+        rhat, ess, _ = rhat_and_ess(draws, between="chains" if draws.shape[0] > 1 else "halves")
+        reached = []
+        if self.rhat is not None:
+            if not rhat <= self.rhat:
+                return None
+            reached.append(f"R-hat {rhat:.4g} <= {self.rhat:g}")
+        if self.ess is not None:
+            if not ess >= self.ess:
+                return None
+            reached.append(f"ESS {ess:.4g} >= {self.ess:g}")
+        return " and ".join(reached)
+
+
+def stop_when(
+    rhat: float | None = None,
+    ess: float | None = None,
+    budget: float | None = None,
+    *,
+    every: int = 100,
+) -> StopWhen:
+    """A stopping rule for `sample(..., stop=...)`; ``rounds`` stays the most that are run.
+
+    R-hat and ESS say whether chains agree and how many independent draws they are worth. They
+    cannot see bias: a sampler of the wrong law passes. Compare with the exact law or a reference.
+
+    Args:
+        rhat: stop when the largest R-hat over the parameters is at most this (between chains, or
+            between the halves of a single one).
+        ess: and the smallest ESS, bulk or tail, is at least this.
+        budget: stop when this many seconds have passed, whatever the other two say.
+        every: kept draws between two judgements, at which a chunk ends.
+
+    Raises:
+        InputError: no rule is given, or one is out of its range.
+
+    Example:
+        >>> stop_when(rhat=1.01, ess=400)
+        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100)
+    """
+    if rhat is None and ess is None and budget is None:
+        raise InputError("stop_when needs at least one of rhat, ess and budget.")
+    infinity = float("inf")
+    return StopWhen(
+        None if rhat is None else arguments.number("rhat", rhat, 1.0, infinity),
+        None if ess is None else arguments.number("ess", ess, 1.0, infinity),
+        None if budget is None else arguments.number("budget", budget, 0.0, infinity),
+        arguments.whole("every", every, 4),
+    )
+
+
+def check_rule(stop: Any) -> StopWhen | None:
+    """``stop`` itself when it is None or a rule."""
+    if stop is None or isinstance(stop, StopWhen):
+        return stop
+    raise InputError(f"stop is {stop!r}: give consortia.stop_when(...).")

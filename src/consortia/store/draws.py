@@ -1,0 +1,257 @@
+"""The Zarr store of a run's draws: appended to, cut back, checked.
+
+Arrays are cut along the draws into files of equal length, uncompressed (draws are noise) and each
+with a checksum. Zarr writes a file beside its place and renames it, so that a kill leaves the old
+one or the new one. Another checksum, of all draws of an array so far, goes into the checkpoints: it
+tells a file that is whole, but of another run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.store.checkpoint import sync_directory
+
+DRAW = "draw"
+ORDER = "variables"
+"""The attribute of a group that names its variables in the order of the run."""
+ALWAYS_WRITTEN = {"array.write_empty_chunks": True}
+"""A file that is absent is then a lost one, and never one without content."""
+
+
+class DrawStore:
+    """Groups of arrays that grow along the dimension ``draw``.
+
+    Args:
+        path: the Zarr directory.
+        chunk: draws in a file, for groups that do not exist yet.
+    """
+
+    def __init__(self, path: Path, chunk: int) -> None:
+        self.path = path
+        self._chunk = chunk
+        self._growing: dict[str, dict[str, Any]] = {}
+        self._sums: dict[str, int] = {}
+
+    def append(self, groups: Mapping[str, Any]) -> None:
+        """Adds draws to every group and has them on the disk."""
+        for name, dataset in groups.items():
+            if name not in self._growing and not (self.path / name).exists():
+                self._create(name, dataset)
+                continue
+            for variable, array in self._arrays(name).items():
+                values = dataset.variables[variable]
+                axis, new = values.dims.index(DRAW), np.asarray(values.values)
+                first = array.shape[axis]
+                shape = list(array.shape)
+                shape[axis] += new.shape[axis]
+                array.resize(tuple(shape))
+                place = [slice(None)] * new.ndim
+                place[axis] = slice(first, None)
+                array[tuple(place)] = new
+                self._sync(array, axis, first)
+                self._add(f"{name}/{variable}", array, axis, new)
+
+    def sums(self) -> dict[str, int]:
+        """A checksum of the draws of each array so far, by group and name."""
+        return dict(self._sums)
+
+    def put(self, name: str, dataset: Any) -> None:
+        """Writes a group that does not grow, over what was there."""
+        _with_order(dataset).to_zarr(
+            self.path, group=name, mode="w", consolidated=False, write_empty_chunks=True
+        )
+
+    def remove(self, name: str) -> None:
+        """Removes a group, if it is there."""
+        self._growing.pop(name, None)
+        self._sums = {k: v for k, v in self._sums.items() if not k.startswith(f"{name}/")}
+        shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def cut(self, sums: Mapping[str, int], kept: int) -> None:
+        """Leaves ``kept`` draws in the groups of these arrays, and removes all other groups.
+
+        What is there must have been looked at by `problem`.
+        """
+        self._growing.clear()
+        self._sums = dict(sums) if kept else {}
+        names = {name.partition("/")[0] for name in self._sums}
+        if self.path.exists() and not names:
+            shutil.rmtree(self.path)
+        elif self.path.exists():
+            for file in self.path.rglob("*.partial"):  # of a write that was cut short
+                file.unlink()
+            for group in self.path.iterdir():
+                if group.is_dir() and group.name not in names:
+                    shutil.rmtree(group)
+        for name in sorted(names):
+            for array in self._arrays(name).values():
+                axis = array.metadata.dimension_names.index(DRAW)
+                shape = list(array.shape)
+                shape[axis] = kept
+                array.resize(tuple(shape))
+
+    def problem(self, sums: Mapping[str, int], kept: int) -> str | None:
+        """Reads the first ``kept`` draws of these arrays; what is wrong with them, or None."""
+        if not kept or not sums:
+            return None
+        try:
+            groups = self._groups()
+        except Exception as error:  # Zarr raises whatever a damaged description leads to
+            return f"their description is damaged ({error})"
+        for name in sorted({name.partition("/")[0] for name in sums}):
+            if name not in groups:
+                return f"the group {name!r} is missing"
+            try:
+                arrays = self._arrays(name)
+            except Exception as error:  # Zarr raises whatever a damaged description leads to
+                return f"the description of the group {name!r} is damaged ({error})"
+            if any(key not in arrays for group, _, key in _parts(sums) if group == name):
+                return f"an array of the group {name!r} is missing"
+            try:
+                self._read_others(name)
+            except Exception as error:  # whatever a damaged file leads to
+                return f"an index of the group {name!r} is damaged ({error})"
+            for variable, array in arrays.items():
+                reason = _damage(array, kept, sums.get(f"{name}/{variable}"))
+                if reason is not None:
+                    return f"{name}/{variable}: {reason}"
+        return None
+
+    def _create(self, name: str, dataset: Any) -> None:
+        from zarr.codecs import Crc32cCodec
+
+        encoding: dict[str, Any] = {}
+        for variable, array in dataset.variables.items():
+            if DRAW in array.dims:
+                sizes = [self._chunk if d == DRAW else n for d, n in array.sizes.items()]
+                encoding[variable] = {
+                    "chunks": tuple(max(size, 1) for size in sizes),
+                    "compressors": (Crc32cCodec(),),
+                }
+        _with_order(dataset).to_zarr(
+            self.path,
+            group=name,
+            mode="w",
+            encoding=encoding,
+            consolidated=False,
+            write_empty_chunks=True,
+        )
+        for variable, array in self._arrays(name).items():
+            axis = array.metadata.dimension_names.index(DRAW)
+            self._sync(array, axis, 0)
+            values = np.asarray(dataset.variables[variable].values)
+            self._add(f"{name}/{variable}", array, axis, values)
+        sync_directory(self.path)
+
+    def _groups(self) -> list[str]:
+        """The groups that are there, as a reader finds them."""
+        import zarr
+
+        return list(zarr.open_group(self.path, mode="r").group_keys())
+
+    def _arrays(self, name: str) -> dict[str, Any]:
+        """The arrays of a group that grow, opened once."""
+        if name not in self._growing:
+            import zarr
+
+            with zarr.config.set(ALWAYS_WRITTEN):
+                group: Any = zarr.open_group(self.path, path=name, mode="r+")
+                self._growing[name] = {
+                    variable: array
+                    for variable, array in sorted(group.arrays())
+                    if DRAW in (array.metadata.dimension_names or ())
+                }
+        return self._growing[name]
+
+    def _add(self, key: str, array: Any, axis: int, new: np.ndarray) -> None:
+        """Takes draws up into the checksum of an array."""
+        new = new.astype(array.dtype, copy=False)
+        self._sums[key] = _sum(new, axis, self._sums.get(key, 0))
+
+    def _read_others(self, name: str) -> None:
+        """Reads the arrays that do not grow, and then the group as a whole."""
+        import xarray
+        import zarr
+
+        growing = list(self._arrays(name))
+        group: Any = zarr.open_group(self.path, path=name, mode="r")
+        for variable, array in group.arrays():
+            if variable not in growing:
+                for place in np.ndindex(array.cdata_shape):
+                    if not (_folder(array) / array.metadata.encode_chunk_key(place)).is_file():
+                        raise FileNotFoundError(f"{variable}: a file is missing")
+        xarray.open_zarr(
+            self.path, group=name, consolidated=False, chunks=None, drop_variables=growing
+        ).load()
+
+    def _sync(self, array: Any, axis: int, first: int) -> None:
+        """Has the files from draw number ``first`` on, and the description, on the disk."""
+        for file in (*_files(array, axis, first, array.shape[axis]), _folder(array) / "zarr.json"):
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+            sync_directory(file.parent)
+
+
+def in_order(dataset: Any) -> Any:
+    """A group as it was read, its variables in the order in which they were written."""
+    import xarray
+
+    attributes = dict(dataset.attrs)
+    written = attributes.pop(ORDER, [])
+    found = set(dataset.data_vars)
+    names = [name for name in written if name in found] + sorted(found.difference(written))
+    variables = {name: dataset[name] for name in names}
+    return xarray.Dataset(variables, coords=dataset.coords, attrs=attributes)
+
+
+def _with_order(dataset: Any) -> Any:
+    return dataset.assign_attrs({ORDER: list(dataset.data_vars)})
+
+
+def _folder(array: Any) -> Path:
+    return Path(array.store.root) / array.path
+
+
+def _files(array: Any, axis: int, first: int, stop: int) -> Iterator[Path]:
+    """The files that hold these draws; only the draws are cut into several."""
+    length = array.chunks[axis]
+    for index in range(first // length, -(-stop // length)):
+        place = tuple(index if dim == axis else 0 for dim in range(array.ndim))
+        yield _folder(array) / array.metadata.encode_chunk_key(place)
+
+
+def _parts(sums: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    return [key.partition("/") for key in sums]
+
+
+def _sum(draws: np.ndarray, axis: int, before: int) -> int:
+    """CRC-32 of draws one after another, going on from those before."""
+    return zlib.crc32(np.ascontiguousarray(np.moveaxis(draws, axis, 0)).data, before)
+
+
+def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
+    axis = array.metadata.dimension_names.index(DRAW)
+    if array.shape[axis] < kept:
+        return f"it holds {array.shape[axis]} draws of {kept}"
+    length, found = array.chunks[axis], 0
+    for number, file in enumerate(_files(array, axis, 0, kept)):
+        first, stop = number * length, min((number + 1) * length, kept)
+        where = f"draws {first} to {stop - 1}, in {file.name} of {file.parent}"
+        if not file.is_file():
+            return f"{where}: the file is missing"
+        place = [slice(None)] * array.ndim
+        place[axis] = slice(first, stop)
+        try:
+            draws = np.asarray(array[tuple(place)])
+        except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
+            return f"{where}: the file is damaged ({type(error).__name__})"
+        found = _sum(draws, axis, found)
+    return None if found == wanted else "they are not those of this run"

@@ -1,0 +1,49 @@
+"""A result as one netCDF file, which other programs read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from consortia.errors import MissingExtraError, StoreError
+from consortia.store.runs import open_run
+
+
+def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
+    """Writes a result to one netCDF-4 file, groups and attributes as they are.
+
+    Such a file is opened by `xarray.open_datatree`, ArviZ, and netCDF in other languages. One
+    variable at a time is in memory.
+
+    Args:
+        run: a run directory, or the `xarray.DataTree` that `sample`, `resume` or `open_run`
+            returned.
+        file: where to; it must not exist.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        MissingExtraError: the extra ``netcdf`` is not installed.
+        StoreError: the file exists or cannot be written, or there is no run.
+    """
+    try:
+        import h5netcdf  # noqa: F401 - xarray finds it by name
+        import h5py  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "netCDF files need h5netcdf and h5py: install consortia[netcdf]."
+        ) from error
+    path = Path(file)
+    if path.exists():
+        raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
+    tree = open_run(run) if isinstance(run, (str, os.PathLike)) else run
+    temporary = path.with_name(path.name + ".part")
+    try:
+        tree.to_netcdf(temporary, engine="h5netcdf")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+    return path

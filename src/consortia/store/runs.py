@@ -1,0 +1,350 @@
+"""A run directory: draws appended to a Zarr store that opens lazily, a record, and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.errors import StoreError
+from consortia.store.checkpoint import Checkpoint, Checkpoints, checksum, sync_directory
+from consortia.store.draws import DRAW, DrawStore, in_order
+from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
+
+DRAWS = "draws.zarr"
+POSTERIOR = "posterior"
+RECORD = "run.json"
+LOCK = "run.lock"
+REQUEST = ("study.toml", "command.json")
+"""What the command line writes before a run begins."""
+
+
+class RunStore:
+    """The directory of one run while it is written.
+
+    Args:
+        path: a directory that does not exist yet, or is empty.
+        existing: the run that is there is to be gone on with.
+
+    Raises:
+        StoreError: the directory already holds something, or holds no run to go on with.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, existing: bool = False) -> None:
+        self.path = Path(path)
+        self.specification: dict[str, Any] = {}
+        self._record: dict[str, Any] = {}
+        self._number = 0
+        self._lock: Any = None
+        self._files = DrawStore(self.path / DRAWS, 1)
+        self._checkpoints = Checkpoints(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise StoreError(f"store={str(path)!r} is a file: give a directory.")
+        if not existing:
+            self._check_free()
+        elif not self.path.is_dir():
+            raise StoreError(f"{str(path)!r} is not a directory: give that of a stored run.")
+
+    def _check_free(self) -> None:
+        if not self.path.exists():
+            return
+        found = {entry.name for entry in self.path.iterdir()}
+        if REQUEST[1] in found:  # a run that was never begun
+            found -= set(REQUEST)
+        if found - {LOCK}:
+            holds_run = self._checkpoints.present or (self.path / RECORD).exists()
+            what = "already holds a run" if holds_run else "is not empty"
+            raise StoreError(
+                f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
+                "open the run with consortia.open_run, or go on with it: consortia.resume, or the "
+                "command `consortia resume`."
+            )
+
+    # --- one writer at a time --------------------------------------------------------------------
+
+    def claim(self, *, existing: bool = False) -> None:
+        """Makes the directory and locks it; the lock ends with the process, however it ends.
+
+        Raises:
+            StoreError: another process writes there, or has written since this object was made.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / LOCK)
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreError(
+                f"{str(self.path)!r} is being written by another process: wait until it has ended, "
+                "or give another directory."
+            ) from None
+        except OSError as error:
+            raise StoreError(f"{str(self.path)!r} cannot be written: {error}.") from error
+        self._lock = lock
+        if not existing:
+            self._check_free()
+
+    def release(self) -> None:
+        """Lets others write."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def begin(
+        self, attributes: Mapping[str, Any], specification: Mapping[str, Any], stride: int = 1
+    ) -> None:
+        """Writes what is known before the first round; ``stride`` draws go into one file."""
+        self._record, self.specification = dict(attributes), dict(specification)
+        self._files = DrawStore(self.path / DRAWS, stride)
+        self._files.cut({}, 0)
+        self._write_record({**attributes, "state": "running"})
+
+    def append(self, groups: Mapping[str, Any]) -> None:
+        """Adds the draws of one chunk to every group."""
+        with Writing(self.path):
+            self._files.append(groups)
+
+    def save(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a checkpoint that counts the draws that were appended so far."""
+        self._number += 1
+        whole = {
+            **header,
+            "number": self._number,
+            "draws": self._files.sums(),
+            "record": plain_attributes(self._record),
+            "specification": self.specification,
+        }
+        with Writing(self.path):
+            self._checkpoints.save(Checkpoint(whole, dict(arrays)))
+
+    def finish(
+        self, attributes: Mapping[str, Any], extra: Mapping[str, Any], state: str = "finished"
+    ) -> None:
+        """Writes the groups that do not grow with the draws, and the final record."""
+        with Writing(self.path):
+            for name, dataset in extra.items():
+                self._files.put(name, dataset)
+            self._write_record({**attributes, "state": state})
+
+    def _write_record(self, attributes: Mapping[str, Any]) -> None:
+        content = {
+            **plain_attributes(attributes),
+            "specification": self.specification,
+        }
+        record = {"format": FORMAT_VERSION, "checksum": checksum(content), **content}
+        temporary = self.path / (RECORD + ".part")
+        with Writing(self.path):
+            with temporary.open("w") as file:
+                json.dump(record, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path / RECORD)
+            sync_directory(self.path)
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def reopen(self) -> Checkpoint | None:
+        """The latest checkpoint whose draws are there; draws beyond it are removed.
+
+        What is damaged is left out with a warning.
+
+        Returns:
+            None when the run has no checkpoint yet; its record says then how it was begun.
+
+        Raises:
+            StoreError: there is no run, it is of another format version, or nothing that is left
+                of it can be gone on with. Nothing was changed then.
+        """
+        found, problems = self._checkpoints.readable()
+        usable: Checkpoint | None = None
+        for checkpoint in found:
+            problem = self._files.problem(checkpoint.header["draws"], checkpoint.kept)
+            if problem is None:
+                usable = checkpoint
+                break
+            problems.append(f"the draws of round {checkpoint.done}: {problem}")
+        if usable is None and problems:
+            raise StoreError(
+                f"{str(self.path)!r} cannot be gone on with: {'; '.join(problems)}. Nothing was "
+                "changed. What can still be read opens with consortia.open_run; a new run with the "
+                "same seed in another directory makes the same draws."
+            )
+        if usable is None:
+            _, self.specification = read_record(self.path)
+            return None
+        for problem in problems:
+            warnings.warn(
+                f"{problem}: going on from round {usable.done}", UserWarning, stacklevel=3
+            )
+        self._checkpoints.keep(usable)
+        self.specification = usable.header["specification"]
+        self._number = usable.header["number"]
+        return usable
+
+    def resume(
+        self,
+        checkpoint: Checkpoint,
+        attributes: Mapping[str, Any],
+        specification: Mapping[str, Any],
+        stride: int,
+    ) -> None:
+        """Removes the draws beyond a checkpoint, and what is written at the end of a run."""
+        self._record, self.specification = dict(attributes), dict(specification)
+        self._files = DrawStore(self.path / DRAWS, stride)
+        with Writing(self.path):
+            self._files.cut(checkpoint.header["draws"], checkpoint.kept)
+        self._write_record({**self._record, "state": "running"})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run that was reopened was written to its end, and its record says so."""
+        try:
+            record, specification = read_record(self.path)
+        except StoreError:
+            return False
+        return record.get("state") == "finished" and specification == self.specification
+
+    def posterior(self, kept: int) -> dict[str, np.ndarray]:
+        """The first draws of every variable of the posterior, (chains, kept, ...)."""
+        tree = open_run(self.path)
+        arrays = tree["posterior"].data_vars.items()
+        return {str(name): np.asarray(array.isel(draw=slice(0, kept))) for name, array in arrays}
+
+
+class Writing:
+    """Says what failed when a file cannot be written, and that what was saved is still there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise StoreError(
+                f"{str(self._path)!r} cannot be written: {error.strerror or error}. What was saved "
+                "before is intact: make room, then go on with `consortia resume "
+                f"{self._path}` or consortia.resume."
+            ) from error
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record of a run and its specification, from ``run.json``.
+
+    Raises:
+        StoreError: there is none, it was written in another format version, or it is damaged.
+    """
+    file = Path(path) / RECORD
+    if not file.exists():
+        raise StoreError(f"{str(path)!r} holds no run: there is no {RECORD} in it.")
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        version, given = record.pop("format"), record.pop("checksum", None)
+        specification = dict(record.get("specification", {}))
+        damaged = version == FORMAT_VERSION and given != checksum(record)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        damaged = True
+    if damaged:
+        raise DamagedRecord(f"{str(file)!r} is damaged: it is not what was written.")
+    if version != FORMAT_VERSION:
+        age = "an older"
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            age = "a newer"
+        raise StoreError(
+            f"{str(path)!r} was written in format {version} by {age} version of consortia, this "
+            f"version reads {FORMAT_VERSION}: open it with the version that wrote it."
+        )
+    record.pop("specification", None)
+    return record, specification
+
+
+class DamagedRecord(StoreError):  # noqa: N818 - says what is there
+    """The file ``run.json`` is not what was written."""
+
+
+def open_run(path: str | os.PathLike[str]) -> Any:
+    """Opens a stored run lazily.
+
+    Args:
+        path: the run directory given to ``sample(..., store=...)`` or ``consortia run --output``.
+
+    Returns:
+        An `xarray.DataTree`, as `consortia.sample` returns it; arrays are read when they are used.
+        Of a run that has not ended it holds the draws up to its last checkpoint.
+
+    Raises:
+        StoreError: there is no run, it was written in another format version, or it is damaged.
+    """
+    import zarr
+
+    directory = Path(path)
+    kept = None
+    try:
+        record, _ = read_record(directory)
+    except DamagedRecord as error:
+        found, _ = Checkpoints(directory).readable()
+        if not found:
+            raise
+        record = dict(found[0].header["record"])
+        warnings.warn(f"{error} The last checkpoint's is used.", UserWarning, stacklevel=2)
+        record["state"] = "running"
+    if record.get("state") == "running":
+        found, _ = Checkpoints(directory).readable()
+        kept = found[0].kept if found else 0
+    groups = {}
+    if (directory / DRAWS).exists() and kept != 0:
+        try:
+            names = zarr.open_group(directory / DRAWS, mode="r").group_keys()
+            for name in sorted(names, key=lambda name: (name != POSTERIOR, name)):
+                groups[name] = in_order(_group(directory / DRAWS, name, kept))
+        except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
+            raise StoreError(
+                f"{str(path)!r}: the description of its draws is damaged ({error})."
+            ) from error
+    return tree_of(groups, record)
+
+
+def _group(path: Path, name: str, kept: int | None) -> Any:
+    """One group, lazily; of a run that has not ended its first ``kept`` draws.
+
+    Its arrays may be of unlike lengths then: a write was cut short between them. Draws that are
+    counted from 0 are so without their numbers being read, which would take 8 bytes a draw.
+    """
+    import pandas
+    import xarray
+    import zarr
+
+    def opened(without: list[str]) -> Any:
+        return xarray.open_zarr(
+            path, group=name, consolidated=False, chunks=None, drop_variables=without
+        )
+
+    arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r").arrays())
+    growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
+    if DRAW not in growing:
+        return opened([])
+    count = arrays[DRAW].shape[0] if kept is None else kept
+    numbers = arrays[DRAW]
+    if not count or int(numbers[0]) != 0 or int(numbers[count - 1]) != count - 1:
+        return opened([])  # evenly spaced ones of a longer run; they are few
+    if kept is None:
+        found = opened([DRAW])
+    else:
+        found = opened(growing)
+        for variable in growing:
+            if variable != DRAW:
+                part = opened([other for other in growing if other != variable])
+                found = found.merge(part.isel(draw=slice(0, kept)))
+    return found.assign_coords(draw=pandas.RangeIndex(count, name=DRAW))

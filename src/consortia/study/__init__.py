@@ -1,0 +1,1 @@
+"""Study files: what they say, and what is built from them."""

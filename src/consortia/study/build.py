@@ -1,0 +1,366 @@
+"""The study file: one TOML document that says what is sampled, from which data, and how.
+
+Tables: ``[data]``, ``[partition]``, ``[model]``, ``[algorithm]``, ``[run]``, and where they are
+wanted ``[stop]``, ``[reference]``, ``[output]``. Every key is checked before any data are read:
+unknown ones are refused with the nearest known one, wherever they stand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pydantic
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from consortia import models
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.core.arguments import read_toml, unknown
+from consortia.core.contract import Method
+from consortia.core.model import Model
+from consortia.data.reading import check_same, jointly, read_sites
+from consortia.data.sites import Sites
+from consortia.engines import LocalEngine
+from consortia.errors import InputError
+from consortia.run.stopping import StopWhen, stop_when
+from consortia.study.files import Arrays
+from consortia.study.options import called, check_options, given
+from consortia.study.tables import PARTITIONS, Data, Partition, Prepared, Table, deal
+
+MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
+"""The ready models, by the name that ``model.kind`` takes."""
+
+FROM_DATA = ("features", "classes")
+"""Arguments of a model's factory that are filled in from the data when they are not given."""
+
+
+# --- the tables ----------------------------------------------------------------------------------
+
+
+class ModelTable(Table):
+    """The model: a ready one, or a function of your own that returns a `consortia.Model`.
+
+    All other keys are arguments of that function ("none" stands for None); features and classes
+    follow from the data.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    kind: str | None = Field(None, description=f"a ready model: {', '.join(MODELS)}")
+    factory: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:\w+$",
+        description="instead of kind: 'package.module:function'; modules beside the study file "
+        "are found",
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> ModelTable:
+        if (self.kind is None) == (self.factory is None):
+            raise ValueError("give exactly one of kind and factory")
+        if self.kind is not None:
+            if self.kind not in MODELS:
+                raise ValueError(f"model.kind = {self.kind!r}: {unknown(self.kind, MODELS)}")
+            check_options("model", MODELS[self.kind], self.options, FROM_DATA)
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that were given."""
+        return given(self.model_extra)
+
+    def make(self, data: Prepared, directory: Path) -> Model:
+        """The model for these data."""
+        factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
+        known: dict[str, Any] = {}
+        if data.features is not None:
+            known["features"] = data.features
+        if data.class_names is not None:
+            known["classes"] = len(data.class_names)
+        wanted = inspect.signature(factory).parameters
+        options = {name: value for name, value in known.items() if name in wanted} | self.options
+        check_options("model", factory, options)
+        made = called("model", factory, options)
+        if not isinstance(made, Model):
+            raise InputError(f"model.factory returned a {type(made).__name__}, not a Model.")
+        return made
+
+
+class AlgorithmTable(Table):
+    """The algorithm; all other keys are arguments of its function in `consortia`.
+
+    A step size is a number, an array with one value a round, or a table that names a function of
+    `consortia.schedules`: ``{ schedule = "polynomial", initial = 0.1, offset = 10, power = 0.4 }``;
+    a latency one of `consortia.latency`: ``{ model = "exponential", server_cost = 0.1 }``.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(description=f"one of {', '.join(ALGORITHMS)}")
+    _method: Method = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _make(self) -> AlgorithmTable:
+        if self.name not in ALGORITHMS:
+            raise ValueError(f"algorithm.name = {self.name!r}: {unknown(self.name, ALGORITHMS)}")
+        factory = ALGORITHMS[self.name].factory
+        options = given(self.model_extra)
+        check_options("algorithm", factory, options)
+        self._method = called("algorithm", factory, options)
+        return self
+
+
+class Run(Table):
+    """How long."""
+
+    rounds: int = Field(ge=1, description="iterations after the warm-up ones")
+    chains: int = Field(4, ge=1, description="independent chains")
+    seed: int = Field(0, ge=0, description="equal seeds give equal draws")
+    thin: int = Field(1, ge=1, description="keep every so manieth draw")
+    warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    keep: Literal["draws", "moments"] = Field(
+        "draws",
+        description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
+    )
+
+
+class Stop(Table):
+    """When to stop before all rounds are run; see `consortia.stop_when`."""
+
+    rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
+    ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
+    budget: float | None = Field(None, gt=0, description="or so many seconds have passed")
+    every: int = Field(100, ge=4, description="kept draws between two judgements")
+
+    @model_validator(mode="after")
+    def _some(self) -> Stop:
+        if self.rhat is None and self.ess is None and self.budget is None:
+            raise ValueError("give at least one of rhat, ess and budget")
+        return self
+
+
+class Reference(Table):
+    """What the result is compared with: the same model on the pooled data, where there are some."""
+
+    method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
+    draws: int = Field(1000, ge=4, description="kept draws of each chain")
+    warmup: int = Field(1000, ge=20, description="draws for the adaptation")
+    chains: int = Field(4, ge=1, description="independent chains")
+    seed: int = Field(0, ge=0, description="seed")
+
+
+class Output(Table):
+    """What is written besides the draws."""
+
+    name: str | None = Field(
+        default=None,
+        pattern=r"^\w[\w.-]*$",
+        description="the directory under runs/; the study file's name by default",
+    )
+    figure: bool = Field(default=True, description="draw posterior.png (extra: plots)")
+
+
+class Study(Table):
+    """A whole study file."""
+
+    title: str | None = Field(None, description="one line for the figure and the terminal")
+    data: Data
+    partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
+    model: ModelTable
+    algorithm: AlgorithmTable
+    run: Run
+    stop: Stop | None = None
+    reference: Reference | None = None
+    output: Output = Output()
+    _path: Path | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        if self.data.dataset is not None and self.partition is None:
+            raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
+        if self.data.files is not None and self.partition is not None:
+            raise ValueError("with data.files every file is a site: remove [partition]")
+        if self.run.thin > self.run.rounds:
+            raise ValueError(
+                f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "
+                "draw would be kept"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of the study's runs."""
+        return self.output.name or (self._path.stem if self._path else "study")
+
+    @property
+    def method(self) -> Method:
+        """What samples it."""
+        return self.algorithm._method
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it was read from, or None."""
+        return self._path
+
+    def with_run(self, **changes: int | None) -> Study:
+        """The same study with other values in ``[run]``, where they are not None."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return self.model_copy(update={"run": self.run.model_copy(update=given)})
+
+    def build(
+        self,
+        engine: Any = None,
+        *,
+        data_folder: Path | None = None,
+        own: Mapping[int, Path] | None = None,
+    ) -> Built:
+        """The objects that `consortia.sample` takes, and the rest.
+
+        Args:
+            engine: what will run the study; `LocalEngine()` when None. All processes of a
+                `consortia.MPIEngine` call this alike, and of ``data.files`` each reads those of
+                the sites that it runs.
+            data_folder: where names of data files start; the study file's folder when None.
+            own: where the files of sites are that are not there, by the sites' numbers.
+
+        Raises:
+            InputError: the data, or the arguments of the model, cannot be used; the message names
+                the study file. It is raised in all processes.
+            RankError: the processes have been given other studies.
+        """
+        engine = LocalEngine() if engine is None else engine
+        check_same(engine, self.model_dump())
+        try:
+            return self._build(
+                self._path.parent if self._path else Path(), engine, data_folder, own
+            )
+        except InputError as error:
+            if self._path is None:
+                raise
+            raise InputError(f"{self._path}: {error}") from error
+
+    def _build(
+        self,
+        directory: Path,
+        engine: Any,
+        data_folder: Path | None,
+        own: Mapping[int, Path] | None,
+    ) -> Built:
+        method = self.algorithm._method
+        folder = directory if data_folder is None else data_folder
+        prepared = self.data.read(folder, engine, method, own)
+        if prepared.sites is not None:
+            sites = read_sites(prepared.train.__getitem__, prepared.sites, method, engine)
+        else:
+            sites = deal(self.partition, prepared)
+        stop = None if self.stop is None else stop_when(**self.stop.model_dump())
+        model = jointly(engine, lambda: self.model.make(prepared, directory))
+        labels = {} if self.model.kind is None else prepared.labels()
+        return Built(model, sites, method, prepared.test, stop, labels, prepared.skipped)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A study as objects.
+
+    Attributes:
+        model: the model.
+        sites: the data at the sites.
+        algorithm: the algorithm.
+        held_out: rows for the predictive scores, a pytree as one site's data, or None.
+        stop: the stopping rule, or None.
+        labels: names along the axes of a ready model's variables, counted from the last axis.
+        skipped: what cannot be had in this process, each with the reason.
+    """
+
+    model: Model
+    sites: Sites
+    algorithm: Method
+    held_out: Arrays | None
+    stop: StopWhen | None
+    labels: dict[str, tuple[tuple[str, ...] | None, ...]]
+    skipped: tuple[str, ...] = ()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def load_study(path: str | Path, origin: Path | None = None) -> Study:
+    """Reads and checks a study file; no data are read and nothing is compiled.
+
+    Args:
+        path: the TOML file.
+        origin: where a copy comes from: its data files and factories are looked for there.
+
+    Raises:
+        InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong.
+            The message names the file, each key, what is wrong with it, and the nearest known key.
+    """
+    path = Path(path)
+    _, content = read_toml(path, "study file")
+    try:
+        study = Study.model_validate(content)
+    except pydantic.ValidationError as error:
+        found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
+        lines = [_explained(item) for item in found]
+        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+    study._path = path if origin is None else origin
+    return study
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def _explained(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as a sentence with the dotted key."""
+    location = [part for part in error["loc"] if isinstance(part, str)]
+    table: Any = Study
+    if location[:1] == ["partition"] and len(location) > 1:  # pydantic puts the kind in between
+        table = PARTITIONS[location.pop(1)]
+    elif len(location) > 1:
+        table = _table(location[0])
+    key, value = ".".join(location), error["input"]
+    if error["type"] == "extra_forbidden":
+        what = f"the table [{key}]" if isinstance(value, dict) else f"{key} = {value!r}"
+        return f"{what}: {unknown(location[-1], table.model_fields)}."
+    if error["type"] == "missing":
+        field = table.model_fields[location[-1]]
+        what = f" ({field.description})" if field.description else ""
+        return f"{key} is missing{what}."
+    if error["type"] == "union_tag_invalid":
+        kind = str(error["ctx"]["tag"])
+        return f"partition.kind = {kind!r}: {unknown(kind, PARTITIONS)}."
+    if error["type"] == "union_tag_not_found":
+        return "partition.kind is missing."
+    if error["type"] == "value_error":
+        text = str(error["ctx"]["error"]).rstrip(".")
+        return f"{text}." if not location or text.startswith(f"{key}.") else f"[{key}] {text}."
+    message = error["msg"].removeprefix("Input ").rstrip(".")
+    return f"{key} = {value!r}: it {message}."
+
+
+def _table(name: str) -> Any:
+    annotation = Study.model_fields[name].annotation
+    return next((choice for choice in get_args(annotation) if choice is not type(None)), annotation)
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def _imported(factory: str, directory: Path) -> Callable[..., Any]:
+    """The function ``module:name``, from the study file's folder or from what is installed."""
+    module_name, _, name = factory.partition(":")
+    sys.path.insert(0, str(directory.resolve()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"model.factory = {factory!r} cannot be imported: {error}.") from error
+    finally:
+        sys.path.pop(0)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"model.factory = {factory!r}: {module_name} has no function {name!r}.")
+    return function

@@ -1,0 +1,155 @@
+"""The JSON schema of a study file: every table, and the arguments of every algorithm and model.
+
+Editors complete and check a study against it; `consortia.study.build` remains the judge.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from consortia import latency, schedules
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.study.build import FROM_DATA, MODELS, Study
+from consortia.study.options import SCHEDULES, arguments
+
+KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
+
+TABLES = {
+    "data": "Data",
+    "model": "ModelTable",
+    "algorithm": "AlgorithmTable",
+    "run": "Run",
+    "stop": "Stop",
+    "reference": "Reference",
+    "output": "Output",
+}
+"""The tables of a study file, by the names of their definitions; [partition] has several kinds."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a study file, with the arguments of every algorithm and ready model."""
+    schema = Study.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "A study file of consortia"
+    schema["description"] = _first(Study)
+    tables = schema["$defs"]
+    factories = {name: entry.factory for name, entry in ALGORITHMS.items()}
+    _decide(tables["AlgorithmTable"], "name", factories)
+    _decide(tables["ModelTable"], "kind", MODELS)
+    for key, name in TABLES.items():
+        place = schema["properties"][key]
+        place["description"] = tables[name]["description"].split("\n\n")[0].replace("\n", " ")
+    return schema
+
+
+def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..., Any]]) -> None:
+    """Lets the value of one key of a table decide about the others."""
+    own = table["properties"]
+    own[key]["description"] += "; it decides the other keys"
+    choice = {"enum": list(factories)}
+    if "anyOf" in own[key]:
+        own[key]["anyOf"] = [choice, {"type": "null"}]
+    else:
+        own[key] |= choice
+    table["allOf"] = []
+    for name, factory in factories.items():
+        properties: dict[str, Any] = {part: {} for part in own} | argument_schemas(factory)
+        needed = [
+            argument
+            for argument, parameter in arguments(factory).items()
+            if parameter.default is parameter.empty and argument not in FROM_DATA
+        ]
+        table["allOf"].append(
+            {
+                "if": {"properties": {key: {"const": name}}, "required": [key]},
+                "then": {
+                    "properties": properties,
+                    "required": needed,
+                    "additionalProperties": False,
+                },
+            }
+        )
+
+
+def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+    """Type, description and default of every argument that a study file may give."""
+    texts = described(factory)
+    found = {}
+    for name, parameter in arguments(factory).items():
+        one = _type(name, _hint(factory, name))
+        if name in texts:
+            one["description"] = texts[name]
+        if parameter.default is not parameter.empty:
+            default = "none" if parameter.default is None else parameter.default
+            if isinstance(default, (bool, int, float, str, list)):
+                one["default"] = default
+            elif isinstance(default, tuple):
+                one["default"] = list(default)
+        found[name] = one
+    return found
+
+
+def described(factory: Callable[..., Any]) -> dict[str, str]:
+    """The texts of a function's arguments, of handed-on ones from their owner's docstring."""
+    texts: dict[str, str] = {}
+    for entry in ALGORITHMS.values():
+        if entry.factory.__module__ == factory.__module__:
+            texts = _documented(entry.factory) | texts
+    return texts | _documented(factory)
+
+
+def _documented(factory: Callable[..., Any]) -> dict[str, str]:
+    """The section Args of a docstring, by argument."""
+    text = inspect.getdoc(factory) or ""
+    found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    texts: dict[str, str] = {}
+    if found is None:
+        return texts
+    for entry in re.split(r"\n(?=    \S)", found[1].rstrip()):
+        names, _, words = entry.strip().partition(":")
+        for name in names.split(","):
+            texts[name.strip()] = " ".join(words.replace("``", "`").split())
+    return texts
+
+
+def _hint(factory: Callable[..., Any], name: str) -> Any:
+    for function in (factory, *(entry.factory for entry in ALGORITHMS.values())):
+        hints = typing.get_type_hints(function)
+        if name in hints:
+            return hints[name]
+    return Any
+
+
+def _type(name: str, hint: Any) -> dict[str, Any]:
+    """What may be written for an argument; "none" where None is allowed."""
+    if name == "step_size":
+        table = _choice_of_tables("schedule", SCHEDULES, schedules)
+        numbers = {"type": "array", "items": {"anyOf": [{"type": "number"}, table]}}
+        return {"anyOf": [{"type": "number"}, numbers, table, {"const": "none"}]}
+    if name == "latency":
+        return {"anyOf": [_choice_of_tables("model", latency.MODELS, latency), {"const": "none"}]}
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds: list[dict[str, Any]] = [{"type": KINDS[part]} for part in parts if part in KINDS]
+    if len(kinds) < len([part for part in parts if part is not type(None)]):
+        return {}
+    if type(None) in parts:
+        kinds.append({"const": "none"})
+    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+
+
+def _choice_of_tables(key: str, names: tuple[str, ...], module: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": f"a function of {module.__name__} and its arguments",
+        "properties": {key: {"enum": list(names)}},
+        "required": [key],
+    }
+
+
+def _first(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")

@@ -1,0 +1,97 @@
+"""Which room of the package may import which, imports inside functions counted."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import consortia
+
+PACKAGE = Path(consortia.__file__).parent
+PATHS = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    .removesuffix("__init__")
+    .strip("."): path
+    for path in PACKAGE.rglob("*.py")
+}
+ROOT_MOST = 22
+"""Modules and packages beside one another at the root, the package itself included."""
+
+FORBIDDEN = {
+    "algorithms": {"engines", "theory", "oracles", "run"},
+    "theory": {"engines"},
+    "engines": {"run", "study", "report", "federation", "cli"},
+    "data": {"engines"},
+    "report": {"engines"},
+}
+BELOW_CORE = {"core", "errors"}
+IMPORT_ALL = {"federation", "cli"}
+PENDING = {
+    ("algorithms.decentralized_network", "theory.gossip_agents"),
+    ("algorithms.gossip_stability", "theory.gossip"),
+    ("algorithms.gossip_stability", "theory.gossip_agents"),
+    ("algorithms.gossip_stability", "theory.gossip_stability"),
+    ("algorithms.stale_stability", "theory.staleness"),
+    ("algorithms.stale_stability", "theory.staleness_momentum"),
+    ("report.systems", "engines.events"),
+    ("report.systems", "engines.mailbox"),
+}
+"""Imports that break the rules and wait for their rooms to be redrawn."""
+
+
+def imported(name: str) -> set[str]:
+    """Return the modules of the package that a module imports, anywhere in its text."""
+    found = set()
+    for node in ast.walk(ast.parse(PATHS[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "consortia":
+            base = (node.module or "").removeprefix("consortia").strip(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".strip(".")
+                found.add(inner if inner in PATHS else base)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "consortia":
+                    found.add(alias.name.removeprefix("consortia").strip("."))
+    return found
+
+
+IMPORTS = {name: imported(name) for name in PATHS}
+
+
+def room(name: str) -> str:
+    """Return the package or module at the root in which a module lies."""
+    return name.split(".")[0]
+
+
+def test_no_import_runs_in_a_circle():
+    remaining = dict(IMPORTS)
+    while free := [name for name, targets in remaining.items() if not targets & remaining.keys()]:
+        for name in free:
+            del remaining[name]
+    # What only leads into a circle without being part of one goes too.
+    while free := [n for n in remaining if not any(n in t for t in remaining.values())]:
+        for name in free:
+            del remaining[name]
+    assert not remaining, sorted(remaining)
+
+
+def test_rooms_import_only_what_they_may():
+    broken = set()
+    for name, targets in IMPORTS.items():
+        here = room(name)
+        for target in targets:
+            there = room(target)
+            wrong = (
+                there in FORBIDDEN.get(here, ())
+                or (here == "core" and there not in BELOW_CORE)
+                or (there in IMPORT_ALL and here not in IMPORT_ALL)
+            )
+            if wrong:
+                broken.add((name, target))
+    assert broken == PENDING
+
+
+def test_the_root_has_few_modules_and_packages():
+    entries = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    entries -= {"__pycache__"}
+    assert len(entries) <= ROOT_MOST, sorted(entries)
