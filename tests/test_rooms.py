@@ -31,6 +31,7 @@ PENDING = {
     ("algorithms.gossip_stability", "theory.gossip"),
     ("algorithms.gossip_stability", "theory.gossip_agents"),
     ("algorithms.gossip_stability", "theory.gossip_stability"),
+    ("algorithms.stale_stability", "theory.estimates"),
     ("algorithms.stale_stability", "theory.staleness"),
     ("algorithms.stale_stability", "theory.staleness_momentum"),
     ("report.systems", "engines.events"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from consortia import schedules
-from consortia.algorithms.stale_measures import largest_curvature
 from consortia.algorithms.stale_phases import Settings
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.errors import InputError
+from consortia.theory.estimates import largest_curvature
 
 CERTAIN = 2.0
 """A step so many times the limit is refused; below, the user is warned: elsewhere than at the start
