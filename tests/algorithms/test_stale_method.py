@@ -11,12 +11,12 @@ import pytest
 
 from consortia import latency, schedules
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.oracles import stale_sghmc_law
 from consortia.run.sampling import sample
+from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 from consortia.theory.stability import predict_divergence
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -17,7 +17,6 @@ import numpy as np
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
 from consortia.algorithms.gossip_method import Gossip
-from consortia.algorithms.stale_measures import largest_curvature
 from consortia.algorithms.stale_method import StaleGradients
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -25,6 +24,7 @@ from consortia.data.sites import Sites
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.errors import InputError
+from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
 from consortia.theory.gossip_agents import GaussianAgents
 from consortia.theory.gossip_stability import largest_stable_step, mean_limit, step_bounds
