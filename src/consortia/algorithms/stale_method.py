@@ -11,7 +11,6 @@ import numpy as np
 
 from consortia import schedules
 from consortia.algorithms import stale_phases as phases
-from consortia.algorithms import stale_stability as stability
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Cost, Draws, Mailbox, Phase
 from consortia.core.target import Target
@@ -47,14 +46,6 @@ class StaleGradients(phases.Settings):
                 f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
             )
         self.latency.check(self.workers)
-
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """Why the chain diverges, with the largest stable step size; None when it settles.
-
-        Raises:
-            InputError: the step size is far beyond it.
-        """
-        return stability.reason_against(self, model, sites, parameters)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_c as declared; an equal share until the trace of events tells it."""
