@@ -47,7 +47,7 @@ Law = Callable[[Expansion], Moments]
 
 def _constant(method: Any) -> float:
     """The step size, where it is one number."""
-    given = getattr(method, "step_sizes", None) or (method.step_size,)
+    given = method.step_schedules
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):
