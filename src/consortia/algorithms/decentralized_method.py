@@ -12,35 +12,56 @@ import numpy as np
 from consortia import graphs, schedules
 from consortia.algorithms import decentralized_phases as phases
 from consortia.algorithms import federated_hmc_method
-from consortia.algorithms.decentralized_network import (
-    laplacian_exchange,
-    largest_curvature,
-    largest_laplacian_eigenvalue,
-)
 from consortia.algorithms.federated_hmc_settings import Settings
 from consortia.algorithms.federated_hmc_wire import FullWidth
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.graphs import MixingMatrix
+from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
 
 
-class _OnNetwork:
+class _OnNetwork(Method):
     """What both methods say of their agents."""
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    mixing: MixingMatrix | str
+    step_size: schedules.Schedule
+
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """ε or α of the iterations."""
+        return (self.step_size,)
+
+    @property
+    def network(self) -> MixingMatrix | str:
+        """W."""
+        return self.mixing
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """1/m for each agent, whatever its rows."""
         return np.full(len(sizes), 1.0 / len(sizes))
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_i = 1/m."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
 
 class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
     """The parameters of `decentralized_hmc`; compares and hashes by value."""
+
+    claims = Claims(
+        samples="a law near the posterior (variant='exact': the posterior; variant='published': "
+        "its square, standard deviations 0.707 times too small)",
+        bias="mean exact on Gaussian targets, variance O(epsilon^2); an agent also by what the "
+        "agents disagree",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="epsilon: drift epsilon^2/(2m), noise variance epsilon^2/m of the average of m "
+        "agents, h' = epsilon^2/(2m)",
+        source="Kungurtsev, Cobb, Javidi, Jalaian (2023); variants 'corrected' and 'exact' are "
+        "ours",
+    )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a matrix of the wrong size, and exact sums on a network in parts."""
@@ -51,25 +72,6 @@ class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
         if self.variant == "exact":
             raise InputError(f"{parts}; variant='exact' needs a path between any two agents.")
         warnings.warn(f"{parts}, so each samples its own data", UserWarning, stacklevel=3)
-
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """A warning when a constant step size diverges by the curvatures at the start.
-
-        Where each proposal is tested, the acceptance rate says it instead.
-        """
-        if self.variant == "exact" or not isinstance(self.step_size, schedules.Constant):
-            return None
-        strongest = largest_curvature(model, sites, parameters)
-        if strongest is None:
-            return None
-        # A step along λ multiplies by 1 − ε²λ/(2m), with twice the drift when published.
-        limit = math.sqrt((2 if self.published else 4) * len(sites) / strongest)
-        if self.step_size.value < limit:
-            return None
-        return (
-            f"step_size {self.step_size.value:g} is unstable by the curvatures at the start: give "
-            f"less than {limit:.3g}. (Exact where the posterior is Gaussian and the agents agree.)"
-        )
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Gradients: one an agent, and one Hessian-vector product counted as another; or L."""
@@ -119,6 +121,17 @@ class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
 
 class DecentralizedULA(_OnNetwork, phases.ULASettings):
     """The parameters of `decentralized_ula`; compares and hashes by value."""
+
+    claims = Claims(
+        samples="a law near the posterior (noise='published': its m-th power, standard deviations "
+        "1/sqrt(m) times too small)",
+        bias="mean O(alpha) with unlike agents, large on networks that mix slowly; variance "
+        "O(alpha)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="alpha_0, about 20 times the first step alpha_t; h' = alpha_t",
+        source="Parayil, Bai, George, Gurram (2020), with the constants of "
+        "Kungurtsev, Cobb, Javidi, Jalaian (2023)",
+    )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a matrix of the wrong size; warn of a network in parts or agents that part."""

@@ -6,21 +6,52 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from consortia import schedules
 from consortia.algorithms import stale_phases as phases
-from consortia.algorithms import stale_stability as stability
-from consortia.algorithms.stale_measures import site_noise_inflation
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mailbox, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Mailbox, Method, Phase
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.latency import Recorded
 
+CLAIMS = {
+    "stale_sgld": Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h lambda (tau + 1/2)), tau = W - 1 on average, and that of minibatches",
+        draw="the server's position after each accepted update",
+        step_size="h: drift h, noise variance 2h, h' = h",
+        source="Chen, Ding, Li, Zhang, Carin (2016), sections 3 and 4",
+    ),
+    "stale_sghmc": Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h^2) with fresh exact gradients, lambda tau h / B with stale ones "
+        "(extrapolate=True removes most of it), h V / (2 B) with noise V (subtract_noise=V)",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source="Chen, Ding, Li, Zhang, Carin (2016), algorithm 1; the splitting of "
+        "Chen, Ding, Carin (2015)",
+    ),
+    "stale_sgnht": Claims(
+        samples="a law near the posterior with the right temperature of the momenta",
+        bias="no closed form; the thermostat takes up most of what noise and, with "
+        "thermostat='elementwise', staleness add",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source="Ding et al. (2014), with stale gradients as in Chen, Ding, Li, Zhang, Carin (2016)",
+    ),
+}
 
-class StaleGradients(phases.Settings):
+
+class StaleGradients(phases.Settings, Method):
     """The parameters of a sampler with stale gradients; compares and hashes by value."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the method samples, by its name."""
+        return CLAIMS[self.name]
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a number of sites that is neither 1 nor the workers', and what does not fit."""
@@ -48,15 +79,12 @@ class StaleGradients(phases.Settings):
             )
         self.latency.check(self.workers)
 
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """Why the chain diverges, with the largest stable step size; None when it settles.
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """h of each server."""
+        return self.step_sizes
 
-        Raises:
-            InputError: the step size is far beyond it.
-        """
-        return stability.reason_against(self, model, sites, parameters)
-
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_c as declared; an equal share until the trace of events tells it."""
         if self.given_shares is not None:
             return np.asarray(self.given_shares, np.float64)
@@ -141,3 +169,40 @@ class StaleGradients(phases.Settings):
         return Algorithm(
             partial(phases.init, self), (phase,), Draws(hub=partial(phases.draw, self))
         )
+
+
+def site_noise_inflation(
+    gradients: Callable[[Any], Any],
+    shares: np.ndarray,
+    positions: np.ndarray,
+    strengths: np.ndarray,
+) -> dict[str, list[float]]:
+    r"""By how much unlike sites are predicted to widen each server's law.
+
+    .. math:: \frac{h^2 V}{2 h B T}, \qquad
+              V = \operatorname{diag} \operatorname{Cov}_f(\nabla U_c / f_c)
+
+    the variance that they add to a step over the injected one (B = 1 without a momentum). To
+    leading order the variance of θ grows by this part of itself, if the order of the sites is
+    random; workers that take turns add less. A thermostat takes it up.
+
+    Args:
+        gradients: ``position -> ∇U_c``, (d,) -> (sites, d).
+        shares: f, (servers, sites).
+        positions: where the chains are, server by server, (chains, d); each server's average is
+            the point.
+        strengths: h/(2BT) of each server, (servers,).
+
+    Returns:
+        The largest value over the coordinates and their mean, (servers,) each.
+    """
+    values = []
+    chains = np.asarray(positions, np.float64).reshape(len(shares), -1, positions.shape[-1])
+    for f, own, strength in zip(shares, chains, strengths, strict=True):
+        g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
+        between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
+        values.append(strength * np.maximum(between, 0))
+    return {
+        "site_noise_inflation": [float(value.max()) for value in values],
+        "site_noise_inflation_mean": [float(value.mean()) for value in values],
+    }
