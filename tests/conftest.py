@@ -22,7 +22,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
-COMPUTING = {"benchmarks", "experiments", "oracles", "statistical"}
+COMPUTING = {"benchmarks", "experiments", "statistical", "theory"}
 """Folders whose tests compute for longer than they compile."""
 
 

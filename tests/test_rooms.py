@@ -27,12 +27,6 @@ FORBIDDEN = {
 BELOW_CORE = {"core", "errors"}
 IMPORT_ALL = {"federation", "cli"}
 PENDING = {
-    ("algorithms.decentralized_network", "theory.gossip_agents"),
-    ("algorithms.gossip_stability", "theory.gossip"),
-    ("algorithms.gossip_stability", "theory.gossip_agents"),
-    ("algorithms.gossip_stability", "theory.gossip_stability"),
-    ("algorithms.stale_stability", "theory.staleness"),
-    ("algorithms.stale_stability", "theory.staleness_momentum"),
     ("report.systems", "engines.events"),
     ("report.systems", "engines.mailbox"),
 }

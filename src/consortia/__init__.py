@@ -6,7 +6,6 @@ from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.core.model import Model
 from consortia.core.version import __version__
@@ -23,6 +22,7 @@ from consortia.run.stopping import stop_when
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
 from consortia.store.runs import open_run
+from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 
 __all__ = [
     "FlowerEngine",

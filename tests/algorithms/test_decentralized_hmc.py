@@ -14,6 +14,7 @@ from consortia.core.target import Target
 from consortia.engines import drawing
 from consortia.engines.types import Window
 from consortia.errors import InputError
+from consortia.theory.stability import predict_divergence
 
 FEATURES = 2
 SIZES = (4, 9, 6, 13)
@@ -321,7 +322,7 @@ def test_a_step_beyond_the_limit_is_warned_of_with_the_limit(sites, variant, sha
     these, start = consortia.Sites.from_list(shards), {"coefficients": np.zeros(FEATURES)}
     for step, wanted in ((0.99 * limit, False), (1.01 * limit, True)):
         method = consortia.decentralized_hmc(step, "complete", variant=variant)
-        reason = method.check_stability(model, these, start)
+        reason = predict_divergence(method, model, these, start)
         assert (reason is not None) == wanted
     assert f"give less than {limit:.3g}" in reason
 

@@ -17,6 +17,7 @@ from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.gossip_method import Gossip
 from consortia.errors import InputError
 from consortia.oracles import GaussianAgents, largest_stable_step, step_bounds
+from consortia.theory.stability import predict_divergence
 
 AGENTS, ROWS, STEP = 5, 6, 0.03
 MODEL = consortia.models.linear_regression(2, prior_scale=2.0)
@@ -521,36 +522,36 @@ def test_the_warning_names_the_largest_stable_step(make, options):
     agents = GaussianAgents.linear_regression(SITES.shards, prior_variance=4.0)
     limit = largest_stable_step(agents, "ring", tolerance=1e-3, **options)
     start = {"coefficients": np.zeros(2)}
-    assert make(0.98 * limit).check_stability(MODEL, SITES, start) is None
-    text = make(1.02 * limit).check_stability(MODEL, SITES, start)
+    assert predict_divergence(make(0.98 * limit), MODEL, SITES, start) is None
+    text = predict_divergence(make(1.02 * limit), MODEL, SITES, start)
     named = float(text.split("largest stable step_size is ")[1].split()[0].rstrip(".,"))
     assert named == pytest.approx(limit, rel=0.015)  # it is asked for with a tolerance of 1 %
 
 
 def test_a_network_too_large_for_its_modes_gets_bounds(monkeypatch):
-    monkeypatch.setattr("consortia.algorithms.gossip_stability.MOST_COORDINATES", 1)
+    monkeypatch.setattr("consortia.theory.stability.MOST_COORDINATES", 1)
     agents = GaussianAgents.linear_regression(SITES.shards, prior_variance=4.0)
     start = {"coefficients": np.zeros(2)}
     for options in ({}, {"correction": "extra"}):
         below, beyond = step_bounds(agents, "ring", **options)
         assert below <= largest_stable_step(agents, "ring", **options) <= beyond
         quiet, loud = (de_sgld(f * beyond, "ring", **options) for f in (0.99, 1.01))
-        assert quiet.check_stability(MODEL, SITES, start) is None
-        text = loud.check_stability(MODEL, SITES, start)
+        assert predict_divergence(quiet, MODEL, SITES, start) is None
+        text = predict_divergence(loud, MODEL, SITES, start)
         assert f"between {below:.3g} and {beyond:.3g}" in text
 
 
 def test_nothing_is_said_of_steps_that_vary_and_of_potentials_that_are_not_convex():
     start = {"coefficients": np.zeros(2)}
-    assert de_sgld([5.0] * 9, "ring").check_stability(MODEL, SITES, start) is None
+    assert predict_divergence(de_sgld([5.0] * 9, "ring"), MODEL, SITES, start) is None
     changing = graphs.lost_links(PATH, 0.2, turns=3, seed=0)
-    assert de_sgld(5.0, changing).check_stability(MODEL, SITES, start) is None
+    assert predict_divergence(de_sgld(5.0, changing), MODEL, SITES, start) is None
     double_well = consortia.Model(
         lambda p: -jnp.sum((p["coefficients"] ** 2 - 1) ** 2),
         lambda p, rows: 0.0 * rows["y"],
         start,
     )
-    assert de_sgld(5.0, "ring").check_stability(double_well, SITES, start) is None
+    assert predict_divergence(de_sgld(5.0, "ring"), double_well, SITES, start) is None
 
 
 def test_a_method_is_a_value():

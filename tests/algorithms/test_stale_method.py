@@ -11,12 +11,13 @@ import pytest
 
 from consortia import latency, schedules
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.stale_measures import gradient_noise_variance, largest_curvature
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.oracles import stale_sghmc_law
 from consortia.run.sampling import sample
+from consortia.theory.estimates import gradient_noise_variance, largest_curvature
+from consortia.theory.stability import predict_divergence
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -222,9 +223,10 @@ def test_the_papers_step_size_read_literally_is_refused_with_the_limit(tau: int)
     said = float(re.search(r"step_size is (\S+)\. ", str(refused.value))[1])
     assert abs(said / limit - 1) < 5e-3  # three digits, by bisection to a thousandth
     # Just above the limit the user is warned, just below nothing is said.
-    assert stale_sgld(1.01 * limit, 10, workers=tau + 1).check_stability(model, sites, jnp.zeros(1))
+    above = stale_sgld(1.01 * limit, 10, workers=tau + 1)
+    assert predict_divergence(above, model, sites, jnp.zeros(1))
     below = stale_sgld(0.99 * limit, 10, workers=tau + 1)
-    assert below.check_stability(model, sites, jnp.zeros(1)) is None
+    assert predict_divergence(below, model, sites, jnp.zeros(1)) is None
 
 
 @pytest.mark.parametrize("integrator", ["euler", "splitting"])
@@ -238,7 +240,7 @@ def test_the_limit_of_a_step_with_momentum_is_that_of_the_exact_recursion(integr
 
     def judged(step: float) -> str | None:
         method = stale_sghmc(step, 2.0, 10, workers=4, integrator=integrator)
-        return method.check_stability(model, sites, jnp.zeros(1))
+        return predict_divergence(method, model, sites, jnp.zeros(1))
 
     low, high = 1e-4, 0.1
     for _ in range(40):

@@ -12,11 +12,6 @@ import numpy as np
 from consortia import graphs, schedules
 from consortia.algorithms import decentralized_phases as phases
 from consortia.algorithms import federated_hmc_method
-from consortia.algorithms.decentralized_network import (
-    laplacian_exchange,
-    largest_curvature,
-    largest_laplacian_eigenvalue,
-)
 from consortia.algorithms.federated_hmc_settings import Settings
 from consortia.algorithms.federated_hmc_wire import FullWidth
 from consortia.core import arguments
@@ -25,6 +20,7 @@ from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
 from consortia.graphs import MixingMatrix
+from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
 
 
 class _OnNetwork:
@@ -51,25 +47,6 @@ class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
         if self.variant == "exact":
             raise InputError(f"{parts}; variant='exact' needs a path between any two agents.")
         warnings.warn(f"{parts}, so each samples its own data", UserWarning, stacklevel=3)
-
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """A warning when a constant step size diverges by the curvatures at the start.
-
-        Where each proposal is tested, the acceptance rate says it instead.
-        """
-        if self.variant == "exact" or not isinstance(self.step_size, schedules.Constant):
-            return None
-        strongest = largest_curvature(model, sites, parameters)
-        if strongest is None:
-            return None
-        # A step along λ multiplies by 1 − ε²λ/(2m), with twice the drift when published.
-        limit = math.sqrt((2 if self.published else 4) * len(sites) / strongest)
-        if self.step_size.value < limit:
-            return None
-        return (
-            f"step_size {self.step_size.value:g} is unstable by the curvatures at the start: give "
-            f"less than {limit:.3g}. (Exact where the posterior is Gaussian and the agents agree.)"
-        )
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Gradients: one an agent, and one Hessian-vector product counted as another; or L."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from consortia import graphs, schedules
 from consortia.algorithms import gossip_phases as phases
-from consortia.algorithms import gossip_stability as stability
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
 from consortia.core.target import Target
@@ -67,22 +66,6 @@ class Gossip(phases.Settings):
         if not isinstance(self.mixing, str):
             plain["mixing"] = self.mixing.summary()
         return plain
-
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """Why the agents would diverge, with the largest stable step size; None when they settle.
-
-        By the curvatures of the sites' potentials at a point, which say all for Gaussian ones: a
-        step that is found unstable there is to be warned of, not refused. None too where nothing
-        is known: a step size that varies, a network that changes, potentials that are not convex.
-
-        Args:
-            model: the model.
-            sites: the data.
-            parameters: the point, like the model's parameters.
-        """
-        if isinstance(self.mixing, graphs.MixingSchedule):
-            return None
-        return stability.reason_against(self, model, sites, parameters)
 
     def build(self, target: Target) -> Algorithm:
         """One phase: a step at every agent, then `Mix`."""

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from consortia import schedules
 from consortia.algorithms import stale_phases as phases
-from consortia.algorithms import stale_stability as stability
-from consortia.algorithms.stale_measures import site_noise_inflation
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Cost, Draws, Mailbox, Phase
 from consortia.core.target import Target
@@ -47,14 +46,6 @@ class StaleGradients(phases.Settings):
                 f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
             )
         self.latency.check(self.workers)
-
-    def check_stability(self, model: Any, sites: Any, parameters: Any) -> str | None:
-        """Why the chain diverges, with the largest stable step size; None when it settles.
-
-        Raises:
-            InputError: the step size is far beyond it.
-        """
-        return stability.reason_against(self, model, sites, parameters)
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_c as declared; an equal share until the trace of events tells it."""
@@ -141,3 +132,40 @@ class StaleGradients(phases.Settings):
         return Algorithm(
             partial(phases.init, self), (phase,), Draws(hub=partial(phases.draw, self))
         )
+
+
+def site_noise_inflation(
+    gradients: Callable[[Any], Any],
+    shares: np.ndarray,
+    positions: np.ndarray,
+    strengths: np.ndarray,
+) -> dict[str, list[float]]:
+    r"""By how much unlike sites are predicted to widen each server's law.
+
+    .. math:: \frac{h^2 V}{2 h B T}, \qquad
+              V = \operatorname{diag} \operatorname{Cov}_f(\nabla U_c / f_c)
+
+    the variance that they add to a step over the injected one (B = 1 without a momentum). To
+    leading order the variance of θ grows by this part of itself, if the order of the sites is
+    random; workers that take turns add less. A thermostat takes it up.
+
+    Args:
+        gradients: ``position -> ∇U_c``, (d,) -> (sites, d).
+        shares: f, (servers, sites).
+        positions: where the chains are, server by server, (chains, d); each server's average is
+            the point.
+        strengths: h/(2BT) of each server, (servers,).
+
+    Returns:
+        The largest value over the coordinates and their mean, (servers,) each.
+    """
+    values = []
+    chains = np.asarray(positions, np.float64).reshape(len(shares), -1, positions.shape[-1])
+    for f, own, strength in zip(shares, chains, strengths, strict=True):
+        g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
+        between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
+        values.append(strength * np.maximum(between, 0))
+    return {
+        "site_noise_inflation": [float(value.max()) for value in values],
+        "site_noise_inflation_mean": [float(value.mean()) for value in values],
+    }

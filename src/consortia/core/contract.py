@@ -257,8 +257,7 @@ class Method(Protocol):
     A method holds parameters only. `build` turns it into phases for one model; everything that
     depends on the sites arrives later, through `Site`.
 
-    It may also have ``check_stability(model, sites, parameters) -> str | None``, which says before
-    a run why it will diverge, ``check_fitted(fitted, names) -> warnings``, which looks at what its
+    It may also have ``check_fitted(fitted, names) -> warnings``, which looks at what its
     ``fit`` phases left at the sites and refuses to go on, ``explain_end(target, site, name,
     position) -> text``, which says why a chain turned non-finite at a site, and
     ``measure(gradients, shares, positions, iteration) -> dict``, which adds to the record of a run

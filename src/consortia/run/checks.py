@@ -14,6 +14,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError, NonFiniteError
+from consortia.theory import stability
 
 Array = jax.Array
 PyTree = Any
@@ -63,18 +64,17 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
 
 
 def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
-    """What the method has against its step size, "" for nothing; None without the rows to tell."""
-    judge = getattr(method, "check_stability", None)
-    if judge is None:
-        return ""
-    return None if sites.elsewhere else judge(model, sites, parameters) or ""
+    """Return the reason against the step size, "" for none; None without the rows to judge by."""
+    if sites.elsewhere and stability.has_prediction(method):
+        return None
+    return stability.predict_divergence(method, model, sites, parameters) or ""
 
 
 def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
-    """Warns of a step size with which the method diverges, where a process could tell.
+    """Warn of a step size with which the method diverges; return notes for the plan.
 
     Returns:
-        What the plan should say: that none could.
+        That no process could judge it, where none had all rows.
     """
     known = [text for text in judgements if text is not None]
     if not known:

@@ -1,11 +1,10 @@
-"""What the settings of a sampler with stale gradients depend on, measured at one point.
+"""Curvature and gradient noise at one position, from the rows of all sites in one place.
 
-The first two functions read the rows of all sites in one place, as a simulation can.
+What step sizes and injected noise are chosen by, above all with stale gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,10 @@ from consortia.data.sites import Sites
 
 Array = jax.Array
 
-MOST_ROWS = 2000
+SITE_ROWS = 2000
 """Rows of a site that are read, evenly spaced where it has more."""
 
-LEAST_ROWS, MOST_WORK = 200, 2e11
+LEAST_ROWS, AFFORDABLE_FLOPS = 200, 2e11
 """Fewer are read for the curvature where that is more than so many floating-point operations."""
 
 
@@ -35,9 +34,9 @@ def gradient_noise_variance(
     *,
     replace: bool = True,
     shares: Any = None,
-    rows: int = MOST_ROWS,
+    rows: int = SITE_ROWS,
 ) -> np.ndarray:
-    r"""V, the variance per coordinate of the gradients that reach the server, at one position.
+    r"""Estimate V, the variance per coordinate of the gradients that reach the server.
 
     .. math:: V = \sum_c f_c \Bigl[\frac{1}{f_c^2}\Bigl(\frac{n_c^2}{B}\operatorname{Var}_{i \in c}
               \nabla\log p(z_i|\theta) + (\nabla U_c)^2\Bigr)\Bigr] - (\nabla U)^2
@@ -69,20 +68,22 @@ def gradient_noise_variance(
     sizes = np.asarray(sites.sizes, np.float64)
     moments = jax.jit(_row_moments, static_argnums=0)
     noise = np.zeros(target.dimension)
-    pulls = np.empty((len(sites), target.dimension))
+    gradients = np.empty((len(sites), target.dimension))
     prior_part = np.asarray(jax.grad(target.log_prior)(theta), np.float64)
     for c, size in enumerate(sizes):
         mean, second = (
             np.asarray(moment, np.float64)
             for moment in moments(target, theta, _rows(sites.site(c), rows))
         )
-        pulls[c] = -size * mean - size / sizes.sum() * prior_part
+        gradients[c] = -size * mean - size / sizes.sum() * prior_part
         if batch is not None:
             own = size**2 / batch * np.maximum(second - mean**2, 0)
             noise += own / f[c] * (1 if replace else (size - batch) / max(size - 1, 1))
     if len(sites) == 1:
         return noise
-    return noise + np.maximum((pulls**2 / f[:, None]).sum(axis=0) - pulls.sum(axis=0) ** 2, 0)
+    return noise + np.maximum(
+        (gradients**2 / f[:, None]).sum(axis=0) - gradients.sum(axis=0) ** 2, 0
+    )
 
 
 def largest_curvature(
@@ -94,7 +95,7 @@ def largest_curvature(
     rows: int | None = None,
     tolerance: float = 0.0,
 ) -> float:
-    """The largest eigenvalue of ∇²U at a position, in size, by the power method.
+    """Estimate the largest eigenvalue of ∇²U at a position, in size, by the power method.
 
     Args:
         model: log-prior and per-row log-likelihood.
@@ -117,7 +118,7 @@ def largest_curvature(
 
 
 def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: int) -> int:
-    """Rows whose products with the Hessian are some seconds of work at most, if 200 are."""
+    """Return a number of rows whose products with the Hessian take some seconds at most."""
     row = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[:1])), sites.first)
 
     def value(params: Any, row: Any) -> Array:
@@ -126,14 +127,14 @@ def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: in
     cost = jax.jit(jax.grad(value)).lower(parameters, row).cost_analysis() or {}
     # A product with the Hessian takes about three gradients.
     work = 3 * iterations * max(float(cost.get("flops", 0.0)), 1.0)
-    return int(np.clip(MOST_WORK / work, LEAST_ROWS, MOST_ROWS))
+    return int(np.clip(AFFORDABLE_FLOPS / work, LEAST_ROWS, SITE_ROWS))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _power(
     model: Model, iterations: int, parameters: Any, parts: Any, sizes: Array, tolerance: Array
 ) -> Array:
-    """The power method; compiled once for a model and shapes."""
+    """Run the power method; compiled once for a model and shapes."""
     target = Target(model, parameters)
     theta = target.ravel(parameters)
 
@@ -160,43 +161,6 @@ def _power(
     return jax.lax.while_loop(unsettled, once, (jnp.zeros((), int), start, zero, zero))[2]
 
 
-def site_noise_inflation(
-    gradients: Callable[[Array], Any],
-    shares: np.ndarray,
-    positions: np.ndarray,
-    strengths: np.ndarray,
-) -> dict[str, list[float]]:
-    r"""By how much unlike sites are predicted to widen each server's law.
-
-    .. math:: \frac{h^2 V}{2 h B T}, \qquad
-              V = \operatorname{diag} \operatorname{Cov}_f(\nabla U_c / f_c)
-
-    the variance that they add to a step over the injected one (B = 1 without a momentum). To
-    leading order the variance of θ grows by this part of itself, if the order of the sites is
-    random; workers that take turns add less. A thermostat takes it up.
-
-    Args:
-        gradients: ``position -> ∇U_c``, (d,) -> (sites, d).
-        shares: f, (servers, sites).
-        positions: where the chains are, server by server, (chains, d); each server's average is
-            the point.
-        strengths: h/(2BT) of each server, (servers,).
-
-    Returns:
-        The largest value over the coordinates and their mean, (servers,) each.
-    """
-    values = []
-    chains = np.asarray(positions, np.float64).reshape(len(shares), -1, positions.shape[-1])
-    for f, own, strength in zip(shares, chains, strengths, strict=True):
-        g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
-        between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
-        values.append(strength * np.maximum(between, 0))
-    return {
-        "site_noise_inflation": [float(value.max()) for value in values],
-        "site_noise_inflation_mean": [float(value.mean()) for value in values],
-    }
-
-
 def _at(model: Model, position: Any) -> tuple[Target, Array]:
     parameters = jax.tree.map(jnp.asarray, position)
     target = Target(model, parameters)
@@ -210,7 +174,7 @@ def _rows(shard: Any, most: int) -> Any:
 
 
 def _row_moments(target: Target, theta: Array, rows: Any) -> tuple[Array, Array]:
-    """Mean and mean square over the rows of ∇log p(z_i|θ), (d,) each."""
+    """Return the mean and mean square over the rows of ∇log p(z_i|θ), (d,) each."""
 
     def one(carry: tuple[Array, Array], row: Any) -> tuple[tuple[Array, Array], None]:
         single = jax.tree.map(lambda leaf: leaf[None], row)

@@ -260,7 +260,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_chunk_leaves_the_chunks_before(
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("needs the program `unshare`")
-    program = Path(__file__).parent / "kills" / "small_disk.py"
+    program = Path(__file__).parents[1] / "kills" / "small_disk.py"
     # In a mount namespace of its own, where a user may make a small disk.
     finished = subprocess.run(
         [unshare, "--map-root-user", "--mount", sys.executable, str(program), str(tmp_path)],
