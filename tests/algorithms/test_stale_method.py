@@ -159,7 +159,7 @@ def test_one_site_or_one_for_each_worker_passes_the_check() -> None:
     method = stale_sgld(0.1, 4, workers=3)
     method.check(np.array([30]), ("a",), 2)
     method.check(np.array([5, 6, 7]), ("a", "b", "c"), 2)
-    assert method.weights(np.array([30])).tolist() == [1.0]
+    assert method.site_weights(np.array([30])).tolist() == [1.0]
 
 
 # --- measures --------------------------------------------------------------------------------

@@ -12,14 +12,46 @@ import numpy as np
 from consortia import schedules
 from consortia.algorithms import stale_phases as phases
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mailbox, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Mailbox, Method, Phase
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.latency import Recorded
 
+CLAIMS = {
+    "stale_sgld": Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h lambda (tau + 1/2)), tau = W - 1 on average, and that of minibatches",
+        draw="the server's position after each accepted update",
+        step_size="h: drift h, noise variance 2h, h' = h",
+        source="Chen, Ding, Li, Zhang, Carin (2016), sections 3 and 4",
+    ),
+    "stale_sghmc": Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h^2) with fresh exact gradients, lambda tau h / B with stale ones "
+        "(extrapolate=True removes most of it), h V / (2 B) with noise V (subtract_noise=V)",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source="Chen, Ding, Li, Zhang, Carin (2016), algorithm 1; the splitting of "
+        "Chen, Ding, Carin (2015)",
+    ),
+    "stale_sgnht": Claims(
+        samples="a law near the posterior with the right temperature of the momenta",
+        bias="no closed form; the thermostat takes up most of what noise and, with "
+        "thermostat='elementwise', staleness add",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source="Ding et al. (2014), with stale gradients as in Chen, Ding, Li, Zhang, Carin (2016)",
+    ),
+}
 
-class StaleGradients(phases.Settings):
+
+class StaleGradients(phases.Settings, Method):
     """The parameters of a sampler with stale gradients; compares and hashes by value."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the method samples, by its name."""
+        return CLAIMS[self.name]
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a number of sites that is neither 1 nor the workers', and what does not fit."""
@@ -47,7 +79,12 @@ class StaleGradients(phases.Settings):
             )
         self.latency.check(self.workers)
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """h of each server."""
+        return self.step_sizes
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_c as declared; an equal share until the trace of events tells it."""
         if self.given_shares is not None:
             return np.asarray(self.given_shares, np.float64)

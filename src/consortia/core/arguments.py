@@ -120,7 +120,7 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
 def plain_parameters(method: Any) -> dict[str, Any]:
     """The fields of a method as values that JSON can hold, for the record of a run."""
     return {
-        field.name: _plain(getattr(method, field.name))
+        field.name: _plain(vars(method)[field.name])
         for field in dataclasses.fields(method)
         if field.name != "name"
     }

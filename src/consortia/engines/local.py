@@ -260,7 +260,7 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
     return SiteArrays(
         data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
         sizes=jnp.asarray(sizes[which].astype(np.int32)),
-        weights=jnp.asarray(method.weights(sizes)[which], dtype),
+        weights=jnp.asarray(method.site_weights(sizes)[which], dtype),
         prior_shares=jnp.asarray(method.prior_shares(sizes)[which], dtype),
         fitted=(),
     )

@@ -103,7 +103,7 @@ def execute(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
     checks.check_schedule(algorithm, length.total)
-    checks.check_warmup(algorithm, warmup)
+    algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
@@ -209,7 +209,6 @@ def execute(
         writer.save(header, arrays | recorder.state())
 
     with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
-        judge = getattr(algorithm, "check_learned", None)
         loop = RunLoop(
             run,
             carry,
@@ -217,7 +216,7 @@ def execute(
             recorder,
             shown,
             stop,
-            judge,
+            algorithm.check_learned,
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )
@@ -228,7 +227,7 @@ def execute(
             if all_there:
                 run.finish()
                 facts, groups = run.outcome(loop.done)
-            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            worth = algorithm.full_iterations(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)

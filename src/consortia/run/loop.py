@@ -89,7 +89,7 @@ class RunLoop:
         recorder: Recorder,
         progress: Progress,
         stop: StopWhen | None,
-        judge: Callable[[Any], str | None] | None = None,
+        judge: Callable[[Any], str | None],
         *,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
@@ -161,7 +161,7 @@ class RunLoop:
             while self.done < warmup:
                 self._until(warmup, NO_DRAWS)
                 self._store_if(self._late())
-            if self._judge is not None and warmup > 0:
+            if warmup > 0:
                 reason = self._judge(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)

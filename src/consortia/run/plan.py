@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from consortia.algorithms import registry
 from consortia.core.contract import Method, Plan
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -35,7 +34,6 @@ def plan_of(
     draws = length.rounds // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
     kept = draws * chains * target.dimension * target.dtype.itemsize
-    samples, bias = _claims(method)
     sizes = np.asarray(sites.sizes)
     used = run.devices
     devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
@@ -46,8 +44,8 @@ def plan_of(
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
     lines = [
-        ("algorithm", f"{method.name}: samples {samples}"),
-        ("bias", bias),
+        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
+        ("bias", method.claims.bias),
         ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
@@ -99,15 +97,6 @@ def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     return f"{text}; messages cross between {parts[0]} devices"
 
 
-def _claims(method: Method) -> tuple[str, str]:
-    """What a method samples and its bias, from the registry."""
-    entry = registry.ALGORITHMS.get(method.name)
-    if entry is None:
-        unknown = "not stated: the algorithm is not in the registry"
-        return unknown, unknown
-    return entry.samples, entry.bias
-
-
 def _rounds(length: Length) -> str:
     text = f"{length.rounds}"
     if length.warmup:
@@ -127,12 +116,11 @@ def record_of(
     run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
 ) -> dict[str, Any]:
     """What a run's result says about how it was made."""
-    samples, bias = _claims(method)
     return {
         "algorithm": method.name,
         "parameters": method.parameters(),
-        "samples": samples,
-        "bias": bias,
+        "samples": method.claims.samples,
+        "bias": method.claims.bias,
         "seed": seed,
         "chains": run.layout.chains,
         "rounds": length.rounds,
@@ -147,7 +135,7 @@ def record_of(
         "participation": "full",
         "staleness": 0,
         "processes": run.where,
-        "servers_alike": getattr(method, "servers_alike", True),
+        "servers_alike": method.servers_alike,
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
@@ -159,22 +147,15 @@ def measured(run: Any, method: Method, target: Target, carry: Any, done: int) ->
 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
-    measure = getattr(method, "measure", None)
     gradients = run.gradients(target)
-    if measure is None or done == 0 or gradients is None:
+    if done == 0 or gradients is None:
         return {}
     positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
     if not np.all(np.isfinite(positions)):
         return {}
     one_by_one = run.arrivals is not None and run.layout.nodes > 1
     shares = run.arrivals.shares if one_by_one else None
-    return measure(gradients, shares, positions, done - 1)
-
-
-def full_iterations(method: Method, hub: Any, done: int) -> float:
-    """``done`` iterations in units of the longest that the method makes (and the plan counts)."""
-    measure = getattr(method, "full_iterations", None)
-    return done if measure is None else measure(hub)
+    return method.measure(gradients, shares, positions, done - 1)
 
 
 def cost_of(

@@ -170,7 +170,7 @@ class FlowerEngine(Engine):
         self.local_sites(len(sites), method)
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
         program = Program(algorithm, layout, partial(start_values, target))
-        weights = method.weights(np.asarray(sites.sizes, np.int64))
+        weights = method.site_weights(np.asarray(sites.sizes, np.int64))
         one = _shapes(target.model, sites, 1)
         several = _shapes(target.model, sites, len(sites))
         stages = Stages(algorithm, layout, target.dimension, one, weights)

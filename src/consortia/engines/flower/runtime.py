@@ -88,7 +88,7 @@ class Work:
         self._positions = begun["positions"]
         if self._positions.shape != (job.chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
-        weights = job.algorithm.weights(sizes)
+        weights = job.algorithm.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}

@@ -171,7 +171,7 @@ class MPIEngine(Engine):
             Program(algorithm, own, start),
             site_arrays(target.model, sites, method, places.own),
             sites,
-            method.weights(np.asarray(sites.sizes, np.int64)),
+            method.site_weights(np.asarray(sites.sizes, np.int64)),
             self._communicator,
             places,
             target.dimension,
