@@ -40,6 +40,7 @@ class Consensus(Method):
 
     name: str = "consensus"
 
+    step_size = None
     claims = Claims("the sites' mean", "not known", "one number", "none", "gossip")
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:
