@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from consortia.engines import Run
-from consortia.engines.types import Buffers, Carry, Window
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.phases import Carry
 from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.progress import Progress
