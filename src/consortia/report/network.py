@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from consortia import graphs
-from consortia.core.contract import Mix, Route
+from consortia.core.contract import Route
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -36,13 +36,12 @@ def _words(report: RunReport) -> str:
             f"server{'s' if record['servers'] > 1 else ''}, one at a time; a gradient is stale by "
             "the updates that were made while it was computed."
         )
-    exchanges = _exchanges(report)
-    if any(isinstance(exchange, Mix) for exchange in exchanges):
+    if report.algorithm is not None and report.algorithm.network is not None:
         return (
             "There is no hub: each agent averages with its neighbours in every iteration. What is "
             "reported is the average of the agents; a single agent may be farther off."
         )
-    if any(isinstance(exchange, Route) for exchange in exchanges):
+    if any(isinstance(exchange, Route) for exchange in _exchanges(report)):
         return "A chain travels: it visits one site at a time and takes its state along."
     return "Every site exchanges with a hub in every round; data stay where they are."
 
@@ -57,11 +56,10 @@ def _exchanges(report: RunReport) -> list[Any]:
 
 def mixing_of(report: RunReport) -> graphs.MixingMatrix | None:
     """Return W of a gossip run, of a schedule the average; None of another run."""
-    for exchange in _exchanges(report):
-        if isinstance(exchange, Mix):
-            matrix = graphs.resolve_any(exchange.matrix, len(report.record["sites"]))
-            return matrix.average if isinstance(matrix, graphs.MixingSchedule) else matrix
-    return None
+    if report.algorithm is None or report.algorithm.network is None:
+        return None
+    matrix = graphs.resolve_any(report.algorithm.network, len(report.record["sites"]))
+    return matrix.average if isinstance(matrix, graphs.MixingSchedule) else matrix
 
 
 # --- over time -----------------------------------------------------------------------------------
