@@ -20,7 +20,7 @@ from consortia.algorithms.travelling import Chain
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
 
