@@ -98,7 +98,7 @@ def execute(
             "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
             "stop_when(budget=...) or keep='draws'."
         )
-    if not hasattr(engine, "prepare"):
+    if not isinstance(engine, Engine):
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
@@ -109,10 +109,10 @@ def execute(
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
     chains = request.chains * servers_of(algorithm.build(target))
     starts = start.starting_parameters(model, init, seed, chains)
-    engine.shared(lambda: density.check_data(model, sites.held))
+    engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     positions = jnp.stack([target.ravel(start) for start in starts])
-    engine.check_alike(
+    engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
@@ -121,7 +121,7 @@ def execute(
     density.check_rows_independent(target, sites.first, positions[0])
     density.check_prior(target, positions[0])
     notes = checks.check_stability(
-        engine.shared(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
+        engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )
 
     run = engine.prepare(target, sites, algorithm, chains)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -67,8 +66,9 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    if hasattr(run, "expected"):
-        lines.append(("wall time", run.expected(rounds, length.total)))
+    expected = run.expected(rounds, length.total)
+    if expected is not None:
+        lines.append(("wall time", expected))
     notes = (*notes, *checks.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (
@@ -147,14 +147,15 @@ def measured(run: Any, method: Method, target: Target, carry: Any, done: int) ->
 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
-    if done == 0 or not hasattr(run, "gradients"):
+    gradients = run.gradients(target)
+    if done == 0 or gradients is None:
         return {}
     positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
     if not np.all(np.isfinite(positions)):
         return {}
     one_by_one = run.arrivals is not None and run.layout.nodes > 1
     shares = run.arrivals.shares if one_by_one else None
-    return method.measure(partial(run.gradients, target), shares, positions, done - 1)
+    return method.measure(gradients, shares, positions, done - 1)
 
 
 def cost_of(

@@ -156,13 +156,13 @@ def resume(
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine
     if not together.root:
-        together.meet()  # rank 0 opens it first, and leaves out what is damaged
+        together.barrier()  # rank 0 opens it first, and leaves out what is damaged
     else:
         writer.claim(existing=True)
     try:
         checkpoint = writer.reopen()
         if together.root:
-            together.meet()
+            together.barrier()
         before = writer.specification
         rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
         request = Request(**before["request"])

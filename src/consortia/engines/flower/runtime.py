@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Route, Site
+from consortia.core.contract import Method, Route
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -274,15 +274,7 @@ class Work:
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared, drawn.visited)
         )
         zero = jnp.int32(0)
-        site = Site(
-            arrays.data,
-            arrays.sizes[0],
-            arrays.weights[0],
-            arrays.prior_shares[0],
-            jax.tree.map(lambda leaf: leaf[0], arrays.fitted),
-            zero,
-            zero + self._number,
-        )
+        site = arrays.site(0, self._number)
         at = (zero,) if alone else (zero, chain)
         state = jax.tree.map(lambda leaf: leaf[at], node)
         if phase.local is None:
