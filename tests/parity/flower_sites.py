@@ -13,6 +13,7 @@ from parity import problem
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.data.facts import SiteFacts, read_table
 from consortia.engines.flower.site import FlowerSite, Job
 from consortia.engines.flower.transport import InProcess
 
@@ -82,12 +83,17 @@ class Sites:
                 self.warmup,
             )
 
+        def contribute() -> SiteFacts:
+            name = self.names[number]
+            return SiteFacts.of(read_table(self.sites.site(number), f"site {name!r}"))
+
         gate = self.gates[number]
         return FlowerSite(
             self.names[number],
             number,
             self.folder / self.names[number],
             changes.get("study", "study"),
+            contribute,
             build,
             lambda run: gate,
             lambda error, run, wrap: gate.refusal(error, wrap),

@@ -41,7 +41,7 @@ class SiteFacts:
     arrays: Mapping[str, tuple[tuple[int, ...], str]]
     digest: str
     columns: tuple[str, ...] = ()
-    labels: tuple[bool, float, float] | None = None
+    labels: tuple[bool, int, int] | None = None
     moments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -68,12 +68,14 @@ class SiteFacts:
                 for name, (shape, kind) in values["arrays"].items()
             }
             labels = values["labels"]
+            if labels is not None:
+                labels = (bool(labels[0]), int(labels[1]), int(labels[2]))
             facts = cls(
                 rows=int(values["rows"]),
                 arrays=arrays,
                 digest=str(values["digest"]),
                 columns=tuple(str(name) for name in values["columns"]),
-                labels=None if labels is None else (bool(labels[0]), *map(float, labels[1:])),
+                labels=labels,
                 moments=dict(values["moments"]),
             )
         except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
@@ -92,7 +94,7 @@ class Gatherer(Protocol):
 
     def gather_facts(
         self, names: Sequence[str], method: Method, contribute: Callable[[int], SiteFacts]
-    ) -> list[SiteFacts]:
+    ) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites, each from the process that reads it."""
         ...
 
@@ -146,15 +148,13 @@ def read_sites(
         check_finite(names[index], own[index])
         return SiteFacts.of(own[index])
 
-    facts = engine.gather_facts(names, algorithm, contribute)
+    facts, _ = engine.gather_facts(names, algorithm, contribute)
     parts = [own[n] if n in own else rows_of(one.empty(), one.rows) for n, one in enumerate(facts)]
     digests = {n: one.digest for n, one in enumerate(facts)}
     return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(own))
 
 
-def merge_facts(
-    gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]
-) -> list[SiteFacts]:
+def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> list[SiteFacts]:
     """Return the facts of each site in order, from what every process has contributed.
 
     Args:
