@@ -12,7 +12,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.exchanges import describe
 from consortia.run import checks
-from consortia.run.loop import Length
+from consortia.run.loop import RunLength
 from consortia.store import results
 
 
@@ -23,7 +23,7 @@ def plan_of(
     method: Method,
     target: Target,
     engine: str,
-    length: Length,
+    length: RunLength,
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
@@ -97,7 +97,7 @@ def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     return f"{text}; messages cross between {parts[0]} devices"
 
 
-def _rounds(length: Length) -> str:
+def _rounds(length: RunLength) -> str:
     text = f"{length.rounds}"
     if length.warmup:
         text += f" after {length.warmup} of warm-up"
@@ -113,7 +113,7 @@ def _size(value: float) -> str:
 
 
 def record_of(
-    run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
+    run: Any, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
 ) -> dict[str, Any]:
     """What a run's result says about how it was made."""
     return {
@@ -159,16 +159,16 @@ def measured(run: Any, method: Method, target: Target, carry: Any, done: int) ->
 
 
 def cost_of(
-    plan: Plan, method: Method, sites: Sites, chains: int, done: int, worth: float
+    plan: Plan, method: Method, sites: Sites, chains: int, done: int, full: float
 ) -> dict[str, Any]:
-    """What ``done`` iterations of all chains have cost, ``worth`` of the longest ones."""
+    """What ``done`` iterations of all chains have cost, ``full`` of the longest ones."""
     cost = method.cost(np.asarray(sites.sizes, np.int64))
     return {
         "iterations_run": done,
-        "communication_rounds": round(plan.communication_rounds * worth),
-        "bytes_up": round(plan.bytes_up * worth),
-        "bytes_down": round(plan.bytes_down * worth),
-        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * worth),
-        "gradients": round(cost.gradients * chains * worth),
-        "row_gradients": round(cost.row_gradients * chains * worth),
+        "communication_rounds": round(plan.communication_rounds * full),
+        "bytes_up": round(plan.bytes_up * full),
+        "bytes_down": round(plan.bytes_down * full),
+        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * full),
+        "gradients": round(cost.gradients * chains * full),
+        "row_gradients": round(cost.row_gradients * chains * full),
     }

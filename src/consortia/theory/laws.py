@@ -222,7 +222,7 @@ def _stale(method: Any, model: Any, sites: Any) -> Law:
         noise = np.einsum("ik,ij,jk->k", vectors, _noise_matrix(method, near), vectors)
         along = np.empty_like(values)
         for k, (curvature, own) in enumerate(zip(values, np.maximum(noise, 0), strict=True)):
-            server = _server(step, dynamics, method.extrapolate, float(own))
+            server = _server(step, dynamics, method.steps_ahead, float(own))
             found = oracles.stale_server_law(server, float(curvature), late)
             along[k] = found.variance
         return Moments(

@@ -19,15 +19,14 @@ from consortia.core.target import Target
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
-from consortia.engines.flower.asking import Post
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
-from consortia.engines.program import Program
-from consortia.engines.types import SiteArrays
+from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
 
 LONGEST_DEADLINE = 1e6
@@ -101,14 +100,14 @@ class FlowerEngine(Engine):
 
             transport = GridTransport(grid)
         run = secrets.token_hex(16) if run is None else run
-        self._post = Post(transport, names, run, study, self.deadline, resend)
+        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
 
     def barrier(self) -> None:
         """Wait until all sites are there, and run what the server runs."""
-        if len(self._post.node) < len(self._post.names):
-            joined(self._post, self._join_deadline)
+        if len(self._channel.node) < len(self._channel.names):
+            joined(self._channel, self._join_deadline)
 
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
         """Return the indices of the sites whose rows this process needs: of none.
@@ -117,9 +116,10 @@ class FlowerEngine(Engine):
             InputError: the method cannot be carried, or there is another number of sites.
         """
         check_carried(method.build(any_target()))
-        if nodes != len(self._post.names):
+        if nodes != len(self._channel.names):
             raise InputError(
-                f"the study has {nodes} sites, the engine was given {len(self._post.names)} names."
+                f"the study has {nodes} sites, the engine was given {len(self._channel.names)} "
+                "names."
             )
         return np.zeros(0, int)
 
@@ -146,8 +146,8 @@ class FlowerEngine(Engine):
             except ValueError as error:
                 raise EnvelopeError(str(error)) from None
 
-        requests = {site: self._post.request(FACTS, site) for site in range(len(names))}
-        answers = self._post.ask(requests, read)
+        requests = {site: self._channel.request(FACTS, site) for site in range(len(names))}
+        answers = self._channel.ask(requests, read)
         facts = [answers[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
         return facts, from_root
@@ -183,7 +183,7 @@ class FlowerEngine(Engine):
             sites,
             weights,
             target,
-            self._post,
+            self._channel,
             begin,
             self.minimum_sites,
         )
