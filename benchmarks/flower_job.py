@@ -149,8 +149,8 @@ def main(grid: Grid, context: Context) -> None:
     names = [f"site {number}" for number in range(SITES)]
     engine = consortia.FlowerEngine(grid, names, study="benchmark")
     job = build(engine)
-    engine.shared(lambda: None)
-    engine.shared(lambda: None)
+    engine.allgather(lambda: None)
+    engine.allgather(lambda: None)
     target = Target(job.model, job.model.init)
     run = engine.prepare(target, job.sites, job.algorithm, CHAINS)
     positions = jax.numpy.stack([target.ravel(job.model.init)] * CHAINS)

@@ -27,7 +27,7 @@ from consortia.study.build import load_study
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower deployment")]
 
-TRIVIAL = Path(__file__).resolve().parents[1] / "deployment" / "apps" / "trivial"
+TRIVIAL = Path(__file__).resolve().parents[1] / "federation" / "apps" / "trivial"
 
 
 def test_a_killed_node_comes_back_by_its_key_strangers_do_not_and_nothing_is_left(

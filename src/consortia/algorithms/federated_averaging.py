@@ -24,7 +24,7 @@ import numpy as np
 from consortia import schedules
 from consortia.algorithms import federated_averaging_phases as phases
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mean, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Mean, Method, Phase
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
 
@@ -137,8 +137,32 @@ def fa_ld(step_size: Any, local_steps: int, **options: Any) -> FederatedAveragin
     return dataclasses.replace(fa_hmc(step_size, 1, local_steps, **options), name="fa_ld")
 
 
-class FederatedAveragingHMC(phases.Settings):
+CLAIMS = {
+    "fa_hmc": Claims(
+        samples="a law near the posterior (no Metropolis test)",
+        bias="mean O((K eta)^2 T) with unlike sites (debias=True removes it on Gaussian targets), "
+        "variance O(eta^2)",
+        draw="the weighted average of the sites, one a round",
+        step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
+        source="Liang, Zhang, Deng, Song, Lin (2024), algorithms 1-3, B.1, B.2",
+    ),
+    "fa_ld": Claims(
+        samples="a law near the posterior (no Metropolis test)",
+        bias="mean O(eta^2 (T - 1)) with unlike sites, variance O(eta^2)",
+        draw="the weighted average of the sites, one a round",
+        step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
+        source="Liang, Zhang, Deng, Song, Lin (2024), algorithm 3 with K = 1",
+    ),
+}
+
+
+class FederatedAveragingHMC(phases.Settings, Method):
     """The parameters of `fa_hmc` and `fa_ld`; compares and hashes by value."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the method samples, by its name."""
+        return CLAIMS[self.name]
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
@@ -147,7 +171,17 @@ class FederatedAveragingHMC(phases.Settings):
             arguments.batch_fits(self.batch_size, sizes, names)
         self.mass_matrix.check(dimension)
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """η of the rounds."""
+        return (self.step_size,)
+
+    @property
+    def dimension(self) -> int | None:
+        """That of a given mass matrix."""
+        return self.mass_matrix.dimension
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c: as given, else n_c/n."""
         if self.given_weights is not None:
             return np.asarray(self.given_weights, np.float64)
@@ -155,7 +189,7 @@ class FederatedAveragingHMC(phases.Settings):
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_c = w_c."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Gradients of one round: K T exact ones a site, or (2K − 1) T minibatch ones."""

@@ -23,7 +23,7 @@ from consortia import schedules, surrogates
 from consortia.algorithms.travelling_method import TravellingLangevin
 from consortia.core import arguments
 from consortia.errors import InputError
-from consortia.surrogates.fitting import COVARIANCES, one_of
+from consortia.surrogates.fitting import COVARIANCES
 
 RECORDS = ("visits", "updates")
 
@@ -180,9 +180,9 @@ def _travelling(
         replace=bool(replace),
         surrogate=surrogate,
         strength=arguments.number("strength", strength, 0.0, math.inf),
-        covariance=one_of("covariance", covariance, COVARIANCES),
+        covariance=arguments.one_of("covariance", covariance, COVARIANCES),
         given_probabilities=_probabilities(probabilities),
-        record=one_of("record", record, RECORDS),
+        record=arguments.one_of("record", record, RECORDS),
     )
 
 

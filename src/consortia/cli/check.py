@@ -115,7 +115,7 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
     from consortia.run.stopping import stop_when
 
     run = study.run
-    warmup = run.warmup if hasattr(built.algorithm, "check_warmup") else 0
+    warmup = run.warmup if built.algorithm.adapts else 0
     options: dict[str, Any] = {"chains": run.chains, "seed": run.seed, "progress": False}
     options |= {"thin": run.thin, "warmup": warmup}
     parts = (built.model, built.sites, built.algorithm)

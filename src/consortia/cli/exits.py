@@ -69,15 +69,15 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
         ended = interrupts.asked and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
-        if hasattr(engine, "leave"):
-            engine.leave(error, code)
+        if engine is not None:
+            engine.abort(error, code)
         raise typer.Exit(code) from None
     except KeyboardInterrupt as error:
         if not silent:
             again = isinstance(error, Abrupt)
             typer.echo(INTERRUPTED_AGAIN if again else INTERRUPTED_OUTSIDE, err=True)
-        if hasattr(engine, "leave"):
-            engine.leave(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
+        if engine is not None:
+            engine.abort(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
 
 

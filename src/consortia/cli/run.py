@@ -261,7 +261,7 @@ def _write(
 
         observed = None if built.held_out is None else built.held_out.get("y")
         draw(report, tree, directory / "posterior.png", observed)
-        mixing = getattr(built.algorithm, "mixing", None)
+        mixing = built.algorithm.network
         if mixing is not None and "agents" in tree.children:
             from consortia.report.network import draw_network
 

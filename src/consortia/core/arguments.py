@@ -46,22 +46,45 @@ def number(name: str, value: Any, least: float, most: float) -> float:
     return result
 
 
-def site_weights(weights: Any) -> tuple[float, ...] | None:
-    """Weights of the sites: None, or positive numbers that sum to one."""
+def positive(name: str, value: Any, below: float = math.inf) -> float:
+    """Return a finite number above zero, and below ``below``."""
+    result = number(name, value, 0.0, below)
+    if result == 0 or result == below:
+        limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
+        raise InputError(f"{name} is {result:g}: it must be {limit}.")
+    return result
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Return the value where it is one of the choices."""
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices[:-1])
+        raise InputError(f"{name} is {value!r}: use {known} or {choices[-1]!r}.")
+    return value
+
+
+def keep(instance: Any, **values: Any) -> None:
+    """Put checked values in the place of the fields of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def site_weights(weights: Any, name: str = "weight") -> tuple[float, ...] | None:
+    """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:
         return None
     try:
         values = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"weights must be one number a site, not {weights!r}.") from None
+        raise InputError(f"{name}s must be one number a site, not {weights!r}.") from None
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"weights has shape {values.shape}: give one number a site.")
+        raise InputError(f"{name}s has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
         if not (np.isfinite(value) and value > 0):
-            raise InputError(f"weights: the weight of site {site} is {value}, it must be positive.")
+            raise InputError(f"{name}s: the {name} of site {site} is {value}, it must be positive.")
     if abs(values.sum() - 1) > 1e-6:
         raise InputError(
-            f"weights sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
+            f"{name}s sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
         )
     return tuple((values / values.sum()).tolist())
 
@@ -97,7 +120,7 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
 def plain_parameters(method: Any) -> dict[str, Any]:
     """The fields of a method as values that JSON can hold, for the record of a run."""
     return {
-        field.name: _plain(getattr(method, field.name))
+        field.name: _plain(vars(method)[field.name])
         for field in dataclasses.fields(method)
         if field.name != "name"
     }

@@ -60,7 +60,7 @@ def table_of(values: Mapping[str, Any]) -> np.ndarray:
     return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
 
 
-def check_alike(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
+def check_same(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
     """Refuses to go on where processes have other values than the first, by `table_of` each.
 
     Args:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import random
-from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -78,9 +77,8 @@ def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, 
         log-prior (chains,), U_c (nodes, chains) and finite gradient (nodes, chains).
     """
 
-    def at_node(own: Any) -> tuple[Array, Array]:
-        node, size, weight, share = own
-        site = Site(arrays.data, size, weight, share, (), node)
+    def at_node(node: Array) -> tuple[Array, Array]:
+        site = arrays.site(node)
         rows, mask = site.all()
 
         def at(position: Array) -> tuple[Array, Array]:
@@ -90,8 +88,7 @@ def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, 
         return jax.lax.map(at, positions)
 
     nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
-    own = (nodes, arrays.sizes, arrays.weights, arrays.prior_shares)
-    values, finite = jax.lax.map(at_node, own)
+    values, finite = jax.lax.map(at_node, nodes)
     return jax.lax.map(target.log_prior, positions), values, finite
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from consortia.core.contract import Site
 from consortia.core.target import Target
+from consortia.data.sites import Sites
 from consortia.engines import hosts
 from consortia.engines.local_run import LocalRun, gradients
 from consortia.engines.sharded import ARRAYS, BUFFERS, ShardedProgram
@@ -35,10 +35,10 @@ class ShardedRun(LocalRun):
         self,
         program: ShardedProgram,
         arrays: SiteArrays,
-        names: tuple[str, ...],
-        sizes: np.ndarray,
+        sites: Sites,
     ) -> None:
-        super().__init__(program, arrays, names, sizes)
+        super().__init__(program, arrays, sites)
+        self.root = jax.process_index() == 0
         self.division = program.division
         self.parts = (self.division.nodes, self.division.chains)
         self._arrays = self.division.place(arrays, ARRAYS)
@@ -46,11 +46,6 @@ class ShardedRun(LocalRun):
             lambda tree: tree,
             out_shardings=NamedSharding(self.division.mesh, PartitionSpec()),
         )
-
-    @property
-    def root(self) -> bool:  # type: ignore[override]
-        """Whether this process keeps the draws and speaks to the user."""
-        return jax.process_index() == 0
 
     # --- between two rounds -----------------------------------------------------------------------
 
@@ -113,21 +108,20 @@ class ShardedRun(LocalRun):
 
     # --- what is asked between rounds -------------------------------------------------------------
 
-    def site(self, name: str) -> Site:
-        """One site, as a visiting chain sees it; all processes call it."""
+    def site(self, name: str) -> Site | None:
+        """Return one site, as a visiting chain sees it; all processes call it."""
         node = self.names.index(name)
         arrays = self._arrays._replace(events=())
         own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
-        fitted = jax.tree.map(lambda leaf: leaf[0], own.fitted)
-        scalars = (own.sizes[0], own.weights[0], own.prior_shares[0])
-        return Site(own.data, *scalars, fitted, jnp.int32(0), jnp.int32(node))
+        return own.site(0, node)
 
-    def gradients(self, target: Target, position: Array) -> Array:
-        """∇U_c at one position, of all rows of each site, (nodes, d)."""
+    def gradients(self, target: Target) -> Callable[[Array], Array]:
+        """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         if self.division.processes == 1:
-            return super().gradients(target, position)
-        whole = jax.tree.map(lambda leaf: leaf.addressable_data(0), self._arrays)
-        return gradients(target.model, target.unravel(position), whole._replace(events=()))
+            return super().gradients(target)
+        here = jax.tree.map(lambda leaf: leaf.addressable_data(0), self._arrays)
+        whole = here._replace(events=())
+        return lambda position: gradients(target.model, target.unravel(position), whole)
 
     def _here(self, tree: PyTree) -> PyTree:
         """Arrays of all devices, whole in this process."""

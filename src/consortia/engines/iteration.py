@@ -8,6 +8,7 @@ where its exchange stands, so that an engine may carry the outboxes itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -172,9 +173,7 @@ class Iteration:
         def at_chain(
             noise: Any, shared: Any, state: Any, inbox: Any, node: Array, weight: Array
         ) -> Any:
-            size, share = sites.sizes[node], sites.prior_shares[node]
-            fitted = jax.tree.map(lambda leaf: leaf[node], sites.fitted)
-            site = Site(sites.data, size, weight, share, fitted, node, node)
+            site = replace(sites.site(node), weight=weight)
             return local(noise, shared, state, inbox, site)
 
         here = jax.tree.map(lambda leaf: leaf[index], carry.node)

@@ -23,6 +23,7 @@ from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
+from consortia.engines.contract import Engine
 from consortia.engines.divided_run import ShardedRun
 from consortia.engines.drawing import Counter
 from consortia.engines.local_run import LocalRun
@@ -47,7 +48,7 @@ KEPT_PROGRAMS = 16
 _programs: OrderedDict[Any, Program] = OrderedDict()
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs all sites and chains in this process, or in all processes of ``jax.distributed``.
 
     The sites or the chains are divided evenly among devices where that is asked for or costs
@@ -119,12 +120,12 @@ class LocalEngine:
 
     @property
     def root(self) -> bool:
-        """Whether this process keeps the draws and speaks to the user."""
+        """True in the one process that keeps the draws and writes to the terminal."""
         # Asking JAX for the number of a process that is alone would start it.
         return not jax.distributed.is_initialized() or jax.process_index() == 0
 
-    def leave(self, error: BaseException, code: int) -> None:
-        """To be called when this process ends with an error: of several, it ends at once.
+    def abort(self, error: BaseException, code: int) -> None:
+        """End this process after an error; of several it ends at once.
 
         JAX would else wait at its end for the others, which wait for this one.
         """
@@ -133,39 +134,27 @@ class LocalEngine:
             sys.stderr.flush()
             os._exit(code)
 
-    def meet(self) -> None:
-        """Waits for all processes of ``jax.distributed``."""
+    def barrier(self) -> None:
+        """Wait for all processes of ``jax.distributed``."""
         if jax.distributed.is_initialized():
             with hosts.losses_told():
                 multihost_utils.sync_global_devices("meet")
 
-    def held(self, nodes: int, method: Method) -> np.ndarray:
-        """Numbers of the sites, of so many, whose rows this process needs: of all."""
-        return np.arange(nodes)
-
-    def shared(self, make: Callable[[], Any]) -> list[Any]:
-        """What ``make`` returns in every process that has sites of its own: here in this one."""
-        return [make()]
-
-    def check_alike(self, asked: Callable[[], Mapping[str, Any]]) -> None:
-        """All processes of ``jax.distributed`` have been given the same arguments, by name.
+    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
+        """Refuse to go on where processes of ``jax.distributed`` were given different arguments.
 
         Raises:
             RankError: in every process, with the processes and the arguments that differ.
         """
         if jax.process_count() == 1:
             return
-        values = asked()
+        values = arguments()
         with hosts.losses_told():
             tables = multihost_utils.process_allgather(fingerprints.table_of(values))
-        fingerprints.check_alike(list(values), list(tables), "process")
+        fingerprints.check_same(list(values), list(tables), "process")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
-        """Places the data and finds or makes the program; compiles nothing yet.
-
-        ``chains`` counts all of them, those of several servers too.
-        """
-        sizes = np.asarray(sites.sizes, np.int64)
+        """Place the data and find or make the program; compile nothing yet."""
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
         if self._participation is not None:
             self._check_participation(method.build(target), len(sites))
@@ -184,8 +173,8 @@ class LocalEngine:
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)
         if isinstance(program, ShardedProgram):
-            return ShardedRun(program, arrays, sites.names, sizes)
-        run = LocalRun(program, arrays, sites.names, sizes)
+            return ShardedRun(program, arrays, sites)
+        run = LocalRun(program, arrays, sites)
         run.participation = self._participation
         return run
 
@@ -271,7 +260,7 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
     return SiteArrays(
         data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
         sizes=jnp.asarray(sizes[which].astype(np.int32)),
-        weights=jnp.asarray(method.weights(sizes)[which], dtype),
+        weights=jnp.asarray(method.site_weights(sizes)[which], dtype),
         prior_shares=jnp.asarray(method.prior_shares(sizes)[which], dtype),
         fitted=(),
     )

@@ -9,29 +9,14 @@ several processes gathers them, and may hand them out to other processes than be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
-from consortia.engines.types import Carry
 from consortia.errors import StoreError
 
 PyTree = Any
-
-
-class Resumable(Protocol):
-    """What a run of an engine adds to `start` and `advance` so that it can be gone on with."""
-
-    def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """The carry and what ``fit`` left, gathered on the host."""
-        ...
-
-    def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Any, rounds: int, warmup: int
-    ) -> Carry:
-        """The carry of a state, in place of `start` with the same arguments; nothing is fitted."""
-        ...
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+
+from consortia.core.contract import Site
 
 Array = jax.Array
 PyTree = Any
@@ -56,6 +59,21 @@ class SiteArrays(NamedTuple):
     fitted: PyTree
     events: Events | tuple[()] = ()
     present: Array | tuple[()] = ()
+
+    def site(self, index: Any, number: Any = None) -> Site:
+        """Return the site at this index; its arrays are indexed where its rows are read.
+
+        ``number`` is its index among all sites, where these are a part; else the same.
+        """
+        return Site(
+            self.data,
+            self.sizes[index],
+            self.weights[index],
+            self.prior_shares[index],
+            jax.tree.map(lambda leaf: leaf[index], self.fitted),
+            jnp.asarray(index, jnp.int32),
+            jnp.asarray(index if number is None else number, jnp.int32),
+        )
 
 
 class Carry(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from consortia.core import parameters
 from consortia.store import results
-from consortia.store.accumulators import Kept
+from consortia.store.accumulators import Accumulator
 from consortia.store.runs import RunStore
 
 BLOCK_BYTES = 2**30
@@ -36,7 +36,7 @@ class Recorder:
         stride: draws after which a store is to be written.
         kept: draws so far of a run that is gone on with.
         root: draws are kept in this process; otherwise they are only counted.
-        keep: takes the draws in the place of memory and store, where not all of them are kept.
+        accumulator: takes the draws in the place of memory and store, where not all are kept.
 
     Attributes:
         kept: draws so far, per chain.
@@ -57,12 +57,12 @@ class Recorder:
         remember: bool,
         stride: int = NEVER,
         kept: int = 0,
-        keep: Kept | None = None,
+        accumulator: Accumulator | None = None,
         root: bool = True,
     ) -> None:
         self.kept, self._root = kept, root
         self._stored = kept
-        self._keep = keep
+        self._accumulator = accumulator
         self._stride = stride
         self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
         self._per_iteration = per_iteration
@@ -72,7 +72,7 @@ class Recorder:
         self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
         self._pending: list[results.Records] = []
-        if remember and store is not None and kept and keep is None and root:
+        if remember and store is not None and kept and accumulator is None and root:
             self._positions.append(parameters.join(store.posterior(kept), variables))
 
     @property
@@ -91,8 +91,10 @@ class Recorder:
             self.kept += filled
             return
         records = results.Records.of_buffers(buffers, filled, self._chains)
-        if self._keep is not None:
-            self._keep.take(records.draws, self._weights(self._iterations(self.kept, filled)))
+        if self._accumulator is not None:
+            self._accumulator.take(
+                records.draws, self._weights(self._iterations(self.kept, filled))
+            )
         elif self._store is None:
             self._write(records)
         else:
@@ -131,7 +133,7 @@ class Recorder:
 
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold beside the draws in the store."""
-        return {} if self._keep is None else self._keep.state()
+        return {} if self._accumulator is None else self._accumulator.state()
 
     def draws_so_far(self) -> np.ndarray:
         """(chains, draws, d)."""
@@ -143,8 +145,8 @@ class Recorder:
 
     def groups(self) -> dict[str, Any]:
         """The groups of the result, but for those that the store has already."""
-        if self._keep is not None:
-            return self._keep.groups(self._variables) if self.kept else {}
+        if self._accumulator is not None:
+            return self._accumulator.groups(self._variables) if self.kept else {}
         if self._store is not None or not self._blocks:
             return {}
         return self._datasets(self._written(), 0)

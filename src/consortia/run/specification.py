@@ -90,7 +90,7 @@ def requested_spec(
 def rounding_of(run: Any, engine: str) -> dict[str, Any]:
     """What the bits of a run depend on beside its specification: programs, machine, versions."""
     versions = results.versions()
-    given = getattr(run, "participation", None)
+    given = run.participation
     participation = {} if given is None else {"participation": fingerprints.of_value(given)}
     return participation | {
         "engine": engine,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.store.checkpoint import sync_directory
+from consortia.store.durable import sync_directory
 
 DRAW = "draw"
 ORDER = "variables"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from consortia.errors import StoreError
-from consortia.store.checkpoint import Checkpoint, Checkpoints, checksum, sync_directory
+from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, DrawStore, in_order
+from consortia.store.durable import replace_file
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
@@ -140,14 +142,8 @@ class RunStore:
             "specification": self.specification,
         }
         record = {"format": FORMAT_VERSION, "checksum": checksum(content), **content}
-        temporary = self.path / (RECORD + ".part")
         with Writing(self.path):
-            with temporary.open("w") as file:
-                json.dump(record, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path / RECORD)
-            sync_directory(self.path)
+            replace_file(self.path / RECORD, [json.dumps(record, indent=1).encode()])
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -184,7 +180,7 @@ class RunStore:
             warnings.warn(
                 f"{problem}: going on from round {usable.done}", UserWarning, stacklevel=3
             )
-        self._checkpoints.keep(usable)
+        self._checkpoints.retain(usable)
         self.specification = usable.header["specification"]
         self._number = usable.header["number"]
         return usable
@@ -235,6 +231,11 @@ class Writing:
                 "before is intact: make room, then go on with `consortia resume "
                 f"{self._path}` or consortia.resume."
             ) from error
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -77,8 +77,8 @@ class Recipe:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("surrogate", self.kind, KINDS)
-        one_of("curvature", self.curvature, CURVATURES)
+        arguments.one_of("surrogate", self.kind, KINDS)
+        arguments.one_of("curvature", self.curvature, CURVATURES)
         keep: dict[str, Any] = {
             "ridge": arguments.number("ridge", self.ridge, 0.0, math.inf),
             "variance_floor": arguments.number(
@@ -97,14 +97,6 @@ class Recipe:
             )
         for name, value in keep.items():
             object.__setattr__(self, name, value)
-
-
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """The value, when it is one of the choices."""
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise InputError(f"{name} is {value!r}: give one of {known}.")
-    return value
 
 
 class Settings(NamedTuple):

@@ -14,6 +14,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import drawing, slots
 from consortia.engines import state as states
+from consortia.engines.contract import Run
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import Post
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
@@ -31,25 +32,12 @@ RUN, AWAY = "flower run", "flower away"
 """Names in a checkpoint: identity of the run, and who did not take part in which round."""
 
 
-class FlowerRun:
+class FlowerRun(Run):
     """One algorithm on sites that answer messages, as the server sees it.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
     each site's state is, int32 (sites, 4).
-
-    Attributes:
-        program: the program of all nodes; of it only the hub's part is run.
-        layout: of all nodes.
-        names: names of all sites.
-        sizes: rows of all sites.
-        arrivals: None; asynchronous algorithms are not carried.
-        draws_per_iteration: draws that one iteration yields.
     """
-
-    root = True
-    serves = False
-    arrivals = None
-    parts = (1, 1)
 
     def __init__(
         self,
@@ -63,10 +51,8 @@ class FlowerRun:
         begin: Mapping[str, Any],
         enough: int | None,
     ) -> None:
-        self.program, self.layout = program, program.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
-        self.draws_per_iteration = program.algorithm.draws.per_iteration
-        self._stages, self._arrays, self._target, self._post = stages, arrays, target, post
+        super().__init__(program, sites, arrays)
+        self._stages, self._target, self._post = stages, target, post
         self._weights = np.asarray(weights, jnp.result_type(float))
         self._begin, self._enough = begin, enough
         self._rounds: Rounds | None = None
@@ -188,15 +174,6 @@ class FlowerRun:
         carry = states.from_names(state, after._replace(node=labels), "carry")
         return carry._replace(node=np.asarray(carry.node))
 
-    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
-        return states.named(slots.infos_at(buffers, slot), "block")
-
-    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
-        """Empty buffers that go on with such a block, in their first slot."""
-        shapes = slots.infos_at(buffers, 0)
-        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
-
     # --- rounds -----------------------------------------------------------------------------------
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
@@ -244,16 +221,6 @@ class FlowerRun:
         return self.names[lost[0]] if lost else None
 
     # --- what the caller sees ---------------------------------------------------------------------
-
-    def agree(self, value: float) -> float:
-        """What all processes take for a value that hangs on a clock: the server's."""
-        return value
-
-    def serve(self, carry: Carry) -> None:
-        """Nothing: the sites are not in this process."""
-
-    def finish(self) -> None:
-        """Nothing: a site waits for nothing."""
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Who took part in which round, and the replies that were not used."""
@@ -306,30 +273,10 @@ class FlowerRun:
             )
         return slots.empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
 
-    def collected(self, buffers: Buffers) -> Buffers:
-        """The draws, which are here."""
-        return buffers
-
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """What a chain draws in this state, (d,); the last of several draws."""
-        draw = np.asarray(self.program.draw(carry._replace(node=())))
-        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
-
     @property
     def fitted(self) -> Any:
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
         return self._fitted
-
-    def site(self, name: str) -> None:
-        """None: no site is in this process."""
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
@@ -345,11 +292,6 @@ class FlowerRun:
             ),
             "state": 2 * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(carry)),
         }
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that the server uses."""
-        return jax.local_devices()[:1]
 
     @property
     def where(self) -> list[str]:

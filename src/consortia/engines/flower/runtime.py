@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Route, Site
+from consortia.core.contract import Method, Route
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -88,7 +88,7 @@ class Work:
         self._positions = begun["positions"]
         if self._positions.shape != (job.chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
-        weights = job.algorithm.weights(sizes)
+        weights = job.algorithm.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
@@ -274,15 +274,7 @@ class Work:
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared, drawn.visited)
         )
         zero = jnp.int32(0)
-        site = Site(
-            arrays.data,
-            arrays.sizes[0],
-            arrays.weights[0],
-            arrays.prior_shares[0],
-            jax.tree.map(lambda leaf: leaf[0], arrays.fitted),
-            zero,
-            zero + self._number,
-        )
+        site = arrays.site(0, self._number)
         at = (zero,) if alone else (zero, chain)
         state = jax.tree.map(lambda leaf: leaf[at], node)
         if phase.local is None:

@@ -200,8 +200,8 @@ class FlowerSite:
 
 def look(job: Job, engine: Any) -> None:
     """A site's part of what `consortia.run.execution.execute` has shared before it starts."""
-    engine.shared(lambda: density.check_data(job.model, job.sites.held))
-    engine.shared(lambda: None)  # step_size is not judged by the curvatures of one site
+    engine.allgather(lambda: density.check_data(job.model, job.sites.held))
+    engine.allgather(lambda: None)  # step_size is not judged by the curvatures of one site
 
 
 def description() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import slots
 from consortia.engines import state as states
+from consortia.engines.contract import Run
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.events import simulate
 from consortia.engines.mpi.asynchronous import Server, Worker
@@ -29,7 +30,7 @@ from consortia.latency import Recorded, recorded
 Array = jax.Array
 
 
-class AsynchronousRun:
+class AsynchronousRun(Run):
     """One asynchronous method on one set of sites, as one rank sees it.
 
     Args:
@@ -38,15 +39,7 @@ class AsynchronousRun:
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
-
-    Attributes:
-        serves: whether this rank is a worker, which computes gradients until its server ends.
-        root: whether this rank keeps the draws and speaks to the user.
     """
-
-    arrivals = None
-    draws_per_iteration = 1
-    parts = (1, 1)
 
     def __init__(
         self,
@@ -58,24 +51,19 @@ class AsynchronousRun:
     ) -> None:
         if whole.mailbox is None:
             raise TypeError("an asynchronous run needs a Mailbox")
-        self.program, self.layout, self.names = whole, whole.layout, sites.names
-        self.sizes = np.asarray(sites.sizes, np.int64)
+        super().__init__(whole, sites, arrays)
         self.root = communicator.rank == 0
         self._box, self._communicator = whole.mailbox, communicator
-        self._arrays, self._dimension = arrays, dimension
+        self._dimension = dimension
         self._place = place_of(self._box, communicator.rank)
         self._servers = communicator.among(self._box.servers)
+        self.serves = self._servers is None
         own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
         self._own = Program(whole.algorithm, own, whole.start_values)
         self._formula = Formula(self._own, self._place[0], self._box)
         self._server: Server | None = None
         self._keys: PhaseKeys | None = None
         self._warmup = 0
-
-    @property
-    def serves(self) -> bool:
-        """Whether this rank is a worker."""
-        return self._servers is None
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -268,14 +256,6 @@ class AsynchronousRun:
         draws = whole(buffers.draws)
         return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
 
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,)."""
         own = self._own.layout.chains
@@ -283,14 +263,6 @@ class AsynchronousRun:
         here = np.asarray(self._own.draw(carry)).reshape(own, -1)
         every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
         return self.servers.total(every)[chain]
-
-    @property
-    def fitted(self) -> Any:
-        """Nothing: an asynchronous method has no ``fit`` phases."""
-        return ()
-
-    def site(self, name: str) -> None:
-        """None: the rows of a site are at its workers."""
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(messages to a server, bytes up, bytes down) of one update of all chains."""
@@ -305,11 +277,6 @@ class AsynchronousRun:
         """Bytes that this rank holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self._formula.empty_buffers(carry, self.keys))
         return slots.held_bytes(self._arrays, buffers, carry, copies=1)
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this rank uses."""
-        return jax.local_devices()[:1]
 
     @property
     def where(self) -> list[str]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import random
-from consortia.core.contract import Mailbox, Phase, Site
+from consortia.core.contract import Mailbox, Phase
 from consortia.engines import drawing, slots
 from consortia.engines.drawing import PhaseKeys
 from consortia.engines.iteration import Iteration
@@ -86,15 +86,7 @@ class Formula:
         self, state: PyTree, inbox: PyTree, keys: PhaseKeys, at: Array, arrays: SiteArrays
     ) -> tuple[PyTree, PyTree]:
         phase, task, warmup = self._phase, at[0], at[1]
-        site = Site(
-            arrays.data,
-            arrays.sizes[0],
-            arrays.weights[0],
-            arrays.prior_shares[0],
-            (),
-            jnp.int32(0),
-            at[2],
-        )
+        site = arrays.site(0, at[2])
 
         def at_chain(key: Array, state: Any, inbox: Any) -> Any:
             noise = random.declared(phase.noise, key, task, warmup, None)

@@ -15,6 +15,7 @@ from consortia.core.contract import Route, Site
 from consortia.data.sites import Sites
 from consortia.engines import drawing, slots
 from consortia.engines import state as states
+from consortia.engines.contract import Run
 from consortia.engines.drawing import Counter
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.carrier import carrier_of
@@ -32,7 +33,7 @@ Array = jax.Array
 PyTree = Any
 
 
-class MPIRun:
+class MPIRun(Run):
     """One algorithm on one set of sites, as one rank sees it.
 
     Args:
@@ -44,19 +45,7 @@ class MPIRun:
         communicator: the ranks.
         places: which of them holds what.
         dimension: d.
-
-    Attributes:
-        program: the program of all nodes.
-        layout: of all nodes.
-        names: names of all sites.
-        sizes: rows of all sites.
-        arrivals: None; asynchronous runs have their own class.
-        draws_per_iteration: draws that one iteration yields.
-        root: whether this rank keeps draws and speaks to the user.
-        serves: this process only answers others while the run lasts: never.
     """
-
-    serves = False
 
     def __init__(
         self,
@@ -69,12 +58,9 @@ class MPIRun:
         places: Places,
         dimension: int,
     ) -> None:
-        self.program, self.layout = whole, whole.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
-        self.arrivals, self.parts = None, (1, 1)
-        self.draws_per_iteration = whole.algorithm.draws.per_iteration
+        super().__init__(whole, sites, arrays)
         self.root = communicator.rank == 0
-        self._own, self._arrays, self._places = own, arrays, places
+        self._own, self._places = own, places
         self._communicator = communicator
         self._weights = jnp.asarray(weights, jnp.result_type(float))
         phases = whole.algorithm.phases
@@ -97,7 +83,7 @@ class MPIRun:
                 self._rounds, self._recording, self._blocks, here, self._carrier
             )
         self._shapes: Yield | None = None
-        self._here = np.full(self.layout.chains, self.root)
+        self._visiting = np.full(self.layout.chains, self.root)
         self._dimension = dimension
 
     # --- before the first round -------------------------------------------------------------------
@@ -205,8 +191,8 @@ class MPIRun:
         """(chains,): are the draws of each chain finite, wherever it is?"""
         lost = ~np.asarray(self._recording.finite(carry))
         if self._travel is not None:
-            self._here = self._travel.here(stop, warmup)
-            lost &= self._here
+            self._visiting = self._travel.here(stop, warmup)
+            lost &= self._visiting
         return self._communicator.total(lost.astype(np.int32)) == 0
 
     def _iterate(self, carry: Carry, iteration: int, warmup: int) -> tuple[Flow, np.ndarray]:
@@ -229,7 +215,7 @@ class MPIRun:
         """The first site whose message of round ``at`` is not finite in this chain."""
         lost_here: list[np.ndarray] = []
         if self._travel is not None:
-            self._here = self._travel.here(at, warmup)
+            self._visiting = self._travel.here(at, warmup)
             lost_here.append(self._travel.not_finite(carry, at, warmup, self._arrays))
         elif self._rounds is not None:
             drawn, place = self._blocks.at(at, warmup)
@@ -250,22 +236,10 @@ class MPIRun:
         """Rank 0's value, at every rank: whatever hangs on a clock must be the same everywhere."""
         return float(self._communicator.from_root(np.array([value], np.float64))[0])
 
-    def serve(self, carry: Carry) -> None:
-        """Nothing: no process of this run only answers others."""
-
-    def finish(self) -> None:
-        """Nothing: no process waits for the end of the run."""
-
-    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell: none."""
-        return {}, {}
-
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for this rank's part of the draws of one chunk."""
         if self._shapes is None:
-            abstract = self._abstract()
-            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
-            self._shapes = jax.eval_shape(self.program.yielded, abstract[0], abstract[1], keys)
+            self._shapes = jax.eval_shape(self.program.yielded, *self._whole())
         shapes, count = self._shapes, len(self._places.own)
 
         def own(leaf: Any) -> Any:
@@ -294,20 +268,12 @@ class MPIRun:
             return buffers
         return Buffers(jnp.asarray(draws), agents, buffers.hub_info, info)
 
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,); the last of several draws."""
         draw = np.asarray(self._own.draw(carry))
         draw = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
         if self._travel is not None:  # only where the chain is has it moved
-            return self._communicator.total(np.where(self._here[chain], draw, 0))
+            return self._communicator.total(np.where(self._visiting[chain], draw, 0))
         if self.program.algorithm.draws.node is not None:
             share = len(self._places.own) / self._places.nodes
             return self._communicator.total(draw * share)
@@ -319,31 +285,15 @@ class MPIRun:
         return jax.tree.map(self._of_all, self._arrays.fitted)
 
     def site(self, name: str) -> Site | None:
-        """One site of this rank, as a visiting chain sees it; None if another rank holds it."""
+        """Return one site of this rank; None if another rank holds it."""
         node = self.names.index(name) - int(self._places.own[0])
         if node not in range(len(self._places.own)):
             return None
-        arrays = self._arrays
-        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
-        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        number = jnp.int32(node + int(self._places.own[0]))
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), number)
+        return self._arrays.site(node, node + int(self._places.own[0]))
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        whole_carry, arrays = self._abstract()
-        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
-        return self.program.traffic(whole_carry, arrays, keys)
-
-    def memory(self, carry: Carry) -> dict[str, int]:
-        """Bytes that this rank holds, by what they are for."""
-        buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this rank uses."""
-        return jax.local_devices()[:1]
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        return self.program.traffic(*self._whole())
 
     @property
     def where(self) -> list[str]:
@@ -370,9 +320,13 @@ class MPIRun:
     def _of_travellers(self, part: Any) -> np.ndarray:
         """Of every chain, from the rank where it is."""
         part = np.asarray(part)
-        here = self._here if self.layout.chains > 1 else bool(self._here[0])
+        here = self._visiting if self.layout.chains > 1 else bool(self._visiting[0])
         shaped = np.reshape(here, np.shape(here) + (1,) * (part.ndim - np.ndim(here)))
         return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
+
+    def _whole(self) -> tuple[Carry, SiteArrays, Any]:
+        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
+        return *self._abstract(), keys
 
     def _abstract(self) -> tuple[Carry, SiteArrays]:
         """Shapes of the carry and the arrays of all nodes in one process."""

@@ -31,7 +31,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from consortia.errors import LedgerError
-from consortia.store.checkpoint import sync_directory
+from consortia.store.durable import sync_directory
 
 FIRST = "0" * 64
 """What the first line names as the hash before it."""

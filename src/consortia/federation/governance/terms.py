@@ -108,7 +108,7 @@ def _stages(method: Any) -> set[str]:
     from consortia.core.model import Model
     from consortia.core.target import Target
 
-    dimension = _dimension(method)
+    dimension = method.dimension or 2  # any will do where no argument fixes it
     model = Model(
         log_prior=lambda theta: -jnp.sum(theta**2),
         log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
@@ -117,17 +117,6 @@ def _stages(method: Any) -> set[str]:
     algorithm = method.build(Target(model, jnp.zeros(dimension)))
     stages = {"fit": algorithm.fit, "setup": algorithm.setup}
     return {name for name, phases in stages.items() if any(phase.local for phase in phases)}
-
-
-def _dimension(method: Any) -> int:
-    """As many parameters as given mass matrices and surrogates have, else two."""
-    mass = getattr(getattr(method, "mass_matrix", None), "values", None)
-    if mass is not None:
-        return len(mass)
-    given = getattr(method, "surrogate", None)
-    given = given[0] if isinstance(given, tuple) else given
-    mean = getattr(given, "mean", None)
-    return 2 if mean is None else len(mean)
 
 
 # --- the text of the model -----------------------------------------------------------------------

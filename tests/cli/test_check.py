@@ -24,7 +24,7 @@ from consortia.study.build import FROM_DATA, MODELS
 from consortia.study.options import arguments
 from consortia.study.schema import argument_schemas, json_schema
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
 STUDY = """
 [data]

@@ -18,7 +18,7 @@ from consortia.federation.governance.policy import Noise
 from consortia.federation.governance.proposal import proposed
 from consortia.study.build import load_study
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
 
 TERMS = StudyTerms(

@@ -16,7 +16,7 @@ from consortia.run.stopping import stop_when
 from consortia.study.build import Study, load_study
 from consortia.study.schema import json_schema
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STUDY = """
 title = "A study"
 

@@ -14,7 +14,7 @@ from consortia.cli import app
 from consortia.federation.apps import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
 FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
 OTHER = ROOT / "examples" / "wine_softmax.toml"
