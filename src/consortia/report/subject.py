@@ -14,7 +14,7 @@ import numpy as np
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.report import Report, gather, labelled
 from consortia.store.runs import REQUEST, open_run
-from consortia.theory.bias import Prediction, predict_bias
+from consortia.theory.bias import BiasPrediction, predict_bias
 
 REFERENCE = "reference"
 
@@ -42,7 +42,7 @@ class Subject:
     report: Report
     record: Mapping[str, Any]
     reference: Any
-    prediction: Prediction | None
+    prediction: BiasPrediction | None
     places: np.ndarray | None
     model: Any
     algorithm: Any
@@ -193,7 +193,7 @@ def subject_of(
     )
 
 
-def _places(tree: Any, prediction: Prediction | None) -> np.ndarray | None:
+def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:
     """Where the rows of the result's table are in the flat position, variable by variable."""
     if prediction is None or not prediction.names:
         return None

@@ -113,6 +113,10 @@ class Normal(NamedTuple):
         """The covariance as a matrix."""
         return np.diag(self.covariance) if self.covariance.ndim == 1 else self.covariance
 
+    def turned(self, axes: Float[np.ndarray, "d d"]) -> Normal:
+        """Return the law of ``axes`` times the position."""
+        return Normal(axes @ self.mean, axes @ self.full @ axes.T)
+
 
 class Recursion(ABC):
     """The law of a position from iteration to iteration."""

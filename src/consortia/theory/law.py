@@ -145,6 +145,7 @@ class Law:
         basis: what the law is, in words.
         notes: what it leaves out, and what else it says.
         variance_known: False where it leaves out noise that widens the draws.
+        axes: columns are the directions along which the recursion runs; the coordinates when None.
     """
 
     recursion: Recursion = field(repr=False)
@@ -155,6 +156,7 @@ class Law:
     basis: str = "the exact law"
     notes: tuple[str, ...] = ()
     variance_known: bool = True
+    axes: Float[np.ndarray, "d d"] | None = field(default=None, repr=False)
 
     @property
     def spectral_radius(self) -> float:
@@ -235,6 +237,8 @@ class Law:
 
     def moments(self, normal: Normal) -> Moments:
         """Return the moments of the draw from those of the recursion's positions."""
+        if self.axes is not None:
+            normal = normal.turned(self.axes)
         if self.centred:
             mean = self.target.mean + normal.mean
             return Moments(mean, normal.covariance, self.target, shift=normal.mean)
@@ -254,7 +258,8 @@ class Law:
         spread = floats(covariance, "covariance")
         if spread.shape != (size, size):
             spread = filled(spread, (size,), "covariance")
-        return Normal(mean - self.target.mean if self.centred else mean, spread)
+        law = Normal(mean - self.target.mean if self.centred else mean, spread)
+        return law if self.axes is None else law.turned(self.axes.T)
 
 
 def agent_blocks(

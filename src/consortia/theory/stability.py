@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
 from consortia.algorithms.gossip_method import Gossip
-from consortia.algorithms.stale import StaleGradients
+from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.errors import InputError
 from consortia.theory.agents import GaussianAgents
@@ -30,7 +30,13 @@ from consortia.theory.arguments import number
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
 from consortia.theory.law import Law
-from consortia.theory.staleness import sghmc_server, stale_server_radius, stale_stability_limit
+from consortia.theory.staleness import (
+    LinearServer,
+    langevin_server,
+    sghmc_server,
+    stale_server_radius,
+    stale_stability_limit,
+)
 
 PyTree = Any
 
@@ -233,14 +239,34 @@ def _of_stale_gradients(
 
 def _settles(method: StaleGradients, step: float, curvature: float, staleness: int) -> bool:
     """Return True if the linear recursion on a Gaussian target of this precision is stable."""
-    dynamics: Any = method.dynamics
-    if isinstance(dynamics, Langevin):
-        return step * curvature < stale_stability_limit(staleness)
-    integrator = "euler" if isinstance(dynamics, EulerHMC) else "splitting"
+    if isinstance(method, StaleMomentum):
+        return stale_server_radius(server_of(method, step), curvature, staleness) < 1
+    return step * curvature < stale_stability_limit(staleness)
+
+
+def server_of(
+    method: StaleGradients, step: float, gradient_noise: Float[np.ndarray, " d"] | float = 0.0
+) -> LinearServer:
+    """Return a step of a method's server on a Gaussian target, its thermostat at rest.
+
+    Args:
+        method: the sampler.
+        step: h.
+        gradient_noise: V, a number or one for each direction, (d,).
+    """
+    if not isinstance(method, StaleMomentum):
+        return langevin_server(step, gradient_noise=gradient_noise)
     server = sghmc_server(
-        step, dynamics.friction, integrator=integrator, extrapolate=method.steps_ahead
+        step,
+        method.friction,
+        integrator="euler" if isinstance(method.dynamics, EulerHMC) else "splitting",
+        extrapolate=method.steps_ahead,
+        gradient_noise=gradient_noise,
     )
-    return stale_server_radius(server, curvature, staleness) < 1
+    if not isinstance(method, StaleSGHMC):
+        return server
+    taken = step**2 * np.asarray(method.subtract_noise)  # out of the noise that is injected
+    return server._replace(noise_variance=server.noise_variance - taken)
 
 
 def _largest_settling(
