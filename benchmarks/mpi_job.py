@@ -22,7 +22,7 @@ import consortia
 from benchmarks import langevin
 from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 
 FLOATS = 10_000
 WARM = 50
@@ -40,6 +40,7 @@ class Consensus(Method):
 
     name: str = "consensus"
 
+    step_size = None
     claims = Claims("the sites' mean", "not known", "one number", "none", "gossip")
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:

@@ -68,6 +68,7 @@ class Sketch(Method):
     equal: bool = False
     name: str = "sketch"
 
+    step_size = None
     claims = Claims("a sketch", "not known", "the position", "none", "ours")
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import consortia
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
 

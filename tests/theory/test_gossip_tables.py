@@ -274,7 +274,7 @@ def test_the_correction_brings_unlike_agents_to_the_mode(unlike):
     corrected = de_sgld_law(unlike, "ring", step_size=0.002, correction="extra").stationary
     assert np.abs(plain.agents.means - unlike.target_mean).max() > 0.5
     np.testing.assert_allclose(corrected.agents.means - unlike.target_mean, 0, atol=1e-8)
-    assert corrected.disagreement < plain.disagreement
+    assert corrected.agents.disagreement < plain.agents.disagreement
 
 
 def test_de_sghmc_is_corrected_too(unlike, agents):

@@ -39,6 +39,7 @@ FALLEN = 0.5
 class SurrogateHMC(fit.SurrogateSettings, Method):
     """The parameters of `federated_hmc` with ``force="surrogate"``; compares by value."""
 
+    step_size = None
     claims = FederatedHMC.claims
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:

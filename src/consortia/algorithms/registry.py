@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
-from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht

@@ -67,7 +67,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
     except ConsortiaError as error:
         if not silent:
             typer.echo(f"error: {error}", err=True)
-        ended = interrupts.asked and isinstance(error, RankError)
+        ended = interrupts.requested and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
         if engine is not None:
             engine.abort(error, code)

@@ -78,7 +78,7 @@ def _resume(
     quiet: bool,
 ) -> int:
     import consortia
-    from consortia.engines.division import cores, offer_cpu_devices
+    from consortia.engines.sharding import cores, offer_cpu_devices
     from consortia.store.checkpoint import Checkpoints
     from consortia.store.runs import RECORD, read_record
     from consortia.study.build import load_study

@@ -14,7 +14,7 @@ import typer
 from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
 from consortia.errors import MissingExtraError, StoreError
-from consortia.store.runs import REQUEST, Writing
+from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
     from consortia.report import Report
@@ -141,7 +141,7 @@ def sample_and_report(
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
     """Writes the study and the options of the command into the directory of a run."""
-    with Writing(directory):
+    with writing(directory):
         shutil.copyfile(source, directory / STUDY)
         content = {"study": str(source.resolve()), **options}
         temporary = directory / (COMMAND + ".part")

@@ -46,6 +46,11 @@ def number(name: str, value: Any, least: float, most: float) -> float:
     return result
 
 
+def optional_number(name: str, value: Any, least: float, most: float = math.inf) -> float | None:
+    """Return None, or a finite number in [least, most]."""
+    return None if value is None else number(name, value, least, most)
+
+
 def positive(name: str, value: Any, below: float = math.inf) -> float:
     """Return a finite number above zero, and below ``below``."""
     result = number(name, value, 0.0, below)

@@ -280,9 +280,11 @@ class Method(ABC):
 
     Attributes:
         name: the name in plans, records and study files.
+        step_size: a schedule, or a tuple with one for each server; None when it is learned.
     """
 
     name: str
+    step_size: Any
 
     @property
     @abstractmethod
@@ -327,7 +329,8 @@ class Method(ABC):
     @property
     def step_schedules(self) -> tuple[Callable[[Any], Array], ...]:
         """The step sizes over the rounds: one, or one for each server; () when there are none."""
-        return ()
+        given = self.step_size
+        return given if isinstance(given, tuple) else () if given is None else (given,)
 
     @property
     def network(self) -> Any:

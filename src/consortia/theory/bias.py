@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
-from consortia.algorithms.federated_averaging import FederatedAveragingHMC
+from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
 from consortia.algorithms.gossip_method import Gossip
@@ -131,7 +131,7 @@ def _own_modes(
 
 
 @law_of.register
-def _averaging(method: FederatedAveragingHMC, problem: Problem) -> Law:
+def _averaging(method: FAHMC, problem: Problem) -> Law:
     step, near = _constant(method), problem.near
     weights = method.site_weights(near.sizes)
     curvatures, gradients = near.pieces(weights, method.prior_shares(near.sizes))

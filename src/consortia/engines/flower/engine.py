@@ -19,15 +19,14 @@ from consortia.core.start import start_values
 from consortia.core.target import Target
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
-from consortia.engines.flower.asking import Post
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
-from consortia.engines.program import Program
-from consortia.engines.types import SiteArrays
+from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
 
 LONGEST_DEADLINE = 1e6
@@ -101,15 +100,15 @@ class FlowerEngine(Engine):
 
             transport = GridTransport(grid)
         run = secrets.token_hex(16) if run is None else run
-        self._post = Post(transport, names, run, study, self.deadline, resend)
+        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._told: list[list[Any]] = []
         self._by_site: list[list[Any]] = [[] for _ in names]
 
     def barrier(self) -> None:
         """Wait until all sites are there, and run what the server runs."""
-        if len(self._post.node) < len(self._post.names):
-            joined(self._post, self._join_deadline)
+        if len(self._channel.node) < len(self._channel.names):
+            joined(self._channel, self._join_deadline)
 
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
         """Return the indices of the sites whose rows this process needs: of none.
@@ -118,9 +117,10 @@ class FlowerEngine(Engine):
             InputError: the method cannot be carried, or there is another number of sites.
         """
         check_carried(method.build(any_target()))
-        if nodes != len(self._post.names):
+        if nodes != len(self._channel.names):
             raise InputError(
-                f"the study has {nodes} sites, the engine was given {len(self._post.names)} names."
+                f"the study has {nodes} sites, the engine was given {len(self._channel.names)} "
+                "names."
             )
         return np.zeros(0, int)
 
@@ -149,9 +149,9 @@ class FlowerEngine(Engine):
             return made
 
         values = {"told": self._told}
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(FACTS, site, values=values)
+                site: self._channel.request(FACTS, site, values=values)
                 for site in range(len(self._by_site))
             },
             read,
@@ -189,7 +189,7 @@ class FlowerEngine(Engine):
             sites,
             weights,
             target,
-            self._post,
+            self._channel,
             begin,
             self.minimum_sites,
         )
