@@ -122,7 +122,7 @@ def test_debiasing_removes_a_bias_of_more_than_twenty_standard_errors(
     law = predicted(DEBIASED)
     biased = predicted(DEBIASED | {"debias": False})
     error = np.sqrt(biased.stationary.variance / CHAINS)
-    assert np.abs(biased.mean_bias / error).max() > 20
+    assert np.abs(biased.stationary.bias / error).max() > 20
     centre = law.target.mean
     assert deviations(debiased[:, 1], centre, law.after(40, START).covariance)[0] < GATE
     assert deviations(plain[:, 1], centre, predicted(PLAIN).covariance(40))[0] > 20

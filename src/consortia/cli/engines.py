@@ -46,7 +46,7 @@ Together = tuple[str | None, int | None, int | None]
 def engine_of(
     name: Engine, devices: int | None = None, together: Together = (None, None, None)
 ) -> Any:
-    """The engine of that name, over so many devices or processes.
+    """Return the engine of that name, over so many devices or processes.
 
     Raises:
         typer.Exit: it needs an extra, is not in this version, or the processes do not come.

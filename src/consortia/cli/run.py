@@ -17,7 +17,7 @@ from consortia.errors import MissingExtraError, StoreError
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
-    from consortia.report import Report
+    from consortia.report.run_report import RunReport
     from consortia.study.build import Built, Study
 
 RUNS = Path("runs")
@@ -92,7 +92,7 @@ def sample_and_report(
     quiet: bool,
     resumed: Callable[..., Any] | None = None,
 ) -> int:
-    """Samples, compares, writes, shows; returns the exit code.
+    """Sample, compare, write and show; return the exit code.
 
     Args:
         study: the study.
@@ -140,7 +140,7 @@ def sample_and_report(
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
-    """Writes the study and the options of the command into the directory of a run."""
+    """Write the study and the options of the command into the directory of a run."""
     with writing(directory):
         shutil.copyfile(source, directory / STUDY)
         content = {"study": str(source.resolve()), **options}
@@ -152,11 +152,10 @@ def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None
 def _report(
     study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
 ) -> int:
-    """The reference, the summary and the figure of a run; returns the exit code."""
-    from consortia.report import gather
+    """Write the reference, the summary and the figure of a run; return the exit code."""
+    from consortia.report.run_report import report_of
     from consortia.report.terminal import report_tables
 
-    title = study.title or study.name
     interrupted = tree.attrs["stopped"].startswith("interrupted")
     if "posterior" not in tree.children:
         console.print("no draw was kept")
@@ -182,16 +181,18 @@ def _report(
                 interrupted = True
                 skipped.append("reference: interrupted")
     figure = _figure_wanted(study, skipped)
-    report = gather(
-        title,
+    report = report_of(
         tree,
-        built.model,
-        built.held_out,
-        reference=beside,
+        name=directory.name,
+        title=study.title or study.name,
+        model=built.model,
+        algorithm=built.algorithm,
+        held_out=built.held_out,
         labels=built.labels,
+        reference=beside,
         skipped=tuple(skipped),
     )
-    _write(report, tree, built, directory, beside, figure=figure)
+    _write(report, directory, figure=figure)
     console.print(report_tables(report))
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
@@ -204,7 +205,7 @@ def _report(
 
 
 def _reference(study: Study, built: Built, directory: Path) -> Any:
-    """The reference's draws, kept beside the run's in a run directory of their own."""
+    """Return the reference's draws, kept beside the run's in a run directory of their own."""
     from consortia.diagnostics.reference import nuts
     from consortia.store.runs import RunStore, open_run
 
@@ -228,7 +229,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
 
 
 def _finished_reference(directory: Path) -> Any:
-    """A reference that was sampled before the run was interrupted."""
+    """Return a reference that was sampled before the run was interrupted."""
     from consortia.store.runs import open_run
 
     tree = open_run(directory)
@@ -238,38 +239,31 @@ def _finished_reference(directory: Path) -> Any:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.report.figure import check_matplotlib
+    from consortia.report.canvas import check_extra
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")
         return False
     try:
-        check_matplotlib()
+        check_extra()
     except MissingExtraError as error:
         skipped.append(f"figure: {error}")
         return False
     return True
 
 
-def _write(
-    report: Report, tree: Any, built: Built, directory: Path, reference: Any, *, figure: bool
-) -> None:
-    (directory / "summary.txt").write_text(report.text(), encoding="utf-8")
+def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
+    from consortia.report.document import write_figures
+    from consortia.report.tables import text_of
+
+    (directory / "summary.txt").write_text(text_of(report), encoding="utf-8")
     (directory / "summary.json").write_text(report.json(), encoding="utf-8")
     if figure:
-        from consortia.report.figure import draw
-
-        observed = None if built.held_out is None else built.held_out.get("y")
-        draw(report, tree, directory / "posterior.png", observed)
-        mixing = built.algorithm.network
-        if mixing is not None and "agents" in tree.children:
-            from consortia.report.network import draw_network
-
-            draw_network(mixing, tree, directory / "network.png", reference)
+        write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:
-    """``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
+    """Return ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
     directory, number = RUNS / name, 1
     while directory.exists():
         number += 1
