@@ -176,7 +176,10 @@ def test_run_lengths_out_of_range_are_refused(options, match):
         (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise"),
         (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature"),
         (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights sum to 1.1"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[1.5, -0.5]), "weight of site 1 is -0.5"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, weights=[1.5, -0.5]),
+            "that of site 1 is -0.5",
+        ),
         (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]), "mass_matrix.*positive"),
         (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]), "not positive def"),
         (lambda: consortia.fa_ld(0.1, 0), "local_steps is 0"),

@@ -78,22 +78,25 @@ def keep(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def site_weights(weights: Any, name: str = "weight") -> tuple[float, ...] | None:
+def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | None:
     """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:
         return None
     try:
         values = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name}s must be one number a site, not {weights!r}.") from None
+        raise InputError(f"{name} must be one number a site, not {weights!r}.") from None
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"{name}s has shape {values.shape}: give one number a site.")
+        raise InputError(f"{name} has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
         if not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name}s: the {name} of site {site} is {value}, it must be positive.")
+            raise InputError(
+                f"{name}: that of site {site} is {value}, it must be positive, or the site has no "
+                "part in the posterior."
+            )
     if abs(values.sum() - 1) > 1e-6:
         raise InputError(
-            f"{name}s sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
+            f"{name} sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
         )
     return tuple((values / values.sum()).tolist())
 
