@@ -22,7 +22,7 @@ from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
 from consortia.algorithms.gossip_method import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
-from consortia.algorithms.travelling_method import TravellingLangevin
+from consortia.algorithms.travelling import DSGLD, FSGLD
 from consortia.core import parameters as naming
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -251,7 +251,7 @@ def _noise_at_server(method: StaleGradients, near: Expansion) -> Float[np.ndarra
 
 
 @law_of.register
-def _travelling(method: TravellingLangevin, problem: Problem) -> Law:
+def _travelling(method: DSGLD, problem: Problem) -> Law:
     step, near = _constant(method), problem.near
     if near.mode.size > MOST_TRAVELLED:
         raise InputError(
@@ -263,7 +263,7 @@ def _travelling(method: TravellingLangevin, problem: Problem) -> Law:
     ]
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
-    if method.corrects:
+    if isinstance(method, FSGLD) and method.corrects:
         options["strength"] = method.strength
         if isinstance(method.surrogate, tuple):
             options["surrogates"] = [
