@@ -38,7 +38,7 @@ def arranged(batch: PyTree, features: int) -> PyTree:
 
 
 def product(x: Any, coefficients: Array) -> Array:
-    """Return x times coefficients, (rows, features) × (..., features) -> (rows, ...); x may be padded.
+    """Return x, padded or not, times coefficients: (rows, ...), of (rows, k) and (..., k).
 
     Raises:
         InputError: x has neither as many columns as there are coefficients nor the padded width.
