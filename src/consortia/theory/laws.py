@@ -149,8 +149,8 @@ def _gossip(method: Any, model: Any, sites: Any) -> Law:
         options |= {"temperature": method.temperature}
         if batches:
             options |= {"batch_size": method.batch_size, "replace": method.replace}
-            if method.anchor is not None:
-                options["control_variate"] = np.asarray(method.anchor) - near.mode
+            if method.control_variate is not None:
+                options["control_variate"] = np.asarray(method.control_variate) - near.mode
         if method.friction is None:
             options["averaged_noise"] = method.averaged_noise
             found = oracles.de_sgld_law(agents, method.mixing, step_size=step, **options)

@@ -16,7 +16,7 @@ import numpy as np
 
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
-from consortia.algorithms.gossip_method import Gossip
+from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients
 from consortia.core.contract import Method
 from consortia.core.model import Model
