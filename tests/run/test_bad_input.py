@@ -145,7 +145,7 @@ def test_labels_outside_the_classes_name_the_site():
         ({"thin": 0}, "thin is 0: it must be at least 1"),
         ({"thin": 11}, "thin=11 is larger than the 10 draws"),
         ({"warmup": -1}, "warmup is -1: it must be at least 0"),
-        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"rounds": 2.5}, "rounds is 2.5: it must be a whole number"),
         ({"seed": -1}, "seed is -1"),
         ({"rounds": 2**31}, "rounds . warmup"),
         ({"stop": 1.01}, "stop is 1.01: give consortia.stop_when"),

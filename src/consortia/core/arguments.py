@@ -21,7 +21,7 @@ MOST_NAMES = 16
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return a whole number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be a whole number, not {value!r}.")
+        raise InputError(f"{name} is {value!r}: it must be a whole number.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
     if most is not None and value > most:
@@ -34,15 +34,19 @@ def optional_whole(name: str, value: Any, least: int) -> int | None:
     return None if value is None else whole(name, value, least)
 
 
-def number(name: str, value: Any, least: float, most: float) -> float:
-    """Return a finite number in [least, most]."""
+def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number in [least, most]; truth values and texts are none."""
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, not {value!r}.") from None
+        array = np.asarray(value)
+    except ValueError:  # rows of unlike length
+        array = np.asarray(None)
+    if array.ndim or array.dtype.kind not in "iuf":
+        raise InputError(f"{name} is {value!r}: it must be a number.")
+    result = float(array)
     if not math.isfinite(result) or not least <= result <= most:
-        limit = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
-        raise InputError(f"{name} is {result}: it must be finite and {limit}.")
+        limit = f"in [{least:g}, {most:g}]" if math.isfinite(most) else f"at least {least:g}"
+        finite = "finite" if math.isinf(least) and math.isinf(most) else f"finite and {limit}"
+        raise InputError(f"{name} is {result}: it must be {finite}.")
     return result
 
 
@@ -56,7 +60,7 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
     result = number(name, value, 0.0, below)
     if result == 0 or result == below:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
-        raise InputError(f"{name} is {result:g}: it must be {limit}.")
+        raise InputError(f"{name} is {result}: it must be {limit}.")
     return result
 
 
