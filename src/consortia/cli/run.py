@@ -67,11 +67,11 @@ def run(
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
-        from consortia.data.reading import jointly
+        from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
 
-        given = jointly(over, lambda: load_study(study))
+        given = run_on_all(over, lambda: load_study(study))
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)

@@ -24,7 +24,7 @@ from consortia.diagnostics import (
 )
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.store.runs import REQUEST, open_run
-from consortia.theory.bias import Prediction, predict_bias
+from consortia.theory.bias import BiasPrediction, predict_bias
 
 Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 
@@ -120,7 +120,7 @@ class RunReport:
     reference_scores: HeldOutScores | None
     observed: np.ndarray | None
     held_out_rows: int
-    prediction: Prediction | None
+    prediction: BiasPrediction | None
     places: np.ndarray | None
     model: Any
     algorithm: Any
@@ -375,7 +375,7 @@ def held_out_scores(tree: Any, model: Model | None, held_out: Any) -> HeldOutSco
     return HeldOutScores({"rmse": rmse(means, response)} | found, means=means)
 
 
-def _places(tree: Any, prediction: Prediction | None) -> np.ndarray | None:
+def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:
     """Return where the rows of the table are in the flat position, variable by variable."""
     if prediction is None or not prediction.names:
         return None
