@@ -140,7 +140,7 @@ def main(grid: Grid, context: Context) -> None:
     """Rounds of both, in turn; writes the CPU seconds a round of each pair."""
     import consortia
     from consortia.core.target import Target
-    from consortia.engines.types import Window
+    from consortia.engines.buffers import Window
     from consortia.federation.app import compute_inline
 
     compute_inline()
@@ -149,8 +149,8 @@ def main(grid: Grid, context: Context) -> None:
     names = [f"site {number}" for number in range(SITES)]
     engine = consortia.FlowerEngine(grid, names, study="benchmark")
     job = build(engine)
-    engine.shared(lambda: None)
-    engine.shared(lambda: None)
+    engine.allgather(lambda: None)
+    engine.allgather(lambda: None)
     target = Target(job.model, job.model.init)
     run = engine.prepare(target, job.sites, job.algorithm, CHAINS)
     positions = jax.numpy.stack([target.ravel(job.model.init)] * CHAINS)

@@ -20,9 +20,9 @@ from mpi4py import MPI
 
 import consortia
 from benchmarks import langevin
-from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 
 FLOATS = 10_000
 WARM = 50
@@ -35,19 +35,17 @@ ENGINE = consortia.MPIEngine(deadline=120)
 
 
 @dataclass(frozen=True)
-class Consensus:
+class Consensus(Method):
     """Gossip alone: each node takes the weighted mean of its own and its neighbours' numbers."""
 
     name: str = "consensus"
 
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        """Any sites."""
+    step_size = None
+    claims = Claims("the sites' mean", "not known", "one number", "none", "gossip")
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """Equal."""
         return np.full(len(sizes), 1 / len(sizes))
-
-    prior_shares = weights
 
     def build(self, target: Any) -> Algorithm:
         """One exchange an iteration, one number of it recorded."""
@@ -64,13 +62,6 @@ class Consensus:
     def cost(self, sizes: np.ndarray) -> Cost:
         """No gradient."""
         return Cost(0, 0)
-
-    def step_weights(self, iterations: np.ndarray) -> None:
-        """Equal."""
-
-    def parameters(self) -> dict[str, Any]:
-        """None."""
-        return {}
 
 
 def timed(run: Callable[[int], Any], pairs: int) -> list[float]:

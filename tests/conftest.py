@@ -32,7 +32,7 @@ import jax
 import numpy as np
 import pytest
 
-from consortia.core.contract import Algorithm, Cost
+from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -84,30 +84,21 @@ def require_data() -> Callable[[str], Path]:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class Sketch(Method):
     """A `consortia.core.contract.Method` around phases; weights by rows, or all ``equal``."""
 
     make: Callable[[Target], Algorithm]
     equal: bool = False
     name: str = "sketch"
 
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        return None
+    step_size = None
+    claims = Claims("a sketch", "not known", "the position", "none", "ours")
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         return np.full(len(sizes), 1 / len(sizes)) if self.equal else sizes / sizes.sum()
-
-    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
-        return self.weights(sizes)
 
     def build(self, target: Target) -> Algorithm:
         return self.make(target)
-
-    def cost(self, sizes: np.ndarray) -> Cost:
-        return Cost(len(sizes), int(sizes.sum()))
-
-    def step_weights(self, iterations: np.ndarray) -> None:
-        return None
 
     def parameters(self) -> dict[str, Any]:
         return {}

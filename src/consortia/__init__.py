@@ -2,7 +2,7 @@
 
 from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
 from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
-from consortia.algorithms.federated_averaging import fa_hmc, fa_ld
+from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht

@@ -11,8 +11,8 @@ import consortia
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.engines import drawing
-from consortia.engines.types import Window
+from consortia.engines import rng
+from consortia.engines.buffers import Window
 from consortia.errors import InputError
 from consortia.theory.stability import predict_divergence
 
@@ -69,7 +69,7 @@ def derivatives(model, sites):
 
 def private(position, stream, iterations, count=4, seed=0):
     """What each agent draws for itself in phase ``position``, (iterations, agents, ...)."""
-    key = random.phase_key(random.base_key(seed), 0, drawing.ROUND * 65536 + position)
+    key = random.phase_key(random.base_key(seed), 0, rng.ROUND * 65536 + position)
 
     def at(iteration, node):
         return random.declared(stream, random.node_key(key, node), iteration, 0, None)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms import federated_averaging_phases as phases
+from consortia.algorithms.fa_hmc import FAHMC
 from consortia.core import random
 from consortia.core.target import Target
-from consortia.engines import drawing, exchanges
-from consortia.engines.types import Layout
+from consortia.engines import exchanges, rng
+from consortia.engines.rng import Layout
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,9 +53,9 @@ def drawn(algorithm, iteration):
     target = Target(MODEL, MODEL.init)
     built = algorithm.build(target)
     layout = Layout(len(SIZES), 1, False, 1, 1)
-    keys = drawing.stage_keys(built.phases, drawing.ROUND, random.base_key(SEED), layout)
-    (made,) = drawing.round_numbers(
-        built.phases, keys, drawing.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
+    keys = rng.stage_keys(built.phases, rng.ROUND, random.base_key(SEED), layout)
+    (made,) = rng.round_randomness(
+        built.phases, keys, rng.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
     )
     shared = jax.tree.map(np.asarray, made.shared)
     private = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf[c]), made.noise) for c in range(3)]
@@ -81,8 +81,8 @@ class ByHand:
 
     def momentum(self, shared, private, c, t):
         rho = self.algorithm.momentum_correlation
-        common = np.sqrt(rho) * shared["momentum"][t] if rho > 0 else 0
-        own = np.sqrt(1 - rho) * private[c]["momentum"][t] if rho < 1 else 0
+        common = np.sqrt(rho) * shared.momentum[t] if rho > 0 else 0
+        own = np.sqrt(1 - rho) * private[c].momentum[t] if rho < 1 else 0
         return np.sqrt(self.algorithm.temperature) * (common + self.private_scale(c) * own)
 
     def private_scale(self, c):
@@ -149,8 +149,8 @@ class ByHand:
                     if self.algorithm.batch_size is not None:
                         # inner[k] holds the two draws at point k + 1: that of the end of step k
                         # and that of the start of step k + 1; leapfrog() asks start first.
-                        first = private[c]["first"][t]
-                        inner = private[c]["inner"][t]
+                        first = private[c].first[t]
+                        inner = private[c].inner[t]
                     p = root @ self.momentum(shared, private, c, t)
                     x = self.leapfrog(c, x, p, first, inner)
                 ends.append(x)
@@ -230,8 +230,8 @@ class OneMomentumForAllSites(ByHand):
 
 class CorrelationWithoutRoot(ByHand):
     def momentum(self, shared, private, c, t):
-        own = private[c]["momentum"][t] * self.private_scale(c)
-        return RHO * shared["momentum"][t] + (1 - RHO) * own
+        own = private[c].momentum[t] * self.private_scale(c)
+        return RHO * shared.momentum[t] + (1 - RHO) * own
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_one_site_and_one_step_is_sgld_with_half_the_squared_step():
     theta, half = np.array(MODEL.init), STEP**2 / 2
     for iteration in range(3):
         shared, _ = drawn(algorithm, iteration)
-        noise = np.sqrt(2 * half) * shared["momentum"][0]
+        noise = np.sqrt(2 * half) * shared.momentum[0]
         theta = theta - half * gradient(theta, site, 1.0, 1.0) + noise
         np.testing.assert_allclose(tree["posterior"]["theta"][0, iteration], theta, atol=1e-12)
 
@@ -313,4 +313,4 @@ def test_exchanges_of_a_star_count_each_site_up_and_down():
     from consortia.core.contract import Mean
 
     assert exchanges.communication(Mean(), 24, 24, 3) == (1, 72, 72)
-    assert isinstance(consortia.fa_hmc(STEP, K, T), phases.Settings)
+    assert isinstance(consortia.fa_hmc(STEP, K, T), FAHMC)

@@ -160,7 +160,7 @@ def test_a_round_reads_the_rows_that_the_cost_says(
     carry = run.start(0, jnp.zeros((1, D)))
     buffers = run.buffers(carry)
     seen.clear()
-    window = consortia.engines.types.Window(0, 1, 0, 1, 0)
+    window = consortia.engines.buffers.Window(0, 1, 0, 1, 0)
     jax.block_until_ready(run.advance(carry, buffers, window))
     jax.effects_barrier()
     batch = arguments.get("batch_size")

@@ -332,7 +332,7 @@ def test_one_worker_is_the_synchronous_sampler_bit_for_bit(kind: str, batch_size
     _, phase, local = built(method)
     key, h = chain_key(9, 0), jnp.asarray(0.1)
     noise = drawn_by_workers(phase, key, jnp.zeros(updates, int), jnp.arange(updates))
-    normals = drawn_by_the_server(phase, key, updates, jnp.int32(0))["normal"]
+    normals = drawn_by_the_server(phase, key, updates, jnp.int32(0)).normal
     site = site_of(method, sites, 0, 1.0)
     state = method.dynamics.start(jnp.zeros(DIMENSION))
     for update in range(updates):

@@ -75,7 +75,7 @@ def test_servers_are_weighted_by_their_time_or_equally() -> None:
 def test_an_array_is_a_step_size_over_updates_for_all_servers() -> None:
     method = stale_sgld(np.array([0.1, 0.2]), workers=2, servers=2)
     assert method.servers_alike
-    assert method.step_sizes == (schedules.Tabulated((0.1, 0.2)),)
+    assert method.step_schedules == (schedules.Tabulated((0.1, 0.2)),)
     assert method.step_weights(np.arange(2)) == pytest.approx([0.1, 0.2])
     assert stale_sgld(0.1, workers=2).step_weights(np.arange(2)) is None
 
@@ -91,7 +91,7 @@ def test_methods_compare_hash_and_describe_themselves() -> None:
     plain = make(latency=latency.recorded([(0, 0)])).parameters()
     assert plain["latency"] == {"kind": "Recorded", "events": 1}
     assert plain["step_size"] == {"kind": "Constant", "value": 0.1}
-    assert plain["dynamics"]["gradient_variance"] == [0.5, 0.25]
+    assert plain["subtract_noise"] == [0.5, 0.25]
     assert make().cost(np.array([30])).row_gradients == 5
     assert stale_sgld(0.1, workers=3).cost(np.array([10, 20, 30])).row_gradients == 20
 
@@ -159,7 +159,7 @@ def test_one_site_or_one_for_each_worker_passes_the_check() -> None:
     method = stale_sgld(0.1, 4, workers=3)
     method.check(np.array([30]), ("a",), 2)
     method.check(np.array([5, 6, 7]), ("a", "b", "c"), 2)
-    assert method.weights(np.array([30])).tolist() == [1.0]
+    assert method.site_weights(np.array([30])).tolist() == [1.0]
 
 
 # --- measures --------------------------------------------------------------------------------

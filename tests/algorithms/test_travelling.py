@@ -19,7 +19,7 @@ import consortia
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
 
@@ -81,7 +81,7 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     for place, x in zip(data, rows(), strict=True):
         place[: len(x)], place[len(x) :] = x, x[0]
     size = jnp.asarray(SIZES[node], jnp.int32)
-    share = jnp.asarray(method.weights(np.array(SIZES))[node])
+    share = jnp.asarray(method.site_weights(np.array(SIZES))[node])
     assert method.prior_shares(np.array(SIZES))[node] == share
     number = jnp.asarray(node)
     site = Site({"x": jnp.asarray(data)}, size, share, share, (), number, number)

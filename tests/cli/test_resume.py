@@ -186,7 +186,7 @@ def test_a_finished_run_made_longer_is_the_longer_run(
 def test_a_directory_without_a_checkpoint_starts_that_run_from_the_beginning(
     finished: Path, copy: Path, tmp_path: Path
 ) -> None:
-    for name in ("checkpoint-a.npz", "checkpoint-b.npz", "summary.json"):
+    for name in ("checkpoint-a.bin", "checkpoint-b.bin", "summary.json"):
         (copy / name).unlink()
     assert invoke("resume", copy, "--quiet").exit_code == 0
     np.testing.assert_array_equal(draws(copy), draws(finished))

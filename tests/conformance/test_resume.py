@@ -113,7 +113,7 @@ def test_a_checkpoint_holds_no_keys_and_nothing_pickled(
     method = entry.factory(**entry.example)
     consortia.sample(model, three_sites, method, store=path, progress=False, **LENGTH)
     for name in checkpoint.NAMES:
-        saved = checkpoint.read(path / name)  # allow_pickle=False
+        saved = checkpoint.read(path / name)
         assert all(array.dtype != object for array in saved.arrays.values())
         assert all(name.startswith(("carry", "fitted", "block")) for name in saved.arrays)
         # Another seed's keys would be another state; the seed itself is in the request.

@@ -59,7 +59,7 @@ def test_a_value_cannot_be_changed(case: Any) -> None:
 
 def test_weights_and_prior_shares_are_positive_and_sum_to_one(case: Any) -> None:
     sizes = np.array([4, 7, 12])
-    for shares in (case.method().weights(sizes), case.method().prior_shares(sizes)):
+    for shares in (case.method().site_weights(sizes), case.method().prior_shares(sizes)):
         assert shares.shape == (3,)
         assert np.all(np.asarray(shares) > 0)
         assert abs(float(np.sum(shares)) - 1) < 1e-14
@@ -78,8 +78,9 @@ def test_a_step_size_that_is_no_positive_number_is_refused(case: Any, wrong: Any
 
 def test_a_name_in_the_registry_says_what_it_samples_and_where_it_comes_from() -> None:
     for name, entry in ALGORITHMS.items():
-        texts = (entry.samples, entry.bias, entry.draw, entry.step_size, entry.source)
-        assert all(texts), name
+        method = entry.factory(**entry.example)
+        assert method.name == name
+        assert all(dataclasses.astuple(method.claims)), name
         assert "local" in entry.engines, name
         assert "**Samples**" in (entry.factory.__doc__ or ""), name
         assert "**Draw**" in (entry.factory.__doc__ or ""), name

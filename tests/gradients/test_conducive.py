@@ -13,8 +13,7 @@ import pytest
 
 import consortia
 from consortia import gradients, surrogates
-from consortia.algorithms import federated_averaging_phases, gossip_phases
-from consortia.algorithms.federated_averaging import FederatedAveragingHMC
+from consortia.algorithms import fa_hmc, gossip_phases
 from consortia.algorithms.gossip_method import Gossip
 from consortia.core import random
 from consortia.core.contract import Site
@@ -182,7 +181,7 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
         np.testing.assert_allclose(found, MODE, atol=1e-7)
 
 
-class CorrectedAveraging(FederatedAveragingHMC):
+class CorrectedAveraging(fa_hmc.FAHMC):
     """FA-HMC whose sites fit surrogates first; its oracle is wrapped by the test."""
 
     def build(self, target: Target) -> Any:
@@ -210,9 +209,9 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
     # 300 independent chains of standard deviation 1.3, averages of 60 correlated draws: a standard
     # error of 0.08 at the very most.
     assert abs(mean_of_draws(plain) - (MODE + law.mean_bias[0])) < 0.32
-    original = federated_averaging_phases._oracle
+    original = fa_hmc._oracle
     monkeypatch.setattr(
-        federated_averaging_phases,
+        fa_hmc,
         "_oracle",
         lambda *arguments: gradients.conducive(original(*arguments)),
     )

@@ -52,7 +52,7 @@ def start(name: str, directory: Path, saves: str, environment: dict[str, str]) -
 
 def written(directory: Path) -> list[tuple[str, int]]:
     """Names and times of what a process writes as soon as its run begins."""
-    files = [directory / "checkpoint-a.npz", directory / "checkpoint-b.npz", directory / "run.json"]
+    files = [directory / "checkpoint-a.bin", directory / "checkpoint-b.bin", directory / "run.json"]
     return [(file.name, file.stat().st_mtime_ns) for file in files if file.exists()]
 
 

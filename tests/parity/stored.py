@@ -72,7 +72,7 @@ def main() -> None:
     engine = problem.engine_of(kind)
     # All ranks must see the same: the first to come would else begin before the last has looked.
     begun = Path(store).exists()
-    engine.meet()
+    engine.barrier()
     problem_of_it = (
         problem.MODEL,
         problem.sites(4),
@@ -92,7 +92,7 @@ def main() -> None:
             consortia.sample(*problem_of_it, **lengths, store=store, **more)
     except ConsortiaError as error:
         print(error, file=sys.stderr)
-        engine.leave(error, 7)
+        engine.abort(error, 7)
         sys.exit(7)
 
 

@@ -48,5 +48,5 @@ def test_every_registered_pair_is_compared():
 def test_what_is_too_fine_grained_is_refused_before_anything_is_asked(tmp_path, name):
     sites = flower_sites.Sites(tmp_path, name, ALGORITHMS[name].sites or 3, 1)
     with pytest.raises(InputError, match="engine 'flower': (gossip|asynchronous gradients)"):
-        sites.engine().held(len(sites.sites), sites.method)
+        sites.engine().local_sites(len(sites.sites), sites.method)
     assert not any(gate.left for gate in sites.gates)

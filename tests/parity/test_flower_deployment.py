@@ -21,7 +21,7 @@ from consortia.federation.apps import app_hash
 from consortia.federation.certificates import make_certificates, make_node_key
 from consortia.federation.governance import verify
 from consortia.federation.loopback import Loopback, Node
-from consortia.federation.processes import descendants, started_at
+from consortia.federation.processes import descendants, is_alive
 from consortia.study.build import load_study
 
 pytest.importorskip("flwr")
@@ -71,7 +71,7 @@ def test_a_killed_node_comes_back_by_its_key_strangers_do_not_and_nothing_is_lef
     assert totals == [f"round {number} total {3.0 * (number + 1)}" for number in range(3)]
     assert "is approved" in network.supernodes["north"].output()
     assert not superlink.running
-    assert not any(started_at(pid) for pid in family)
+    assert not any(map(is_alive, family))
 
 
 def test_an_app_that_the_site_has_not_approved_is_never_unpacked(tmp_path: Path) -> None:

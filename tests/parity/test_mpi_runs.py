@@ -194,14 +194,14 @@ try:
     {wait}
 except RankError as error:
     print(f"{{time.monotonic() - began:.0f}} s: {{error}}", flush=True)
-    engine.leave(error, 7)
+    engine.abort(error, 7)
     sys.exit(7)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
-    "wait", ["engine.meet()", "engine._communicator.among(2)"], ids=["meets", "splits"]
+    "wait", ["engine.barrier()", "engine._communicator.among(2)"], ids=["meets", "splits"]
 )
 def test_a_rank_that_does_not_answer_is_named_at_the_deadline(wait):
     job = launch.ranks(3, "-c", HALTED.format(wait=wait), timeout=120)

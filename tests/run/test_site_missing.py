@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.engines import Engine
 from consortia.errors import SiteMissingError
 
 LOST = 37
@@ -17,23 +17,13 @@ LOST = 37
 
 
 @dataclass(frozen=True)
-class Sketch:
+class Sketch(Engine):
     """An engine whose sites answer until one does not: as a real one, it works round by round."""
 
     lost: int
     tells: bool = True
 
     name = "sketch"
-    root = True
-
-    def meet(self) -> None:
-        """There is one process."""
-
-    def shared(self, make: Callable[[], Any]) -> list[Any]:
-        return [make()]
-
-    def check_alike(self, asked: Callable[[], Any]) -> None:
-        """There is one process."""
 
     def prepare(self, *arguments: Any) -> Any:
         return Run(consortia.LocalEngine().prepare(*arguments), self)

@@ -11,7 +11,7 @@ import pytest
 import consortia
 from consortia.errors import InputError, StoreError
 from consortia.run import loop
-from consortia.store.accumulators import kinds
+from consortia.store import accumulators
 
 OPTIONS: dict[str, Any] = {
     "rounds": 301,
@@ -66,7 +66,7 @@ def weights_of(tree: Any) -> np.ndarray:
 def test_moments_are_those_of_all_draws_weighted_where_the_step_varies(
     model: Any, sites: Any, method: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(kinds, "BLOCK_BYTES", 8 * 2 * 3 * 16)  # 150 draws in blocks of 16
+    monkeypatch.setattr(accumulators, "BLOCK_BYTES", 8 * 2 * 3 * 16)  # 150 draws in blocks of 16
     whole = consortia.sample(model, sites, method, **OPTIONS)
     keep = consortia.keep_moments(covariance="full", draws=40)
     tree = consortia.sample(model, sites, method, keep=keep, **OPTIONS)
@@ -122,7 +122,7 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
     keep: Any = consortia.keep_moments(covariance="full", draws=16)
     if kind == "predictions":
         keep = consortia.keep_predictions(sites.pooled())
-    monkeypatch.setattr(kinds, "BLOCK_BYTES", 8 * 2 * 3 * 16)
+    monkeypatch.setattr(accumulators, "BLOCK_BYTES", 8 * 2 * 3 * 16)
     method = METHODS["varying"]
     whole = consortia.sample(model, sites, method, keep=keep, **OPTIONS)
     path, call = tmp_path / "run", loop.RunLoop._call

@@ -15,7 +15,7 @@ from consortia.algorithms import federated_hmc_method
 from consortia.algorithms.federated_hmc_settings import Settings
 from consortia.algorithms.federated_hmc_wire import FullWidth
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix
 from consortia.errors import InputError
@@ -23,20 +23,45 @@ from consortia.graphs import MixingMatrix
 from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
 
 
-class _OnNetwork:
+class _OnNetwork(Method):
     """What both methods say of their agents."""
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    mixing: MixingMatrix | str
+    step_size: schedules.Schedule
+
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """ε or α of the iterations."""
+        return (self.step_size,)
+
+    @property
+    def network(self) -> MixingMatrix | str:
+        """W."""
+        return self.mixing
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """1/m for each agent, whatever its rows."""
         return np.full(len(sizes), 1.0 / len(sizes))
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_i = 1/m."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
 
 class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
     """The parameters of `decentralized_hmc`; compares and hashes by value."""
+
+    claims = Claims(
+        samples="a law near the posterior (variant='exact': the posterior; variant='published': "
+        "its square, standard deviations 0.707 times too small)",
+        bias="mean exact on Gaussian targets, variance O(epsilon^2); an agent also by what the "
+        "agents disagree",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="epsilon: drift epsilon^2/(2m), noise variance epsilon^2/m of the average of m "
+        "agents, h' = epsilon^2/(2m)",
+        source="Kungurtsev, Cobb, Javidi, Jalaian (2023); variants 'corrected' and 'exact' are "
+        "ours",
+    )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a matrix of the wrong size, and exact sums on a network in parts."""
@@ -96,6 +121,17 @@ class DecentralizedHMC(_OnNetwork, phases.HMCSettings):
 
 class DecentralizedULA(_OnNetwork, phases.ULASettings):
     """The parameters of `decentralized_ula`; compares and hashes by value."""
+
+    claims = Claims(
+        samples="a law near the posterior (noise='published': its m-th power, standard deviations "
+        "1/sqrt(m) times too small)",
+        bias="mean O(alpha) with unlike agents, large on networks that mix slowly; variance "
+        "O(alpha)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="alpha_0, about 20 times the first step alpha_t; h' = alpha_t",
+        source="Parayil, Bai, George, Gurram (2020), with the constants of "
+        "Kungurtsev, Cobb, Javidi, Jalaian (2023)",
+    )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a matrix of the wrong size; warn of a network in parts or agents that part."""

@@ -10,9 +10,10 @@ import numpy as np
 from consortia.algorithms import federated_hmc_phases as phases
 from consortia.algorithms.federated_hmc_settings import Settings
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Phase, Sum
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Phase, Sum
 from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.schedules import Schedule
 
 LEAST_WARMUP = 20
 """Rounds in which something can be learned."""
@@ -21,13 +22,37 @@ LOWEST_RATE = 0.1
 """With a lower acceptance rate at the end of the warm-up a run is not worth its messages."""
 
 
-class FederatedHMC(Settings):
+class FederatedHMC(Settings, Method):
     """The parameters of `federated_hmc`; compares and hashes by value."""
+
+    claims = Claims(
+        samples="the posterior (Metropolis test on the summed log-density)",
+        bias="none, however unlike the sites are; every site answers in every round",
+        draw="the position after a trajectory (K of them a round with force='surrogate')",
+        step_size="epsilon of the leapfrog, learned when left out; with one step drift "
+        "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",
+        source="Duane, Kennedy, Pendleton, Roweth (1987); the federated form is ours",
+    )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a mass matrix for another number of parameters."""
         if self.mass_matrix is not None:
             self.mass_matrix.check(dimension)
+
+    @property
+    def adapts(self) -> bool:
+        """True where an argument is left to the warm-up."""
+        return bool(self.learns)
+
+    @property
+    def dimension(self) -> int | None:
+        """That of a given mass matrix."""
+        return None if self.mass_matrix is None else self.mass_matrix.dimension
+
+    @property
+    def step_schedules(self) -> tuple[Schedule, ...]:
+        """ε of the iterations, where it is given."""
+        return () if self.step_size is None else (self.step_size,)
 
     def check_warmup(self, warmup: int) -> None:
         """Refuse a run in which nothing can be learned although something must be."""
@@ -53,17 +78,17 @@ class FederatedHMC(Settings):
             "give a longer warm-up, init nearer to the posterior, or a smaller step_size."
         )
 
-    def full_iterations(self, hub: Any) -> float:
+    def full_iterations(self, hub: Any, done: int) -> float:
         """The run so far in trajectories of the most steps; of the chain that made the most."""
         return int(np.max(np.asarray(hub["messages"]))) / self.most_steps
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""
         return sizes / sizes.sum()
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_c = w_c."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """One gradient a site in each step; the most that a trajectory can have."""

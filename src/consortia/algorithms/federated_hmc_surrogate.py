@@ -11,8 +11,9 @@ from consortia.algorithms import federated_hmc_surrogate_fit as fit
 from consortia.algorithms import federated_hmc_surrogate_learning as learning
 from consortia.algorithms import federated_hmc_surrogate_phases as phases
 from consortia.algorithms import federated_hmc_surrogate_search as search
+from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mean, Phase, Sum
+from consortia.core.contract import Algorithm, Cost, Draws, Mean, Method, Phase, Sum
 from consortia.core.target import Target
 from consortia.errors import InputError
 
@@ -35,8 +36,11 @@ FALLEN = 0.5
 """Ratio of acceptance rates, after the warm-up and at its end, below which a warning is given."""
 
 
-class SurrogateHMC(fit.SurrogateSettings):
+class SurrogateHMC(fit.SurrogateSettings, Method):
     """The parameters of `federated_hmc` with ``force="surrogate"``; compares by value."""
+
+    step_size = None
+    claims = FederatedHMC.claims
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a surrogate for another number of parameters."""
@@ -46,8 +50,15 @@ class SurrogateHMC(fit.SurrogateSettings):
                 f"{dimension}."
             )
 
-    def check_warmup(self, warmup: int) -> None:
+    @property
+    def adapts(self) -> bool:
         """Any warm-up will do; without one the surrogate stays as it was given or fitted."""
+        return True
+
+    @property
+    def dimension(self) -> int | None:
+        """That of a given surrogate."""
+        return None if self.surrogate is None else self.surrogate.dimension
 
     def check_fitted(self, fitted: Any, names: tuple[str, ...]) -> tuple[str, ...]:
         """Refuse a fit without a mode, or that is not positive definite there.
@@ -89,7 +100,7 @@ class SurrogateHMC(fit.SurrogateSettings):
             "(turn=0.5, proposals_per_round=1), or use force='exact'."
         )
 
-    def notes(self, hub: Any) -> tuple[str, ...]:
+    def check_draws(self, hub: Any) -> tuple[str, ...]:
         """Warnings about the draws that were made."""
         seen = {name: np.asarray(value) for name, value in hub["seen"].items()}
         made = np.maximum(seen["rounds"], 1)
@@ -109,13 +120,13 @@ class SurrogateHMC(fit.SurrogateSettings):
             )
         return tuple(texts)
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """w_c = n_c/n; the draws do not depend on them."""
         return sizes / sizes.sum()
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_c = w_c."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """No gradients; K potentials a site, each counted as one."""

@@ -11,13 +11,37 @@ import numpy as np
 from consortia import graphs, schedules
 from consortia.algorithms import gossip_phases as phases
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Mix, Phase
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
 from consortia.errors import InputError
 
+CLAIMS = {
+    "de_sgld": Claims(
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent "
+        "O(sqrt(eta)) (correction='extra', noise='common', averaged_noise=True: O(eta^2) for both)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: drift eta, noise variance 2 eta at each agent, h' = eta",
+        source="Gürbüzbalaban, Gao, Hu, Zhu (2021), equation 2",
+    ),
+    "de_sghmc": Claims(
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent more "
+        "(correction='extra', noise='common': as the average)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: a step in time, position moves eta v; h' = eta^2 where friction = 1/eta",
+        source="Gürbüzbalaban, Gao, Hu, Zhu (2021), equations 20 and 21",
+    ),
+}
 
-class Gossip(phases.Settings):
+
+class Gossip(phases.Settings, Method):
     """The parameters of `de_sgld` and `de_sghmc`; compares and hashes by value."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the method samples, by its name."""
+        return CLAIMS[self.name]
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a matrix or an anchor of the wrong size; warn of a network in parts."""
@@ -38,13 +62,23 @@ class Gossip(phases.Settings):
         if matrix.components > 1:
             warnings.warn(_in_parts(matrix, names), UserWarning, stacklevel=3)
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """η of the iterations."""
+        return (self.step_size,)
+
+    @property
+    def network(self) -> Any:
+        """W."""
+        return self.mixing
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """1/N for each agent, whatever its rows."""
         return np.full(len(sizes), 1.0 / len(sizes))
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_i = 1/N."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """One gradient an agent, two on the same rows with a control variate."""

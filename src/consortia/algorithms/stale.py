@@ -7,37 +7,249 @@ one step with it and answers that worker alone. By the time a gradient arrives t
 .. math:: \theta_{l+1} = \text{step}\bigl(\theta_l, \; g(\hat\theta_{l-\tau_l})\bigr)
 
 with θ̂ what the server broadcast then. With W workers τ is W − 1 on average, whatever their speeds.
+
+A worker's own random numbers are counted by its task, the shared ones by the server's update; a
+worker does not know at which update its gradient will arrive, and so reads nothing that is shared.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
 
-from consortia.algorithms import stale_arguments as arguments
-from consortia.algorithms.stale_method import StaleGradients
+from consortia import gradients, schedules
+from consortia.core import arguments
+from consortia.core.contract import (
+    Algorithm,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Mailbox,
+    Method,
+    Phase,
+    PyTree,
+    Site,
+)
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.splitting import SplittingHMC
+from consortia.dynamics.state import Dynamics, State
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.dynamics.thermostat import Thermostat
 from consortia.errors import InputError
+from consortia.latency import Recorded, lognormal
+from consortia.schedules import Schedule
+
+SOURCE = "Chen, Ding, Li, Zhang, Carin (2016)"
+
+# --- what the samplers have in common ------------------------------------------------------------
 
 
-def stale_sgld(
-    step_size: Any,
-    batch_size: int | None = None,
-    *,
-    workers: int,
-    servers: int = 1,
-    max_staleness: int | None = None,
-    latency: Any = None,
-    temperature: float = 1.0,
-    replace: bool = True,
-    shares: Any = None,
-    aggregate: str = "each",
-    weighting: str = "time",
-) -> StaleGradients:
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """The arguments that all samplers have; `StaleSGLD` describes them."""
+
+    workers: int
+    servers: int = 1
+    max_staleness: int | None = None
+    latency: Any = None
+    temperature: float = 1.0
+    replace: bool = True
+    shares: Any = None
+    aggregate: str = "each"
+    weighting: str = "time"
+
+
+class StaleGradients(Workers, Method):
+    """What the samplers have in common: their checks, and a phase of a gradient and a step."""
+
+    step_size: Any
+    batch_size: int | None
+
+    def __post_init__(self) -> None:
+        arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
+        arguments.one_of("weighting", self.weighting, ("time", "equal"))
+        if self.latency is not None and not hasattr(self.latency, "durations"):
+            raise InputError(f"latency is {self.latency!r}: give a model of consortia.latency.")
+        servers = arguments.whole("servers", self.servers, 1)
+        steps = _each_server(self.step_size, servers)
+        if self.weighting == "equal" and len(steps) > 1 and not _constant(steps):
+            raise InputError(
+                "weighting='equal' needs step sizes that are constant at each server: within a "
+                "server draws are weighted by the step, and its sum over the run is not known "
+                "beforehand."
+            )
+        arguments.keep(
+            self,
+            step_size=steps if len(steps) > 1 else steps[0],
+            batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
+            workers=arguments.whole("workers", self.workers, 1),
+            servers=servers,
+            max_staleness=arguments.optional_whole("max_staleness", self.max_staleness, 0),
+            latency=lognormal() if self.latency is None else self.latency,
+            temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
+            replace=bool(self.replace),
+            shares=arguments.site_weights(self.shares, "share"),
+        )
+
+    @property
+    @abstractmethod
+    def dynamics(self) -> Dynamics:
+        """The server's step with a gradient."""
+
+    @property
+    def noise_strength(self) -> float:
+        """2BT, the variance of the injected noise over h; B = 1 without a momentum."""
+        return 2 * self.temperature
+
+    @property
+    def steps_ahead(self) -> float:
+        """How many steps the broadcast point is moved on along the momentum."""
+        return 0.0
+
+    @property
+    def latest_only(self) -> bool:
+        """True if the server keeps the last gradient of every site and sums them."""
+        return self.aggregate == "latest"
+
+    @property
+    def step_schedules(self) -> tuple[Schedule, ...]:
+        """h: one schedule, or one for each server."""
+        return self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
+
+    @property
+    def servers_alike(self) -> bool:
+        """True if all servers have one step size; else R-hat, which compares them, has no use."""
+        return len(self.step_schedules) == 1
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a number of sites that is neither 1 nor the workers', and what does not fit."""
+        sites = len(names)
+        if sites not in (1, self.workers):
+            raise InputError(
+                f"there are {sites} sites and workers={self.workers}: give one site, from which "
+                f"all workers of a server draw, or workers={sites}, so that each holds its own."
+            )
+        if self.latest_only and sites != self.workers:
+            raise InputError(
+                f"aggregate='latest' is for workers that hold their own sites: there is one site "
+                f"and workers={self.workers}."
+            )
+        if self.shares is not None and len(self.shares) != sites:
+            raise InputError(
+                f"shares has {len(self.shares)} values for {sites} sites: give one each."
+            )
+        if not self.replace:
+            arguments.batch_fits(self.batch_size, sizes, names)
+        self.latency.check(self.workers)
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return f_c as declared; an equal share until the trace of events gives it."""
+        if self.shares is not None:
+            return np.asarray(self.shares, np.float64)
+        return np.full(len(sizes), 1.0 / len(sizes))
+
+    def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
+        """Return λ_c = n_c/n."""
+        return sizes / sizes.sum()
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Return one gradient an accepted update; what dropped ones cost is in the trace."""
+        rows = self.batch_size
+        return Cost(1, round(float(np.mean(sizes))) if rows is None else rows)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """Return h of each update, of each server if they differ; None where all are equal.
+
+        The average of all draws with these weights is that of the servers' estimates by time,
+        Σ_s (T_s/T) φ̂_s with T_s = Σ_l h_l.
+        """
+        steps = self.step_schedules
+        if _constant(steps) and (self.servers_alike or self.weighting == "equal"):
+            return None
+        weights = [schedules.evaluate(schedule, iterations) for schedule in steps]
+        return weights[0] if self.servers_alike else np.stack(weights)
+
+    def server_weights(self, warmup: int, rounds: int) -> np.ndarray:
+        """Return the weights of the servers' own estimates, (servers,): T_s/T, or equal ones.
+
+        By time, T_s = Σ h, the weights are close to those of least variance, but they favour the
+        server with the largest step and so the largest bias.
+        """
+        if self.weighting == "equal" or self.servers_alike:
+            return np.full(self.servers, 1.0 / self.servers)
+        span = range(warmup, warmup + rounds)
+        times = [schedules.evaluate(schedule, span).sum() for schedule in self.step_schedules]
+        return np.array(times, np.float64) / np.sum(times)
+
+    def measure(
+        self,
+        gradients: Callable[[PyTree], PyTree],
+        shares: np.ndarray | None,
+        positions: np.ndarray,
+        iteration: int,
+    ) -> dict[str, Any]:
+        r"""Return by how much unlike sites are predicted to widen each server's law.
+
+        .. math:: \frac{h^2 V}{2 h B T}, \qquad
+                  V = \operatorname{diag} \operatorname{Cov}_f(\nabla U_c / f_c)
+
+        the variance that they add to a step over the injected one (B = 1 without a momentum), at
+        the average of a server's chains: its largest value over the coordinates and their mean,
+        (servers,) each. To leading order the variance of θ grows by this part of itself, if the
+        order of the sites is random; workers that take turns add less. A thermostat takes it up.
+        """
+        if shares is None or self.latest_only or self.noise_strength == 0:
+            return {}
+        steps = [schedules.evaluate(schedule, [iteration])[0] for schedule in self.step_schedules]
+        each = np.broadcast_to(np.asarray(steps, np.float64), self.servers)
+        chains = np.asarray(positions, np.float64).reshape(self.servers, -1, positions.shape[-1])
+        values = []
+        for f, own, over in zip(shares, chains, each / self.noise_strength, strict=True):
+            g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
+            between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
+            values.append(over * np.maximum(between, 0))
+        return {
+            "site_noise_inflation": [float(value.max()) for value in values],
+            "site_noise_inflation_mean": [float(value.mean()) for value in values],
+        }
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters as plain values; of a recorded trace its length."""
+        plain = arguments.plain_parameters(self)
+        if isinstance(self.latency, Recorded):
+            plain["latency"] = self.latency.summary()
+        return plain
+
+    def build(self, target: Target) -> Algorithm:
+        """Return one phase: a gradient at a worker, `Mailbox`, a step at the server."""
+        phase = Phase(
+            partial(_gradient, self, target),
+            Mailbox(self.workers, self.servers, self.max_staleness, self.latency, self.shares),
+            hub=partial(_update, self),
+            noise=partial(_rows, self, target),
+            shared=partial(_step_and_noise, self, target),
+        )
+        draws = Draws(hub=lambda server, inbox: server.chain.position)
+        return Algorithm(partial(_start, self), (phase,), draws)
+
+
+# --- the samplers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StaleSGLD(StaleGradients):
     r"""Stochastic gradient Langevin dynamics with stale gradients (S²G-SGLD).
 
     .. math:: \theta_{l+1} = \theta_l - h g(\theta_{l-\tau_l}) + \sqrt{2hT}\,\zeta
@@ -60,7 +272,7 @@ def stale_sgld(
             c holds site c and sends ∇U_c/f_c, f_c being its share of the accepted updates.
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
-            the worker fetches anew. A slow site is then heard less often, or not at all, in which
+            the worker fetches anew. A slow site then takes part less often, or not at all, in which
             case the run is refused. None keeps every gradient.
         latency: durations of tasks in simulated time, or a recorded trace, see
             `consortia.latency`; log-normal when None.
@@ -72,44 +284,64 @@ def stale_sgld(
             the last gradient of every site (zero before the first), which needs no shares.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
 
-    Returns:
-        A value that `consortia.sample` takes; equal arguments give equal values.
-
     Raises:
         InputError: an argument is out of its range.
 
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
     sections 3 and 4; sites with data of their own are an addition.
     """
-    return arguments.method_of(
-        "stale_sgld",
-        step_size,
-        batch_size,
-        Langevin(arguments.read_temperature(temperature)),
-        0.0,
-        workers=workers,
-        servers=servers,
-        max_staleness=max_staleness,
-        latency=latency,
-        replace=replace,
-        shares=shares,
-        aggregate=aggregate,
-        weighting=weighting,
+
+    step_size: Any
+    batch_size: int | None = None
+
+    name = "stale_sgld"
+    claims = Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h lambda (tau + 1/2)), tau = W - 1 on average, and that of minibatches",
+        draw="the server's position after each accepted update",
+        step_size="h: drift h, noise variance 2h, h' = h",
+        source=f"{SOURCE}, sections 3 and 4",
     )
 
+    @property
+    def dynamics(self) -> Langevin:
+        """A step of Langevin dynamics."""
+        return Langevin(self.temperature)
 
-def stale_sghmc(
-    step_size: Any,
-    friction: float,
-    batch_size: int | None = None,
-    *,
-    workers: int,
-    integrator: str = "euler",
-    extrapolate: bool | float = False,
-    subtract_noise: Any = False,
-    temperature: float = 1.0,
-    **options: Any,
-) -> StaleGradients:
+
+@dataclass(frozen=True)
+class StaleMomentum(StaleGradients):
+    """The arguments of the samplers whose server has a momentum; `StaleSGHMC` describes them."""
+
+    step_size: Any
+    friction: float
+    batch_size: int | None = None
+    extrapolate: bool | float = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ahead = self.extrapolate
+        if isinstance(ahead, bool):
+            ahead = float(self.workers - 1) if ahead else 0.0
+        arguments.keep(
+            self,
+            friction=arguments.positive("friction", self.friction),
+            extrapolate=arguments.number("extrapolate", ahead, 0.0, math.inf),
+        )
+
+    @property
+    def noise_strength(self) -> float:
+        """2BT, the variance of the injected noise over h."""
+        return 2 * self.friction * self.temperature
+
+    @property
+    def steps_ahead(self) -> float:
+        """How many steps the broadcast point is moved on along the momentum."""
+        return float(self.extrapolate)
+
+
+@dataclass(frozen=True)
+class StaleSGHMC(StaleMomentum):
     r"""Stochastic gradient Hamiltonian Monte Carlo with stale gradients (S²G-SGHMC).
 
     .. math:: q' = (1 - Bh)\,q - h g + \sqrt{2BhT}\,\zeta, \qquad \theta' = \theta + h q'
@@ -139,58 +371,66 @@ def stale_sghmc(
         subtract_noise: V, the variance per coordinate of the gradient's noise (of ∇U in full
             scale), a number or an array (d,): 2BhT − h²V is injected in place of 2BhT.
         temperature: T, as in `stale_sgld`.
-        **options: ``servers``, ``max_staleness``, ``latency``, ``replace``, ``shares``,
-            ``aggregate``, ``weighting`` as in `stale_sgld`.
 
-    Returns:
-        A value that `consortia.sample` takes.
+    The other arguments are those of `stale_sgld`.
 
     Raises:
         InputError: an argument is out of its range, or hV > 2BT.
 
     Source: Chen et al. (2016), algorithm 1; the splitting of Chen, Ding, Carin (2015).
     """
-    B, T = arguments.positive_friction(friction), arguments.read_temperature(temperature)
-    if integrator not in ("euler", "splitting"):
-        raise InputError(f"integrator is {integrator!r}: use 'euler' or 'splitting'.")
-    variance = arguments.noise_variance(subtract_noise)
-    kind = EulerHMC if integrator == "euler" else SplittingHMC
-    method = arguments.method_of(
-        "stale_sghmc",
-        step_size,
-        batch_size,
-        kind(B, T, variance),
-        arguments.steps_ahead(extrapolate, workers),
-        workers=workers,
-        **options,
+
+    _: KW_ONLY
+    integrator: str = "euler"
+    subtract_noise: Any = False
+
+    name = "stale_sghmc"
+    claims = Claims(
+        samples="a law near the posterior, too wide by stale gradients",
+        bias="variance O(h^2) with fresh exact gradients, lambda tau h / B with stale ones "
+        "(extrapolate=True removes most of it), h V / (2 B) with noise V (subtract_noise=V)",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source=f"{SOURCE}, algorithm 1; the splitting of Chen, Ding, Carin (2015)",
     )
-    for schedule in method.step_sizes:
-        largest = arguments.largest_step(schedule)
-        if integrator == "euler" and largest * B > 1:
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.one_of("integrator", self.integrator, ("euler", "splitting"))
+        arguments.keep(self, subtract_noise=_noise_variance(self.subtract_noise))
+        variance = np.max(self.subtract_noise)
+        for schedule in self.step_schedules:
+            step = _largest(schedule)
+            if self.integrator == "euler" and step * self.friction > 1:
+                raise InputError(
+                    f"friction * step_size is {step * self.friction:g}: it must be at most 1 with "
+                    "integrator='euler', or momenta change their sign in every step."
+                )
+            if step * variance > self.noise_strength:
+                raise InputError(
+                    f"subtract_noise: step_size * V is {step * variance:.4g}, more than "
+                    f"2 * friction * temperature = {self.noise_strength:.4g}: the gradient's own "
+                    "noise is already too much; lower step_size, or raise friction or batch_size."
+                )
+
+    @property
+    def dynamics(self) -> EulerHMC | SplittingHMC:
+        """A step of underdamped Langevin dynamics."""
+        step = EulerHMC if self.integrator == "euler" else SplittingHMC
+        return step(self.friction, self.temperature, self.subtract_noise)
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse noise variances for another number of parameters too."""
+        super().check(sizes, names, dimension)
+        variance = self.subtract_noise
+        if isinstance(variance, tuple) and len(variance) != dimension:
             raise InputError(
-                f"friction * step_size is {largest * B:g}: it must be at most 1 with "
-                "integrator='euler', or momenta change their sign in every step."
+                f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
             )
-        if largest * np.max(variance) > 2 * B * T:
-            raise InputError(
-                f"subtract_noise: step_size * V is {largest * np.max(variance):.4g}, more than "
-                f"2 * friction * temperature = {2 * B * T:.4g}: the gradient's own noise is "
-                "already too much; lower step_size, or raise friction or batch_size."
-            )
-    return method
 
 
-def stale_sgnht(
-    step_size: Any,
-    friction: float,
-    batch_size: int | None = None,
-    *,
-    workers: int,
-    thermostat: str = "scalar",
-    extrapolate: bool | float = False,
-    temperature: float = 1.0,
-    **options: Any,
-) -> StaleGradients:
+@dataclass(frozen=True)
+class StaleSGNHT(StaleMomentum):
     r"""The stochastic gradient Nosé–Hoover thermostat with stale gradients (S²G-SGNHT).
 
     The friction ξ of `stale_sghmc` becomes a variable that rises while the momenta are too hot,
@@ -211,29 +451,185 @@ def stale_sgnht(
         thermostat: ``"scalar"`` or ``"elementwise"``.
         extrapolate: as in `stale_sghmc`.
         temperature: as in `stale_sgld`.
-        **options: as in `stale_sghmc`.
 
-    Returns:
-        A value that `consortia.sample` takes.
+    The other arguments are those of `stale_sgld`.
 
     Raises:
         InputError: an argument is out of its range.
 
     Source: Ding et al. (2014) with stale gradients as in Chen et al. (2016).
     """
-    if thermostat not in ("scalar", "elementwise"):
-        raise InputError(f"thermostat is {thermostat!r}: use 'scalar' or 'elementwise'.")
-    dynamics = Thermostat(
-        arguments.positive_friction(friction),
-        thermostat == "elementwise",
-        arguments.read_temperature(temperature),
+
+    _: KW_ONLY
+    thermostat: str = "scalar"
+
+    name = "stale_sgnht"
+    claims = Claims(
+        samples="a law near the posterior with the right temperature of the momenta",
+        bias="no closed form; the thermostat takes up most of what noise and, with "
+        "thermostat='elementwise', staleness add",
+        draw="the server's position after each accepted update",
+        step_size="h: a step in time, position moves h q; h' = h^2 where friction = 1/h",
+        source=f"Ding et al. (2014), with stale gradients as in {SOURCE}",
     )
-    return arguments.method_of(
-        "stale_sgnht",
-        step_size,
-        batch_size,
-        dynamics,
-        arguments.steps_ahead(extrapolate, workers),
-        workers=workers,
-        **options,
-    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.one_of("thermostat", self.thermostat, ("scalar", "elementwise"))
+
+    @property
+    def dynamics(self) -> Thermostat:
+        """A step of the thermostat."""
+        return Thermostat(self.friction, self.thermostat == "elementwise", self.temperature)
+
+
+stale_sgld, stale_sghmc, stale_sgnht = StaleSGLD, StaleSGHMC, StaleSGNHT
+
+# --- one update ----------------------------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    """The state of a server.
+
+    Attributes:
+        chain: position and what the dynamics have beside it.
+        latest: the last gradient of every site, where their sum is taken; else ().
+    """
+
+    chain: State
+    latest: Float[Array, "workers d"] | tuple[()]
+
+
+class UpdateRandomness(NamedTuple):
+    """What one update of the server draws, and the step sizes."""
+
+    step_size: Float[Array, ""]
+    next_step_size: Float[Array, ""]
+    normal: Float[Array, " d"]
+
+
+def _start(
+    method: StaleGradients, position: Float[Array, " d"]
+) -> tuple[tuple[()], Server, Float[Array, " d"]]:
+    """Return the server's state, and the start as the parameters that all workers hold.
+
+    A chain starts at rest, so that every point that may be broadcast is the start itself.
+    """
+    latest: Any = ()
+    if method.latest_only:
+        latest = jnp.zeros((method.workers, position.size), position.dtype)
+    return (), Server(method.dynamics.start(position), latest), position
+
+
+def _step_and_noise(method: StaleGradients, target: Target, rng: RandomStreams) -> UpdateRandomness:
+    """Return h of this update and of the next one, and ζ."""
+    now, after = (_step_size(method, target, rng, rng.iteration + ahead) for ahead in (0, 1))
+    # A table has nothing for the step after the last one, which nobody will take.
+    after = jnp.where(jnp.isfinite(after), after, now)
+    return UpdateRandomness(now, after, rng.normal("noise", (target.dimension,)))
+
+
+def _step_size(
+    method: StaleGradients, target: Target, rng: RandomStreams, update: Int[Array, ""]
+) -> Float[Array, ""]:
+    values = [jnp.asarray(schedule(update), target.dtype) for schedule in method.step_schedules]
+    return values[0] if len(values) == 1 else jnp.stack(values)[rng.server]
+
+
+def _rows(method: StaleGradients, target: Target, rng: RandomStreams) -> PyTree:
+    """Return the random numbers of the gradient of a worker's task."""
+    return _estimate(method, target).numbers(rng, "gradient", (1,))
+
+
+def _estimate(method: StaleGradients, target: Target) -> gradients.GradientOracle:
+    if method.batch_size is None:
+        return gradients.exact(target)
+    return gradients.minibatch(target, method.batch_size, replace=method.replace)
+
+
+def _gradient(
+    method: StaleGradients,
+    target: Target,
+    noise: PyTree,
+    shared: UpdateRandomness,
+    state: tuple[()],
+    inbox: Float[Array, " d"],
+    site: Site,
+) -> tuple[tuple[()], PyTree, Info]:
+    """Send ∇U_c/f_c at the fetched point; (∇U_c, c) where the server keeps the latest."""
+    oracle = _estimate(method, target)
+    value = oracle.bind(site)(oracle.prepare(noise, site), inbox)
+    if not method.latest_only:
+        return state, value / jnp.asarray(site.weight, value.dtype), {}
+    if site.number is None:
+        raise TypeError("aggregate='latest' needs the index of the site")
+    return state, (value, site.number), {}
+
+
+def _update(
+    method: StaleGradients, shared: UpdateRandomness, server: Server, message: PyTree
+) -> tuple[Server, Float[Array, " d"], Info]:
+    """Make one step at the server, and broadcast where the next gradient is wanted."""
+    gradient, latest = message, server.latest
+    if method.latest_only:
+        own, site = message
+        latest = jnp.asarray(latest).at[site].set(own)
+        gradient = jnp.sum(latest, axis=0)
+    dynamics, ahead = method.dynamics, shared.next_step_size
+    chain = dynamics.step(server.chain, gradient, shared.normal, shared.step_size)
+    point = dynamics.point(chain, ahead)
+    if method.steps_ahead != 0:
+        point = point + method.steps_ahead * ahead * chain.momentum
+    return Server(chain, latest), point, {}
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _each_server(step_size: PyTree, servers: int) -> tuple[Schedule, ...]:
+    """Read a list or tuple as one step size for each of several servers."""
+    if servers == 1 or not isinstance(step_size, (list, tuple)):
+        return (schedules.as_schedule(step_size),)
+    if len(step_size) != servers:
+        raise InputError(
+            f"step_size has {len(step_size)} values for servers={servers}: give one number, or a "
+            "list with one for each server (values over updates go into a NumPy array)."
+        )
+    each = tuple(schedules.as_schedule(value) for value in step_size)
+    return each[:1] if len(set(each)) == 1 else each
+
+
+def _constant(steps: Sequence[Schedule]) -> bool:
+    return all(isinstance(schedule, schedules.Constant) for schedule in steps)
+
+
+def _largest(schedule: Schedule) -> float:
+    """Return the largest step size where it is known beforehand, else 0."""
+    if isinstance(schedule, schedules.Constant):
+        return schedule.value
+    if isinstance(schedule, schedules.Tabulated):
+        return max(schedule.values)
+    if isinstance(schedule, (schedules.Polynomial, schedules.Stages)):
+        return schedule.initial
+    return 0.0
+
+
+def _noise_variance(given: PyTree) -> float | tuple[float, ...]:
+    """Return V, 0 for False."""
+    if given is False or given is None:
+        return 0.0
+    if given is True:
+        raise InputError(
+            "subtract_noise is True: give V, the variance of the gradient's noise per coordinate, "
+            "a number or an array; consortia.gradient_noise_variance estimates it at a point."
+        )
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"subtract_noise must be variances, not {given!r}.") from None
+    if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values >= 0)):
+        raise InputError(
+            f"subtract_noise is {given!r}: give one variance, or one for each parameter, "
+            "finite and not negative."
+        )
+    return float(values) if values.ndim == 0 else tuple(values.tolist())

@@ -10,7 +10,7 @@ import numpy as np
 from consortia import schedules, surrogates
 from consortia.algorithms import travelling_phases as phases
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Cost, Draws, Phase, Route, Site
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Phase, Route, Site
 from consortia.core.target import Target
 from consortia.errors import InputError
 
@@ -18,8 +18,34 @@ MOST_NUMBERS = 2**28
 """Entries of all sites' covariances together: 1 GB in single precision."""
 
 
-class TravellingLangevin(phases.Settings):
+CLAIMS = {
+    "dsgld": Claims(
+        samples="a law between the posterior and a mixture of local posteriors",
+        bias="variance: the spread of the sites' pulls, growing with T, and that of the "
+        "minibatches, O(h); mean O(h T) with unlike curvatures",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equations 3 and 4, "
+        "after Ahn, Shahbaba, Welling (2014)",
+    ),
+    "fsgld": Claims(
+        samples="a law near the posterior, the nearer the better the surrogates",
+        bias="variance O(h) from minibatches, often many times the posterior's; mean and the rest "
+        "in the measure of the surrogates' error",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equation 5, algorithm 1",
+    ),
+}
+
+
+class TravellingLangevin(phases.Settings, Method):
     """The parameters of `dsgld` and `fsgld`; compares and hashes by value."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the method samples, by its name."""
+        return CLAIMS[self.name]
 
     @property
     def corrects(self) -> bool:
@@ -102,7 +128,17 @@ class TravellingLangevin(phases.Settings):
             f"non-finite. {reason}"
         )
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    @property
+    def step_schedules(self) -> tuple[schedules.Schedule, ...]:
+        """h of the rounds."""
+        return (self.step_size,)
+
+    @property
+    def dimension(self) -> int | None:
+        """That of given surrogates."""
+        return self.surrogate[0].dimension if isinstance(self.surrogate, tuple) else None
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """f_s: as given, else n_s/n."""
         if self.given_probabilities is not None:
             return np.asarray(self.given_probabilities, np.float64)
@@ -110,13 +146,13 @@ class TravellingLangevin(phases.Settings):
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """λ_s = f_s, so that ∇U_s/f_s holds the whole prior at every site."""
-        return self.weights(sizes)
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """T gradients, at one site."""
         rows = self.batch_size
         if rows is None:
-            rows = round(float(self.weights(sizes) @ sizes))
+            rows = round(float(self.site_weights(sizes) @ sizes))
         return Cost(self.local_steps, self.local_steps * rows)
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:

@@ -40,16 +40,16 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of the command ``consortia``."""
+    """Run the command ``consortia``."""
     _keep_compiled_programs()
     app()
 
 
 def _keep_compiled_programs() -> None:
-    """Keeps compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
+    """Keep compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
 
     In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
-    JAX was told of by its own variable is left as it is.
+    JAX has from its own variable is left as it is.
     """
     import jax
 

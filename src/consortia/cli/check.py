@@ -1,4 +1,4 @@
-"""``consortia check STUDY.toml``: everything that can be said of a run before it starts."""
+"""``consortia check STUDY.toml``: the plan, cost and bias of a run before it starts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check(
 
 
 def plan_of(study: Study, built: Built) -> Plan:
-    """The plan of a study's run, with all checks that a run makes; nothing is sampled."""
+    """Return the plan of a study's run, with all checks that a run makes; nothing is sampled."""
     from consortia.run.sampling import sample
 
     found: list[Plan] = []
@@ -82,7 +82,7 @@ def plan_of(study: Study, built: Built) -> Plan:
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
-    """What the whole run will cost, of the longest rounds that it may have."""
+    """Return what the whole run will cost, of the longest rounds that it may have."""
     import numpy as np
 
     from consortia.core.start import starting_parameters
@@ -110,12 +110,12 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
 
 
 def seconds(study: Study, built: Built) -> dict[str, Any]:
-    """Iterations a second on this machine, once compiled, and what the run would take at that."""
+    """Return the iterations a second on this machine, once compiled, and the run's seconds."""
     from consortia.run.sampling import sample
     from consortia.run.stopping import stop_when
 
     run = study.run
-    warmup = run.warmup if hasattr(built.algorithm, "check_warmup") else 0
+    warmup = run.warmup if built.algorithm.adapts else 0
     options: dict[str, Any] = {"chains": run.chains, "seed": run.seed, "progress": False}
     options |= {"thin": run.thin, "warmup": warmup}
     parts = (built.model, built.sites, built.algorithm)
@@ -153,7 +153,7 @@ def _show(
 
 
 def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
-    """Label and value of each cost."""
+    """Return label and value of each cost."""
     draws = f"{costs['draws']:,}"
     if costs["draws_kept"] < costs["draws"]:
         draws += f", at most {costs['draws_kept']:,} kept"
@@ -175,7 +175,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _labelled(name: str, labels: dict[str, Any]) -> str:
-    """The name of a coordinate with the study's labels in the place of numbers."""
+    """Return the name of a coordinate with the study's labels in the place of indices."""
     variable, _, inside = name.partition("[")
     places = inside.removesuffix("]").split(", ") if inside else []
     axes = zip(range(-1, -len(places) - 1, -1), reversed(labels.get(variable, ())), strict=False)

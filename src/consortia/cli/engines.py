@@ -46,7 +46,7 @@ Together = tuple[str | None, int | None, int | None]
 def engine_of(
     name: Engine, devices: int | None = None, together: Together = (None, None, None)
 ) -> Any:
-    """The engine of that name, over so many devices or processes.
+    """Return the engine of that name, over so many devices or processes.
 
     Raises:
         typer.Exit: it needs an extra, is not in this version, or the processes do not come.
@@ -69,11 +69,11 @@ def engine_of(
                 "--engine flower: a study over Flower is run by Flower: write its app with "
                 "`consortia flower new STUDY.toml`, and start that with `flwr run`."
             )
-        from consortia.engines.division import cores, offer_cpu_devices
         from consortia.engines.local import LocalEngine
+        from consortia.engines.sharding import cores, offer_cpu_devices
 
         if together != (None, None, None):
-            from consortia.engines.hosts import join
+            from consortia.engines.sharding import join
 
             if coordinator is None or processes is None or process is None:
                 raise InputError(

@@ -106,7 +106,7 @@ def new(
 
 
 def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: bool) -> None:
-    """Writes the app.
+    """Write the app.
 
     Raises:
         StoreError: the folder holds something.
@@ -147,7 +147,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
 
 def modules_of(study: Study) -> list[Path]:
-    """Python files beside the study file that the factory of its model is in, or imports."""
+    """Return the files beside the study file that the factory of its model is in, or imports."""
     from consortia.federation.governance.terms import modules
 
     folder = study.path.resolve().parent if study.path else Path()

@@ -37,7 +37,7 @@ def resume(
         bool | None,
         typer.Option(
             "--reference/--no-reference",
-            help="Sample the study's reference too. By default as the run was asked to.",
+            help="Sample the study's reference too. By default as in the run.",
         ),
     ] = None,
     engine: Annotated[
@@ -49,7 +49,7 @@ def resume(
     process: Process = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, or make a finished one longer, bit by bit."""
+    """Resume a run from its last checkpoint, or make a finished one longer, bit by bit."""
     together = (coordinator, processes, process)
     over = engine_of(engine or Engine.local, devices, together)
     as_before = engine in (None, Engine.local) and devices is None
@@ -78,7 +78,7 @@ def _resume(
     quiet: bool,
 ) -> int:
     import consortia
-    from consortia.engines.division import cores, offer_cpu_devices
+    from consortia.engines.sharding import cores, offer_cpu_devices
     from consortia.store.checkpoint import Checkpoints
     from consortia.store.runs import RECORD, read_record
     from consortia.study.build import load_study
@@ -129,7 +129,7 @@ def _resume(
 
 
 def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
-    """The record, or an empty one where it is damaged: the checkpoint then has it."""
+    """Return the record, or an empty one where it is damaged: the checkpoint then has it."""
     try:
         return read(directory)
     except StoreError:
@@ -137,7 +137,7 @@ def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _request(directory: Path) -> dict[str, Any]:
-    """What ``consortia run`` was asked for."""
+    """Return the options of the run's ``consortia run``."""
     file = directory / COMMAND
     if not directory.is_dir():
         raise StoreError(f"{directory} is not a directory: give that of a run.")

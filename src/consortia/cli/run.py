@@ -14,7 +14,7 @@ import typer
 from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
 from consortia.errors import MissingExtraError, StoreError
-from consortia.store.runs import REQUEST, Writing
+from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
     from consortia.report import Report
@@ -92,7 +92,7 @@ def sample_and_report(
     quiet: bool,
     resumed: Callable[..., Any] | None = None,
 ) -> int:
-    """Samples, compares, writes, shows; returns the exit code.
+    """Sample, compare, write and show; return the exit code.
 
     Args:
         study: the study.
@@ -140,8 +140,8 @@ def sample_and_report(
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
-    """Writes the study and the options of the command into the directory of a run."""
-    with Writing(directory):
+    """Write the study and the options of the command into the directory of a run."""
+    with writing(directory):
         shutil.copyfile(source, directory / STUDY)
         content = {"study": str(source.resolve()), **options}
         temporary = directory / (COMMAND + ".part")
@@ -152,7 +152,7 @@ def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None
 def _report(
     study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
 ) -> int:
-    """The reference, the summary and the figure of a run; returns the exit code."""
+    """Write the reference, the summary and the figure of a run; return the exit code."""
     from consortia.report import gather
     from consortia.report.terminal import report_tables
 
@@ -204,7 +204,7 @@ def _report(
 
 
 def _reference(study: Study, built: Built, directory: Path) -> Any:
-    """The reference's draws, kept beside the run's in a run directory of their own."""
+    """Return the reference's draws, kept beside the run's in a run directory of their own."""
     from consortia.diagnostics.reference import nuts
     from consortia.store.runs import RunStore, open_run
 
@@ -228,7 +228,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
 
 
 def _finished_reference(directory: Path) -> Any:
-    """A reference that was sampled before the run was interrupted."""
+    """Return a reference that was sampled before the run was interrupted."""
     from consortia.store.runs import open_run
 
     tree = open_run(directory)
@@ -261,7 +261,7 @@ def _write(
 
         observed = None if built.held_out is None else built.held_out.get("y")
         draw(report, tree, directory / "posterior.png", observed)
-        mixing = getattr(built.algorithm, "mixing", None)
+        mixing = built.algorithm.network
         if mixing is not None and "agents" in tree.children:
             from consortia.report.network import draw_network
 
@@ -269,7 +269,7 @@ def _write(
 
 
 def _free_directory(name: str) -> Path:
-    """``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
+    """Return ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
     directory, number = RUNS / name, 1
     while directory.exists():
         number += 1

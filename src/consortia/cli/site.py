@@ -13,9 +13,7 @@ from consortia.cli.exits import reported
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
 
-site = typer.Typer(
-    help="A site's own say: what its policy permits, and what has left it.", no_args_is_help=True
-)
+site = typer.Typer(help="What a site's policy permits, and what has left it.", no_args_is_help=True)
 
 
 @site.command()
@@ -108,11 +106,11 @@ def ledger(
         typer.echo(f"The chain is whole: {len(found.entries)} lines. Head: {found.head}")
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- terms ---------------------------------------------------------------------------------------
 
 
 def _asked(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
-    """The terms of a study or of the study in an app, and the hash of the app."""
+    """Return the terms of a study or of the study in an app, and the hash of the app."""
     from consortia.federation.governance import terms_of
     from consortia.study.build import load_study
 
@@ -160,7 +158,7 @@ def _show(terms: StudyTerms, app: str | None) -> None:
 
 
 def _totals(found: Verification, run: str | None) -> list[tuple[str, str, int, int]]:
-    """(run, kind, messages, bytes) of what has left."""
+    """Return (run, kind, messages, bytes) of what has left."""
     totals: dict[tuple[str, str], tuple[int, int]] = {}
     for entry in found.entries:
         if entry.left and run in (None, entry.run):

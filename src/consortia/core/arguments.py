@@ -19,7 +19,7 @@ MOST_NAMES = 16
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number in [least, most]."""
+    """Return a whole number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} must be a whole number, not {value!r}.")
     if value < least:
@@ -30,12 +30,12 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def optional_whole(name: str, value: Any, least: int) -> int | None:
-    """None, or a whole number of at least ``least``."""
+    """Return None, or a whole number of at least ``least``."""
     return None if value is None else whole(name, value, least)
 
 
 def number(name: str, value: Any, least: float, most: float) -> float:
-    """A finite number in [least, most]."""
+    """Return a finite number in [least, most]."""
     try:
         result = float(value)
     except (TypeError, ValueError):
@@ -44,6 +44,11 @@ def number(name: str, value: Any, least: float, most: float) -> float:
         limit = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
         raise InputError(f"{name} is {result}: it must be finite and {limit}.")
     return result
+
+
+def optional_number(name: str, value: Any, least: float, most: float = math.inf) -> float | None:
+    """Return None, or a finite number in [least, most]."""
+    return None if value is None else number(name, value, least, most)
 
 
 def positive(name: str, value: Any, below: float = math.inf) -> float:
@@ -90,7 +95,7 @@ def site_weights(weights: Any, name: str = "weight") -> tuple[float, ...] | None
 
 
 def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
-    """One weight for each site."""
+    """Check that there is one weight for each site."""
     if weights is not None and len(weights) != len(names):
         raise InputError(
             f"weights has {len(weights)} values for {len(names)} sites: give one each."
@@ -98,7 +103,7 @@ def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
 
 
 def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """A batch without replacement is at most as large as the smallest site."""
+    """Check that a batch without replacement is at most as large as the smallest site."""
     smallest = int(np.argmin(sizes))
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
@@ -108,7 +113,7 @@ def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) 
 
 
 def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """A batch is at most as large as the smallest site, however it is drawn."""
+    """Check that a batch is at most as large as the smallest site, however it is drawn."""
     smallest = int(np.argmin(sizes))
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
@@ -118,9 +123,9 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
 
 
 def plain_parameters(method: Any) -> dict[str, Any]:
-    """The fields of a method as values that JSON can hold, for the record of a run."""
+    """Return the fields of a method as values that JSON can hold, for the record of a run."""
     return {
-        field.name: _plain(getattr(method, field.name))
+        field.name: _plain(vars(method)[field.name])
         for field in dataclasses.fields(method)
         if field.name != "name"
     }
@@ -140,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 
 def unknown(name: str, allowed: Iterable[str]) -> str:
-    """What to say of a name that is not allowed: the nearest one, and all that are."""
+    """Return the end of a message on a name that is not allowed: the nearest one, and all."""
     names = list(allowed)
     close = difflib.get_close_matches(name, names, 1, 0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -149,7 +154,7 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
-    """A TOML file as it is, and its tables.
+    """Return the bytes of a TOML file, and its tables.
 
     Args:
         path: of the file.

@@ -21,15 +21,16 @@ with equal shapes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import random
+from consortia.core import arguments, random
 
 Array = jax.Array
 PyTree = Any
@@ -251,55 +252,160 @@ class Cost:
     row_gradients: int
 
 
-class Method(Protocol):
-    """What a factory such as `consortia.fa_hmc` returns: a value that compares and hashes.
+@dataclass(frozen=True)
+class Claims:
+    """What a user should know of a method before using it, in words.
 
-    A method holds parameters only. `build` turns it into phases for one model; everything that
-    depends on the sites arrives later, through `Site`.
-
-    It may also have ``check_fitted(fitted, names) -> warnings``, which looks at what its
-    ``fit`` phases left at the sites and refuses to go on, ``explain_end(target, site, name,
-    position) -> text``, which says why a chain turned non-finite at a site, and
-    ``measure(gradients, shares, positions, iteration) -> dict``, which adds to the record of a run
-    what it finds where the chains ended (shares: of each site where their messages arrive one at a
-    time, (servers, sites), else None).
+    Attributes:
+        samples: the density of its draws.
+        bias: order of the stationary bias, and where it comes from.
+        draw: what one draw is.
+        step_size: drift, noise variance, and the step h' of the equal SGLD update.
+        source: paper and algorithm number.
     """
 
+    samples: str
+    bias: str
+    draw: str
+    step_size: str
+    source: str
+
+
+class Method(ABC):
+    """A sampler's parameters: a frozen dataclass, which compares and hashes by value.
+
+    A method states its `name` and its `claims`, and `build` turns its parameters into phases for
+    one model; everything that depends on the sites arrives later, through `Site`. All other members
+    have a default that suits a method without needs of its own.
+
+    Attributes:
+        name: the name in plans, records and study files.
+        step_size: a schedule, or a tuple with one for each server; None when it is learned.
+    """
+
+    name: str
+    step_size: Any
+
     @property
-    def name(self) -> str:
-        """The name in the registry."""
-        ...
+    @abstractmethod
+    def claims(self) -> Claims:
+        """What is sampled, and how far off it is; a class attribute where no parameter matters."""
 
-    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        """Refuse what cannot run on these sites, with an error that names the site."""
-        ...
+    @abstractmethod
+    def build(self, target: Any) -> Algorithm:
+        """Return the phases, for a `consortia.core.target.Target`."""
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
-        """w_c, (sites,), positive, summing to one."""
-        ...
+    # --- weights and cost ------------------------------------------------------------------------
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return w_c, (sites,), positive, summing to one: n_c/n."""
+        return sizes / sizes.sum()
 
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
-        """λ_c, (sites,), summing to one."""
-        ...
-
-    def build(self, target: Any) -> Algorithm:
-        """The phases, for a `consortia.core.target.Target`."""
-        ...
+        """Return λ_c, (sites,), summing to one: w_c."""
+        return self.site_weights(sizes)
 
     def cost(self, sizes: np.ndarray) -> Cost:
-        """Gradients of one iteration of one chain."""
-        ...
+        """Return the gradients of one iteration of one chain: an exact one a site."""
+        return Cost(gradients=len(sizes), row_gradients=int(sizes.sum()))
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
-        """h' of these iterations when the step size varies (estimates are then weighted by it).
+        """Return h' of these iterations, by which estimates are weighted; None when all are equal.
 
         (iterations,), or (servers, iterations) where servers have step sizes of their own.
         """
-        ...
+        return None
+
+    def full_iterations(self, hub: PyTree, done: int) -> float:
+        """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
+        return done
+
+    # --- facts of its parameters -----------------------------------------------------------------
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters as plain values, for the record of a run."""
-        ...
+        """Return the parameters as plain values, for the record of a run."""
+        return arguments.plain_parameters(self)
+
+    @property
+    def step_schedules(self) -> tuple[Callable[[Any], Array], ...]:
+        """The step sizes over the rounds: one, or one for each server; () when there are none."""
+        given = self.step_size
+        return given if isinstance(given, tuple) else () if given is None else (given,)
+
+    @property
+    def network(self) -> Any:
+        """The mixing matrix, schedule or named network of a method without a hub, else None."""
+        return None
+
+    @property
+    def dimension(self) -> int | None:
+        """The number of parameters that an argument (a matrix, a point) fixes, else None."""
+        return None
+
+    @property
+    def servers_alike(self) -> bool:
+        """True if all servers have one law; else comparing chains, as R-hat does, is no check."""
+        return True
+
+    @property
+    def adapts(self) -> bool:
+        """True if the warm-up learns something, so that a run without it is another one."""
+        return False
+
+    # --- checks, in the order in which a run makes them ------------------------------------------
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Raise an `InputError` that names the site where the method cannot run on these sites."""
+        return
+
+    def check_warmup(self, warmup: int) -> None:
+        """Raise an `InputError` where the warm-up is too short for what it has to learn."""
+        return
+
+    def check_fitted(self, fitted: PyTree, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return warnings about what the ``fit`` phases left, or raise an `InputError`.
+
+        Args:
+            fitted: of all sites, node axis first.
+            names: of the sites.
+        """
+        return ()
+
+    def check_learned(self, hub: PyTree) -> str | None:
+        """Return why a run should end after its warm-up, with advice; None when it should not."""
+        return None
+
+    def check_draws(self, hub: PyTree) -> tuple[str, ...]:
+        """Return warnings about the draws that were made, from the hub's last state."""
+        return ()
+
+    def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
+        """Return why a chain turned non-finite at a site; empty where nothing is known.
+
+        Args:
+            target: the posterior.
+            site: where the chain ended.
+            name: of the site.
+            position: the last finite one, (d,).
+        """
+        return ""
+
+    def measure(
+        self,
+        gradients: Callable[[PyTree], PyTree],
+        shares: np.ndarray | None,
+        positions: np.ndarray,
+        iteration: int,
+    ) -> dict[str, Any]:
+        """Return what the record should have of the place where the chains ended.
+
+        Args:
+            gradients: positions to the sites' gradients there.
+            shares: (servers, sites), of each site where messages arrive one at a time, else None.
+            positions: (chains, d).
+            iteration: the last one.
+        """
+        return {}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import random
-from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -19,7 +18,7 @@ PyTree = Any
 
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
-    """The parameters that each chain starts from, checked against the model's own structure."""
+    """Return the parameters each chain starts from, checked against the model's own structure."""
     own = model.init(jax.random.key(0)) if callable(model.init) else model.init
     _check_leaves("Model.init", own)
     source, argument = (model.init, "Model.init") if init is None else (init, "init")
@@ -67,7 +66,7 @@ def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
 
 
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
-    """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
+    """Return log-prior, U_c, and whether its gradient is finite, at every start; jit this.
 
     Args:
         target: the posterior.
@@ -78,9 +77,8 @@ def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, 
         log-prior (chains,), U_c (nodes, chains) and finite gradient (nodes, chains).
     """
 
-    def at_node(own: Any) -> tuple[Array, Array]:
-        node, size, weight, share = own
-        site = Site(arrays.data, size, weight, share, (), node)
+    def at_node(node: Array) -> tuple[Array, Array]:
+        site = arrays.site(node)
         rows, mask = site.all()
 
         def at(position: Array) -> tuple[Array, Array]:
@@ -90,8 +88,7 @@ def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, 
         return jax.lax.map(at, positions)
 
     nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
-    own = (nodes, arrays.sizes, arrays.weights, arrays.prior_shares)
-    values, finite = jax.lax.map(at_node, own)
+    values, finite = jax.lax.map(at_node, nodes)
     return jax.lax.map(target.log_prior, positions), values, finite
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from consortia.data.downloads import DatasetCorrupted as DatasetCorrupted
 from consortia.data.downloads import DatasetMissing as DatasetMissing
-from consortia.data.downloads import File, read_file
+from consortia.data.downloads import RemoteFile, read_file
 from consortia.data.preparation import images_to_rows as images_to_rows
 from consortia.data.preparation import standardise as standardise
 from consortia.data.preparation import train_test_split as train_test_split
@@ -143,7 +143,7 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
     for name, checksum in zip(IDX_NAMES[part], IDX_CHECKSUMS[folder][part], strict=True):
         # The gzip header of this one file holds a time stamp, which is not the same everywhere.
         content = "gzip" if (folder, name[:12]) == ("mnist", "train-images") else "file"
-        file = File(folder, name, checksum, f"{base}/{name}", content)
+        file = RemoteFile(folder, name, checksum, f"{base}/{name}", content)
         raw = gzip.decompress(read_file(file, download=download))
         axes = raw[3]
         shape = np.frombuffer(raw, ">i4", axes, 4)
@@ -152,19 +152,19 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
 
 
 def fashion_mnist(*, download: bool = False) -> Dataset:
-    """Clothing, 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
+    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
     train, test = (_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test"))
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
 def mnist(*, download: bool = False) -> Dataset:
-    """Handwritten digits, 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
+    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
     train, test = (_idx("mnist", part, MNIST, download) for part in ("train", "test"))
     return _dataset("mnist", train, test, target_names="0123456789")
 
 
 def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
-    """Classical Japanese characters, images (rows, 28, 28) uint8 of 10 classes.
+    """Return classical Japanese characters, images (rows, 28, 28) uint8 of 10 classes.
 
     By default only the 10,000 test images are read, and ``train`` is None: results on a split of
     them are not comparable with published ones. ``test_only=False`` also reads the 60,000 train
@@ -176,7 +176,7 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
         "kmnist",
         train,
         test,
-        target_names=["o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"],
+        target_names=KMNIST_NAMES,
     )
 
 
@@ -187,7 +187,7 @@ A9A_CHECKSUMS = {
     "a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     "a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
 }
-HOUSING = File(
+HOUSING = RemoteFile(
     "boston",
     "housing.data",
     "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
@@ -197,13 +197,13 @@ HOUSING_NAMES = (
     *("CRIM", "ZN", "INDUS", "CHAS", "NOX", "RM", "AGE"),
     *("DIS", "RAD", "TAX", "PTRATIO", "B", "LSTAT"),
 )
-ISOLET = File(
+ISOLET = RemoteFile(
     "isolet",
     "Isolet.mat",
     "ea73c69b1342a7def8199458e53a70307a83d557eceb2579863dda57c3ccd2b1",
     "https://github.com/jundongl/scikit-feature/raw/master/skfeature/data/Isolet.mat",
 )
-CIFAR2 = File(
+CIFAR2 = RemoteFile(
     "cifar2",
     "cifar2_jpeg.npz",
     "7e408a6d98312db45c64a2b1ebf74eef2eceb7f18bbbb514bee8632919a47af1",
@@ -215,7 +215,7 @@ CIFAR2 = File(
 
 
 def a9a(*, download: bool = False) -> Dataset:
-    """Income over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
+    """Return incomes over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
 
     x is (rows, 123) uint8, binary features made from the UCI Adult set.
     """
@@ -223,7 +223,7 @@ def a9a(*, download: bool = False) -> Dataset:
 
     parts = []
     for name, checksum in A9A_CHECKSUMS.items():
-        raw = read_file(File("a9a", name, checksum, f"{LIBSVM}/{name}"), download=download)
+        raw = read_file(RemoteFile("a9a", name, checksum, f"{LIBSVM}/{name}"), download=download)
         sparse, labels = load_svmlight_file(io.BytesIO(raw), n_features=123)
         parts.append({"x": sparse.astype(np.uint8).toarray(), "y": (labels > 0).astype(np.uint8)})
     features = [f"feature {i}" for i in range(1, 124)]
@@ -231,7 +231,7 @@ def a9a(*, download: bool = False) -> Dataset:
 
 
 def boston(*, download: bool = False) -> Dataset:
-    """Median house values in Boston, 506 rows, x (506, 13) and y in 1,000 dollars (506,).
+    """Return median house values in Boston, x (506, 13) and y in 1,000 dollars (506,).
 
     Caution: the column B encodes the share of Black residents, on an assumption about its effect
     that scikit-learn dropped the set for. Use it to repeat a published experiment, and another
@@ -244,7 +244,7 @@ def boston(*, download: bool = False) -> Dataset:
 
 
 def isolet(*, download: bool = False) -> Dataset:
-    """Spoken letters, 1,560 of the 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
+    """Return spoken letters, 1,560 of 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
 
     One of five groups of speakers (30 people who say every letter twice), without a test split.
     """
@@ -257,7 +257,7 @@ def isolet(*, download: bool = False) -> Dataset:
 
 
 def cifar2(*, download: bool = False) -> Dataset:
-    """Airplanes (0) and automobiles (1), 10,000 train and 2,000 test images (rows, 32, 32, 3).
+    """Return airplanes (0) and automobiles (1): 10,000 train and 2,000 test images 32 × 32 × 3.
 
     Lossy: the pixels went through JPEG, so they are near to CIFAR-10's and not equal to them. The
     rows are sorted by class. There is no address to download this form from.
@@ -348,7 +348,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
 
 
 def load(name: str, *, download: bool = False) -> Dataset:
-    """A data set by its name in `AVAILABLE`.
+    """Return a data set by its name in `AVAILABLE`.
 
     Args:
         name: one of `AVAILABLE`.

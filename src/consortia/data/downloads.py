@@ -1,4 +1,4 @@
-"""Published files: found on disk, checked, cached, downloaded when asked.
+"""Published files: found on disk, checked, cached, downloaded on request.
 
 A file is looked for in the directory that the environment variable ``CONSORTIA_DATA`` names (one
 folder per data set), then in the cache, and only with ``download=True`` at the address where it is
@@ -11,21 +11,18 @@ import gzip
 import hashlib
 import io
 import os
-import sys
-import tempfile
-import urllib.request
 import zipfile
 import zlib
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from consortia.errors import ConsortiaError
 
-TIMEOUT = 60.0
-"""Seconds that a download may stand still."""
+TIMEOUT_SECONDS = 60.0
+"""That a download may stand still."""
 
 
 class DatasetMissing(ConsortiaError, FileNotFoundError):  # noqa: N818 - says what happened
@@ -37,7 +34,7 @@ class DatasetCorrupted(ConsortiaError, OSError):  # noqa: N818 - says what happe
 
 
 @dataclass(frozen=True)
-class File:
+class RemoteFile:
     """One published file.
 
     Attributes:
@@ -59,21 +56,17 @@ class File:
 
 
 def cache_directory() -> Path:
-    """``CONSORTIA_CACHE``, or ``consortia`` in the cache directory of the platform's user."""
+    """Return ``CONSORTIA_CACHE``, or ``consortia`` in the platform's cache directory."""
     given = os.environ.get("CONSORTIA_CACHE")
     if given:
         return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "consortia"
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "consortia" / "cache"
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "consortia"
+    import pooch  # heavy, and needed by few runs
+
+    return Path(pooch.os_cache("consortia"))
 
 
-def read_file(file: File, *, download: bool = False) -> bytes:
-    """The bytes of a published file, its checksum verified.
+def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
+    """Return the bytes of a published file, its checksum verified.
 
     Raises:
         DatasetMissing: the file is nowhere, or its download failed.
@@ -81,8 +74,8 @@ def read_file(file: File, *, download: bool = False) -> bytes:
     """
     cached = cache_directory() / file.folder / file.name
     given = os.environ.get("CONSORTIA_DATA")
-    places = [Path(given).expanduser() / file.folder / file.name] if given else []
-    for path in [*places, cached]:
+    candidates = [Path(given).expanduser() / file.folder / file.name] if given else []
+    for path in [*candidates, cached]:
         if path.is_file():
             data = path.read_bytes()
             _verify(file, data, str(path))
@@ -98,18 +91,31 @@ def read_file(file: File, *, download: bool = False) -> bytes:
             "there."
         )
     try:
-        with urllib.request.urlopen(file.address, timeout=TIMEOUT) as answer:
-            data = answer.read()
-    except (OSError, HTTPException) as error:
+        return _download(file, file.address, cached)
+    except DatasetCorrupted:
+        raise
+    except OSError as error:
         raise DatasetMissing(
             f"{missing} Its download from {file.address} failed ({error}). {looked}"
         ) from error
-    _verify(file, data, file.address)
-    _write(cached, data)
-    return data
 
 
-def _verify(file: File, data: bytes, where: str) -> None:
+def _download(file: RemoteFile, address: str, path: Path) -> bytes:
+    """Put a file into the cache; pooch renames it to ``path`` once it is whole and verified."""
+    import pooch  # heavy, and needed by few runs
+
+    fetch = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
+
+    def fetch_verified(url: str, output: str, cache: Any) -> None:
+        fetch(url, output, cache)
+        _verify(file, Path(output).read_bytes(), url)
+
+    pooch.get_logger().setLevel("WARNING")
+    pooch.retrieve(address, None, path.name, path.parent, downloader=fetch_verified)
+    return path.read_bytes()
+
+
+def _verify(file: RemoteFile, data: bytes, where: str) -> None:
     try:
         if file.content == "gzip":
             content = gzip.decompress(data)
@@ -133,16 +139,3 @@ def _verify(file: File, data: bytes, where: str) -> None:
             f"{where} is not the published {file.name}: the sha256{kind} is {found}, expected "
             f"{file.sha256}. Delete it and get it again."
         )
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write under another name, then rename: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -23,7 +23,7 @@ ATTEMPTS = 1000
 
 
 def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
-    """Rows dealt out at random; sizes differ by one row at most.
+    """Deal rows out at random; sizes differ by one row at most.
 
     Args:
         arrays: pytree of arrays (rows, ...).
@@ -46,7 +46,7 @@ def dirichlet(
     label: str | np.ndarray = "y",
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Label skew: every label is dealt out in proportions of its own (Yurochkin et al. 2019).
+    r"""Deal every label out in proportions of its own: label skew (Yurochkin et al. 2019).
 
     .. math:: p_k \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha), \qquad
               \text{site } c \text{ gets the share } p_{kc} \text{ of the rows with label } k
@@ -93,7 +93,7 @@ def label_shards(
     seed: int,
     label: str | np.ndarray = "y",
 ) -> Sites:
-    """Label skew: rows sorted by label, cut into equal shards, dealt out (McMahan et al. 2017).
+    """Deal out equal shards of rows sorted by label: label skew (McMahan et al. 2017).
 
     A site sees about ``shards_per_site`` labels. Sizes differ by one row a shard at most.
 
@@ -132,7 +132,7 @@ def quantity(
     seed: int,
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Quantity skew: random rows, unequal sizes (Dirichlet sizes: Li et al. 2022).
+    r"""Deal random rows out in unequal sizes: quantity skew (Dirichlet sizes: Li et al. 2022).
 
     .. math:: n_c \approx m + (n - N m)\, p_c, \qquad p \sim \mathrm{Dirichlet}(\alpha, \dots,
               \alpha) \quad\text{or}\quad p_c \propto c^{-s}, \; c = 1, \dots, N
@@ -173,7 +173,7 @@ def by_column(
     name: str | None = None,
     seed: int | None = None,
 ) -> Sites:
-    """A natural partition: rows that are alike in one column sit at one site.
+    """Give rows that are alike in one column to one site: a natural partition.
 
     Without ``sites``, one site per distinct value ("hospital=3"). With ``sites``, groups between
     quantiles of a numeric column ("age<40", "40<=age<60", "age>=60"), equal values staying
@@ -222,7 +222,7 @@ def _shown(value: Any) -> str:
 
 
 def _quantile_cuts(values: np.ndarray, sites: int, name: str) -> np.ndarray:
-    """The sites − 1 smallest values of the upper groups, each a value of the column."""
+    """Return the sites − 1 smallest values of the upper groups, each a value of the column."""
     ordered = np.sort(values)
     starts = np.cumsum([len(piece) for piece in np.array_split(ordered, sites)])[:-1]
     cuts = ordered[starts]
@@ -280,7 +280,7 @@ def _sites(sites: Any, rows: int) -> int:
 
 
 def read_seed(seed: Any) -> int:
-    """``seed`` as an integer, refused when it is none or negative."""
+    """Return ``seed`` as an integer; refuse what is none or negative."""
     number = _integer(seed, "seed")
     if number < 0:
         raise InputError(f"seed is {number}: give a non-negative integer.")
@@ -303,7 +303,7 @@ def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
 
 
 def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) -> np.ndarray:
-    """A column (rows,), from its key in a dict or as it is."""
+    """Return a column (rows,), from its key in a dict or as it is."""
     if isinstance(column, str):
         if not isinstance(arrays, Mapping):
             raise InputError(

@@ -11,7 +11,6 @@ import numpy as np
 
 from consortia.core import fingerprints
 from consortia.core.contract import Method
-from consortia.data import digest
 from consortia.data.sites import Rows, Sites, alike, check_finite, read_rows, site_names
 from consortia.errors import InputError, RankError
 
@@ -53,7 +52,7 @@ def read_sites(
     """
     names = site_names(names, len(names))
     check_same(engine, names)
-    held = [int(number) for number in engine.held(len(names), algorithm)]
+    held = [int(number) for number in engine.local_sites(len(names), algorithm)]
     own: dict[int, Rows] = {}
 
     def look() -> dict[int, Any]:
@@ -61,7 +60,7 @@ def read_sites(
             own[number] = _table(read(number), f"site {names[number]!r}")
         return {number: _outline(rows) for number, rows in own.items()}
 
-    told = engine.shared(look)
+    told = engine.allgather(look)
     outlines = merged(told, names)
     parts = [own[n] if n in own else _without_rows(outlines[n]) for n in range(len(names))]
     kept = alike(names, parts)
@@ -71,10 +70,9 @@ def read_sites(
             check_finite(names[number], kept[number])
         if len(told) == 1:  # nobody is to be told
             return {}
-        digest_of = getattr(engine, "digest", digest.of_rows)
-        return {n: digest_of(_tree(kept[n])) for n in held}
+        return {n: engine.digest(_tree(kept[n])) for n in held}
 
-    digests = engine.shared(judge)
+    digests = engine.allgather(judge)
     elsewhere: dict[int, str] = {}
     if len(told) > 1:
         all_digests = merged(digests, names)
@@ -89,7 +87,7 @@ def jointly(engine: Any, work: Callable[[], Result]) -> Result:
         InputError: in all processes when ``work`` raises it in one.
     """
     done: list[Result] = []
-    engine.shared(lambda: done.append(work()))
+    engine.allgather(lambda: done.append(work()))
     return done[0]
 
 
@@ -99,8 +97,8 @@ def check_same(engine: Any, value: Any) -> None:
     Raises:
         RankError: in all processes.
     """
-    told = engine.shared(lambda: fingerprints.of_value(value))
-    if not getattr(engine, "compares", True):  # another process does
+    told = engine.allgather(lambda: fingerprints.of_value(value))
+    if not engine.compares:  # another process does
         return
     others = [str(rank) for rank, one in enumerate(told) if one != told[0]]
     if others:

@@ -53,6 +53,11 @@ class MassMatrix:
             raise InputError("mass_matrix is not positive definite.")
         return cls(tuple(tuple(row) for row in matrix.tolist()))
 
+    @property
+    def dimension(self) -> int | None:
+        """d; None for the identity, which suits any."""
+        return None if self.values is None else len(self.values)
+
     def check(self, dimension: int) -> None:
         """Refuse a matrix of another dimension than the model's."""
         if self.values is not None and len(self.values) != dimension:

@@ -21,14 +21,13 @@ from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
-from consortia.engines.divided_run import ShardedRun
-from consortia.engines.drawing import Counter
-from consortia.engines.local_run import LocalRun
-from consortia.engines.program import Program
-from consortia.engines.sharded import ShardedProgram
-from consortia.engines.types import Layout, SiteArrays
+from consortia.engines import rng, sharding
+from consortia.engines.contract import Engine
+from consortia.engines.phases import Program, SiteArrays
+from consortia.engines.rng import Counter, Layout
+from consortia.engines.run import LocalRun
+from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -47,7 +46,7 @@ KEPT_PROGRAMS = 16
 _programs: OrderedDict[Any, Program] = OrderedDict()
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs all sites and chains in this process, or in all processes of ``jax.distributed``.
 
     The sites or the chains are divided evenly among devices where that is asked for or costs
@@ -98,7 +97,7 @@ class LocalEngine:
         self.node_mode = node_mode
         self.block = block
         self._mesh = mesh
-        self._devices = division.devices_asked(devices)
+        self._devices = sharding.devices_asked(devices)
         self._participation = None if participation is None else np.asarray(participation, bool)
 
     @classmethod
@@ -113,18 +112,18 @@ class LocalEngine:
             return cls()
         if nodes * chains == 1:
             return cls(devices=1, node_mode=rounding["node_mode"], block=rounding["block"])
-        grid = np.asarray(division.found(nodes * chains)).reshape(nodes, chains)
-        mesh = Mesh(grid, (division.NODES, division.CHAINS))
+        grid = np.asarray(sharding.found(nodes * chains)).reshape(nodes, chains)
+        mesh = Mesh(grid, (sharding.NODES, sharding.CHAINS))
         return cls(mesh, node_mode=rounding["node_mode"], block=rounding["block"])
 
     @property
     def root(self) -> bool:
-        """Whether this process keeps the draws and speaks to the user."""
+        """True in the one process that keeps the draws and writes to the terminal."""
         # Asking JAX for the number of a process that is alone would start it.
         return not jax.distributed.is_initialized() or jax.process_index() == 0
 
-    def leave(self, error: BaseException, code: int) -> None:
-        """To be called when this process ends with an error: of several, it ends at once.
+    def abort(self, error: BaseException, code: int) -> None:
+        """End this process after an error; of several it ends at once.
 
         JAX would else wait at its end for the others, which wait for this one.
         """
@@ -133,39 +132,27 @@ class LocalEngine:
             sys.stderr.flush()
             os._exit(code)
 
-    def meet(self) -> None:
-        """Waits for all processes of ``jax.distributed``."""
+    def barrier(self) -> None:
+        """Wait for all processes of ``jax.distributed``."""
         if jax.distributed.is_initialized():
-            with hosts.losses_told():
+            with sharding.rank_losses():
                 multihost_utils.sync_global_devices("meet")
 
-    def held(self, nodes: int, method: Method) -> np.ndarray:
-        """Numbers of the sites, of so many, whose rows this process needs: of all."""
-        return np.arange(nodes)
-
-    def shared(self, make: Callable[[], Any]) -> list[Any]:
-        """What ``make`` returns in every process that has sites of its own: here in this one."""
-        return [make()]
-
-    def check_alike(self, asked: Callable[[], Mapping[str, Any]]) -> None:
-        """All processes of ``jax.distributed`` have been given the same arguments, by name.
+    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
+        """Refuse to go on where processes of ``jax.distributed`` were given different arguments.
 
         Raises:
             RankError: in every process, with the processes and the arguments that differ.
         """
         if jax.process_count() == 1:
             return
-        values = asked()
-        with hosts.losses_told():
+        values = arguments()
+        with sharding.rank_losses():
             tables = multihost_utils.process_allgather(fingerprints.table_of(values))
-        fingerprints.check_alike(list(values), list(tables), "process")
+        fingerprints.check_same(list(values), list(tables), "process")
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
-        """Places the data and finds or makes the program; compiles nothing yet.
-
-        ``chains`` counts all of them, those of several servers too.
-        """
-        sizes = np.asarray(sites.sizes, np.int64)
+        """Place the data and find or make the program; compile nothing yet."""
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
         if self._participation is not None:
             self._check_participation(method.build(target), len(sites))
@@ -184,8 +171,8 @@ class LocalEngine:
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)
         if isinstance(program, ShardedProgram):
-            return ShardedRun(program, arrays, sites.names, sizes)
-        run = LocalRun(program, arrays, sites.names, sizes)
+            return ShardedRun(program, arrays, sites)
+        run = LocalRun(program, arrays, sites)
         run.participation = self._participation
         return run
 
@@ -205,17 +192,17 @@ class LocalEngine:
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
-    ) -> division.Sharding | None:
+    ) -> sharding.Sharding | None:
         """Over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
         several = jax.process_count() > 1
         divided = None
         if self._mesh is not None:
-            divided = division.of_mesh(self._mesh, *shape)
+            divided = sharding.of_mesh(self._mesh, *shape)
         elif self._participation is None:
             asked = self._devices is not None
-            divided = division.of_devices(
-                division.found(self._devices),
+            divided = sharding.of_devices(
+                sharding.found(self._devices),
                 *shape,
                 cut_nodes=asked or several,
                 all_of_them=asked or several,
@@ -234,7 +221,7 @@ class LocalEngine:
         sites: Sites,
         method: Method,
         chains: int,
-        divided: division.Sharding | None = None,
+        divided: sharding.Sharding | None = None,
     ) -> Layout:
         """How nodes, chains and rounds are batched."""
         nodes, parts, alone = len(sites), 1, len(sites) == 1
@@ -271,7 +258,7 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
     return SiteArrays(
         data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
         sizes=jnp.asarray(sizes[which].astype(np.int32)),
-        weights=jnp.asarray(method.weights(sizes)[which], dtype),
+        weights=jnp.asarray(method.site_weights(sizes)[which], dtype),
         prior_shares=jnp.asarray(method.prior_shares(sizes)[which], dtype),
         fitted=(),
     )
@@ -289,10 +276,10 @@ def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
     events = () if box is None else mailboxes.no_events(box)
 
     def draw(base: Array) -> Any:
-        keys = drawing.stage_keys(phases, drawing.ROUND, base, layout)
+        keys = rng.stage_keys(phases, rng.ROUND, base, layout)
         counter = Counter(jnp.int32(0), jnp.int32(0))
         weights = jnp.ones(layout.nodes)
-        return drawing.round_numbers(phases, keys, counter, layout, weights, events)
+        return rng.round_randomness(phases, keys, counter, layout, weights, events)
 
     shapes = jax.eval_shape(draw, random.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Algorithm, Mailbox
-from consortia.engines.drawing import Arrival
 from consortia.engines.events import Trace, simulate
-from consortia.engines.types import Events, Ring
+from consortia.engines.rng import Arrival, Events
 
 Array = jax.Array
 PyTree = Any
@@ -25,6 +24,19 @@ RING_BYTES = 2 * 1024 * 1024
 
 MISDECLARED = 0.1
 """Relative gap between a declared share and the counted one beyond which the user is warned."""
+
+
+class Ring(NamedTuple):
+    """The inbox of a `Mailbox`: past replies, of which a worker may hold any.
+
+    Attributes:
+        replies: pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo
+            the length.
+        last: the latest of them.
+    """
+
+    replies: PyTree
+    last: PyTree
 
 
 def mailbox_of(algorithm: Algorithm) -> Mailbox | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import psutil
 
 from consortia.errors import DeploymentError
 
 GRACE = 10.0
 """Seconds that a process has to end by itself before it is killed."""
 
-POLL = 0.1
+POLL_SECONDS = 0.1
 
 GUARD = Path(__file__).with_name("guard.py")
 """Under it, on Linux, a program ends with all that it started when who started it is gone."""
@@ -39,7 +42,7 @@ class Process:
         self._start = log.stat().st_size if log.exists() else 0
         guarded = list(command)
         if sys.platform == "linux":
-            guarded = [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), *command]
+            guarded = [sys.executable, "-I", str(GUARD), str(os.getpid()), *command]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 guarded,
@@ -52,106 +55,94 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The number of its guard where there is one, else its own."""
+        """The process number of its guard where there is one, else its own."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Return True until it has ended."""
         return self._process.poll() is None
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs."""
+        """Its exit status, None while it runs."""
         return self._process.poll()
 
     def output(self) -> str:
-        """What it has said since it was started."""
+        """Return its output since it was started."""
         with self.log.open("rb") as file:
             file.seek(self._start)
             return file.read().decode(errors="replace")
 
     def wait(self, deadline: float) -> int | None:
-        """Its exit status, or None when it still runs after so many seconds."""
+        """Return its exit status, or None when it still runs after so many seconds."""
         try:
             return self._process.wait(deadline)
         except subprocess.TimeoutExpired:
             return None
 
 
-def wait_for(condition: object, what: str, process: Process, deadline: float) -> None:
-    """Waits until ``condition()`` holds, while the process runs.
+def wait_for(condition: Callable[[], object], what: str, process: Process, deadline: float) -> None:
+    """Wait until ``condition()`` holds, while the process runs.
 
     Raises:
         DeploymentError: the process has ended, or the deadline has passed; with its last lines.
     """
-    assert callable(condition)
     end = time.monotonic() + deadline
     while not condition():
+        problem = None
         if not process.running:
-            raise DeploymentError(
-                f"{process.name} has ended before {what}.{hint(process.output())}\n"
-                f"{last_lines(process.output())}"
-            )
-        if time.monotonic() > end:
-            raise DeploymentError(
-                f"{process.name}: waited {deadline:g} s until {what}.{hint(process.output())}\n"
-                f"{last_lines(process.output())}"
-            )
-        time.sleep(POLL)
+            problem = f"{process.name} has ended before {what}."
+        elif time.monotonic() > end:
+            problem = f"{process.name}: waited {deadline:g} s until {what}."
+        if problem is not None:
+            output = process.output()
+            raise DeploymentError(f"{problem}{hint(output)}\n{last_lines(output)}")
+        time.sleep(POLL_SECONDS)
 
 
 def stop(processes: Iterable[Process], *, kill: bool = False) -> None:
-    """Ends processes and all that they have started, within twice `GRACE` seconds.
+    """End processes and all that they have started, within twice `GRACE` seconds.
 
     Args:
         processes: to be ended together.
-        kill: at once, without a chance to say goodbye.
+        kill: at once, without a chance to clean up.
     """
     processes = list(processes)
-    family = descendants(process.pid for process in processes)
-    for process in processes:
-        family |= of_group(process.pid)
+    groups = [process.pid for process in processes]
+    # A child in a session of its own is a descendant; one whose parent is gone is in the group.
+    family = {*descendants(groups), *_of_groups(groups)}
     if not kill:
-        for process in processes:
-            _signal_group(process.pid, signal.SIGTERM)
-        _wait_all(processes, family, GRACE)
-    for process in processes:
-        _signal_group(process.pid, signal.SIGKILL)
-    for pid in _alive(family):
-        _signal(pid, signal.SIGKILL)
-    _wait_all(processes, family, GRACE)
+        for group in groups:
+            _signal_group(group, signal.SIGTERM)
+        _wait_all(processes, family)
+    for group in groups:
+        _signal_group(group, signal.SIGKILL)
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    _wait_all(processes, family)
 
 
-def descendants(pids: Iterable[int]) -> dict[int, str]:
-    """Processes that these have started, and those have, with the times at which they began."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
-    found: dict[int, str] = {}
-    waiting = deque(pids)
-    while waiting:
-        for child in children.get(waiting.popleft(), ()):
-            if child not in found:
-                found[child] = started_at(child)
-                waiting.append(child)
+def descendants(pids: Iterable[int]) -> list[psutil.Process]:
+    """Return what these processes have started, and what those have."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += psutil.Process(pid).children(recursive=True)
     return found
 
 
-def of_group(group: int) -> dict[int, str]:
-    """The processes of a group, whose parents may be gone, with the times at which they began."""
-    lines = (line.split() for line in _ps("pid=,pgid=").splitlines())
-    return {int(pid): started_at(int(pid)) for pid, of in lines if int(of) == group}
-
-
-def started_at(pid: int) -> str:
-    """When a process began, "" when there is none; tells it from a later one of the same number."""
-    fields = _ps("lstart=,stat=", pid).split()
-    return "" if not fields or fields[-1].startswith("Z") else " ".join(fields[:-1])
+def is_alive(process: psutil.Process) -> bool:
+    """Return True while it runs; a later process with its number does not count."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def hint(output: str) -> str:
-    """What to do about an output of Flower's programs, for the reasons that are known."""
+    """Return what to do about an output of Flower's programs, for the reasons that are known."""
     for text, advice in HINTS.items():
         if text in output:
             return f" {advice}"
@@ -176,51 +167,30 @@ HINTS = {
 
 
 def last_lines(output: str, count: int = 12) -> str:
-    """The end of an output, indented, without colours."""
-    import re
-
+    """Return the end of an output, indented, without colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     lines = [line.rstrip() for line in plain.splitlines() if line.strip()]
     return "\n".join(f"    {line}" for line in lines[-count:])
 
 
-def _wait_all(processes: Sequence[Process], family: Mapping[int, str], deadline: float) -> None:
-    end = time.monotonic() + deadline
-    while time.monotonic() < end:
-        if not any(process.running for process in processes) and not _alive(family):
-            return
-        time.sleep(POLL)
-
-
-def _alive(family: Mapping[int, str]) -> list[int]:
-    return [pid for pid, started in family.items() if started and started_at(pid) == started]
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # macOS: all that is left is a zombie
-        return
-
-
-def _parents() -> dict[int, int]:
-    found = {}
-    for line in _ps("pid=,ppid=").splitlines():
-        pid, parent = map(int, line.split())
-        found[pid] = parent
+def _of_groups(groups: Sequence[int]) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(process.pid) in groups:
+                found.append(process)
     return found
 
 
-def _ps(columns: str, pid: int | None = None) -> str:
-    which = ["-A"] if pid is None else ["-p", str(pid)]
-    asked = subprocess.run(
-        ["ps", *which, "-o", columns], capture_output=True, text=True, timeout=GRACE, check=False
-    )
-    return asked.stdout
+def _wait_all(processes: Sequence[Process], family: Iterable[psutil.Process]) -> None:
+    end = time.monotonic() + GRACE
+    while time.monotonic() < end:
+        if not any(process.running for process in processes) and not any(map(is_alive, family)):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _signal_group(group: int, number: int) -> None:
+    # macOS: not permitted where all that is left is a zombie
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -4,7 +4,15 @@ from consortia.gradients.base import GradientOracle
 from consortia.gradients.conducive import conducive
 from consortia.gradients.control_variate import control_variate
 from consortia.gradients.exact import exact
-from consortia.gradients.minibatch import minibatch
+from consortia.gradients.minibatch import estimate, minibatch
 from consortia.gradients.noisy import noisy
 
-__all__ = ["GradientOracle", "conducive", "control_variate", "exact", "minibatch", "noisy"]
+__all__ = [
+    "GradientOracle",
+    "conducive",
+    "control_variate",
+    "estimate",
+    "exact",
+    "minibatch",
+    "noisy",
+]

@@ -8,6 +8,14 @@ from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.exact import exact
+
+
+def estimate(target: Target, batch_size: int | None, *, replace: bool = True) -> GradientOracle:
+    """Return `minibatch`, or `exact` where ``batch_size`` is None: all rows."""
+    if batch_size is None:
+        return exact(target)
+    return minibatch(target, batch_size, replace=replace)
 
 
 def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> GradientOracle:

@@ -38,7 +38,7 @@ def _words(subject: Subject) -> str:
             f"server{'s' if record['servers'] > 1 else ''}, one at a time; a gradient is stale by "
             "the updates that were made while it was computed."
         )
-    if getattr(subject.algorithm, "mixing", None) is not None:
+    if subject.algorithm is not None and subject.algorithm.network is not None:
         return (
             "There is no hub: each agent averages with its neighbours in every iteration. What is "
             "reported is the average of the agents; a single agent may be farther off."
@@ -153,7 +153,7 @@ def network(subject: Subject) -> Plot | None:
     """Who talks with whom: agents coloured by their error, or the sites around their hub."""
     from matplotlib.figure import Figure
 
-    mixing = getattr(subject.algorithm, "mixing", None)
+    mixing = None if subject.algorithm is None else subject.algorithm.network
     record = subject.record
     with drawing():
         figure = Figure(figsize=(4.0, 3.6), layout="constrained")

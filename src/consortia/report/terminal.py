@@ -101,7 +101,8 @@ def algorithms_table() -> Table:
     for head in ("name", "samples", "bias", "one draw is", "step_size", "paper", "engines"):
         shown.add_column(head, overflow="fold", no_wrap=head == "name")
     for name, entry in ALGORITHMS.items():
-        cells = (entry.samples, entry.bias, entry.draw, entry.step_size, entry.source)
+        claims = entry.factory(**entry.example).claims
+        cells = (claims.samples, claims.bias, claims.draw, claims.step_size, claims.source)
         shown.add_row(f"[bold]{name}[/]", *map(escape, cells), ", ".join(entry.engines))
     return shown
 

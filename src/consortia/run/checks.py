@@ -14,6 +14,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError, NonFiniteError
+from consortia.schedules import Tabulated
 from consortia.theory import stability
 
 Array = jax.Array
@@ -39,9 +40,10 @@ def check_arguments(
             f"sites is a {type(sites).__name__}: make it with consortia.Sites.from_list([...]) "
             "or consortia.partition."
         )
-    if not hasattr(method, "build"):
+    if not isinstance(method, Method):
         raise InputError(
-            f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns."
+            f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns, "
+            "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1)
@@ -88,48 +90,39 @@ def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
 
 
 def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
-    """The method's own judgement on what its ``fit`` phases left at the sites: may refuse it."""
-    judge = getattr(method, "check_fitted", None)
-    for text in judge(fitted, names) if judge is not None else ():
+    """Give the method's warnings about what its ``fit`` phases left at the sites, or its error."""
+    for text in method.check_fitted(fitted, names):
         warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> None:
-    """Adds to the error what the method knows of the end of a chain at a site."""
-    explanation = getattr(method, "explain_end", None)
-    if explanation is None or error.site is None:
+    """Add to the error what the method knows of the end of a chain at a site."""
+    if error.site is None:
         return
     position = jnp.asarray(error.position, target.dtype)
     site = run.site(error.site)
     if site is None:  # its rows are in another process
         return
-    reason = explanation(target, site, error.site, position)
+    reason = method.explain_end(target, site, error.site, position)
     if reason:
         error.args = (f"{error} {reason}",)
 
 
 def warn_of(method: Method, hub: Any) -> None:
-    """What the method has to say about the draws that it made, from the hub's last state."""
-    notes = getattr(method, "notes", None)
-    for text in notes(hub) if notes is not None else ():
+    """Give the method's warnings about the draws that it made, from the hub's last state."""
+    for text in method.check_draws(hub):
         warnings.warn(text, UserWarning, stacklevel=3)
-
-
-def check_warmup(method: Method, warmup: int) -> None:
-    """The method's own judgement on the length of the warm-up: may refuse it."""
-    judge = getattr(method, "check_warmup", None)
-    if judge is not None:
-        judge(warmup)
 
 
 def check_schedule(method: Method, total: int) -> None:
     """A step size given as an array must reach to the last round."""
-    length = getattr(getattr(method, "step_size", None), "length", None)
-    if length is not None and length < total:
-        raise InputError(
-            f"step_size is an array of {length} values, the run has {total} rounds (warm-up "
-            "included): give one value a round, or a function from consortia.schedules."
-        )
+    for schedule in method.step_schedules:
+        if isinstance(schedule, Tabulated) and schedule.length < total:
+            raise InputError(
+                f"step_size is an array of {schedule.length} values, the run has {total} rounds "
+                "(warm-up included): give one value a round, or a function from "
+                "consortia.schedules."
+            )
 
 
 def precision_notes(sites: Sites) -> list[str]:

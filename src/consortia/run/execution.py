@@ -27,7 +27,7 @@ from consortia.errors import (
 from consortia.run import checks
 from consortia.run import plan as planning
 from consortia.run.interrupts import Abrupt, Interrupts
-from consortia.run.loop import Length, ResumePoint, RunLoop
+from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.progress import progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -40,7 +40,7 @@ from consortia.run.specification import (
 )
 from consortia.run.stopping import StopWhen
 from consortia.store import results
-from consortia.store.accumulators import Keep
+from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
 from consortia.store.runs import RunStore, open_run
 
@@ -86,33 +86,33 @@ def execute(
     writer: RunStore | None,
     progress: bool,
     stop: StopWhen | None,
-    keep: Keep | None,
+    keep: AccumulatorSpec | None,
     on_plan: Callable[[Plan], None] | None,
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
-    length = Length(warmup, rounds, thin)
+    length = RunLength(warmup, rounds, thin)
     if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
         raise InputError(
             "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
             "stop_when(budget=...) or keep='draws'."
         )
-    if not hasattr(engine, "prepare"):
+    if not isinstance(engine, Engine):
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
     checks.check_schedule(algorithm, length.total)
-    checks.check_warmup(algorithm, warmup)
+    algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
     chains = request.chains * servers_of(algorithm.build(target))
     starts = start.starting_parameters(model, init, seed, chains)
-    engine.shared(lambda: density.check_data(model, sites.held))
+    engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     positions = jnp.stack([target.ravel(start) for start in starts])
-    engine.check_alike(
+    engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
@@ -121,7 +121,7 @@ def execute(
     density.check_rows_independent(target, sites.first, positions[0])
     density.check_prior(target, positions[0])
     notes = checks.check_stability(
-        engine.shared(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
+        engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )
 
     run = engine.prepare(target, sites, algorithm, chains)
@@ -153,7 +153,7 @@ def execute(
         return None
     stored = writer is not None
     writer = writer if run.root else None  # one process writes for all
-    most_kept = None if keep is None else getattr(keep, "draws", 0)
+    most_kept = None if keep is None else keep.draws
     plan = planning.plan_of(
         run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
     )
@@ -173,9 +173,9 @@ def execute(
             writer.begin(record, specification, stride)
         else:
             writer.resume(checkpoint, record, specification, stride)
-    taker = None if keep is None else keep.start(target, chains)
-    if taker is not None and checkpoint is not None:
-        taker.restore(checkpoint.arrays)
+    accumulator = None if keep is None else keep.start(target, chains)
+    if accumulator is not None and checkpoint is not None:
+        accumulator.restore(checkpoint.arrays)
     recorder = Recorder(
         chains=chains,
         draws=draws,
@@ -189,7 +189,7 @@ def execute(
         remember=stop is not None and keep is None,
         stride=stride if stored else NEVER,
         kept=0 if checkpoint is None else checkpoint.kept,
-        keep=taker,
+        accumulator=accumulator,
         root=run.root,
     )
 
@@ -209,7 +209,6 @@ def execute(
         writer.save(header, arrays | recorder.state())
 
     with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
-        judge = getattr(algorithm, "check_learned", None)
         loop = RunLoop(
             run,
             carry,
@@ -217,7 +216,7 @@ def execute(
             recorder,
             shown,
             stop,
-            judge,
+            algorithm.check_learned,
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )
@@ -228,13 +227,13 @@ def execute(
             if all_there:
                 run.finish()
                 facts, groups = run.outcome(loop.done)
-            worth = planning.full_iterations(algorithm, loop.hub, loop.done)
+            full = algorithm.full_iterations(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
             record["stopped"] = reason
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, worth))
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
             record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
             return _finished(recorder, writer, record, state, groups)
 
@@ -265,7 +264,9 @@ def execute(
     return tree
 
 
-def _reached(resumption: Resumption | None, length: Length, stop: StopWhen | None) -> ResumePoint:
+def _reached(
+    resumption: Resumption | None, length: RunLength, stop: StopWhen | None
+) -> ResumePoint:
     """How far the run is; one that ended goes on when it is made longer, or its rule is dropped."""
     if resumption is None or resumption.checkpoint is None:
         return ResumePoint()

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from consortia.engines import Run
-from consortia.engines.types import Buffers, Carry, Window
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.phases import Carry
 from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.progress import Progress
@@ -29,7 +30,7 @@ NO_DRAWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """How long a run is: iterations before the first recorded one, after it, and per kept draw."""
 
     warmup: int
@@ -72,7 +73,7 @@ class RunLoop:
         recorder: takes the draws of each chunk.
         progress: is told after each call.
         stop: the stopping rule, or None.
-        judge: from the hub's state after the warm-up, why the run should not go on, or None.
+        check_learned: from the hub's state after the warm-up, a reason to end the run, or None.
         reached: how far the run is.
         save: writes what the recorder holds, and a checkpoint; None without a store.
 
@@ -85,11 +86,11 @@ class RunLoop:
         self,
         run: Run,
         carry: Carry,
-        length: Length,
+        length: RunLength,
         recorder: Recorder,
         progress: Progress,
         stop: StopWhen | None,
-        judge: Callable[[Any], str | None] | None = None,
+        check_learned: Callable[[Any], str | None],
         *,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
@@ -99,7 +100,7 @@ class RunLoop:
         self.ended = reached.ended
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
-        self._judge, self._save = judge, save
+        self._check_learned, self._save = check_learned, save
         self._buffers: Buffers = run.buffers(carry)
         if reached.block:
             self._buffers = run.with_block(self._buffers, reached.block)
@@ -161,23 +162,23 @@ class RunLoop:
             while self.done < warmup:
                 self._until(warmup, NO_DRAWS)
                 self._store_if(self._late())
-            if self._judge is not None and warmup > 0:
-                reason = self._judge(self.hub)
+            if warmup > 0:
+                reason = self._check_learned(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)
             self._buffers = self._run.buffers(self._carry)
         while self.done < self._length.total:
-            end, judged = self._end_of_chunk()
+            end, stop_due = self._end_of_chunk()
             self._until(end, self._length.thin)
             self._flush(self.done)
-            if judged and self._stop is not None and self.done == end < self._length.total:
-                reason = self._judged(self._stop)
+            if stop_due and self._stop is not None and self.done == end < self._length.total:
+                reason = self._stop_reason(self._stop)
                 if reason is not None:
                     return reason
             self._store_if(self._late() or self._recorder.full)
         return "all rounds were run"
 
-    def _judged(self, stop: StopWhen) -> str | None:
+    def _stop_reason(self, stop: StopWhen) -> str | None:
         """Why the run ends here by its stopping rule; who keeps the draws decides for all."""
         reason = None
         if self._run.root:
@@ -186,17 +187,17 @@ class RunLoop:
         return (reason or "the stopping rule") if ended else None
 
     def _end_of_chunk(self) -> tuple[int, bool]:
-        """Where the buffers are full, or the stopping rule is to be judged: then also True."""
+        """Where the buffers are full, or the stopping rule is to be checked: then also True."""
         thin, each = self._length.thin, self._run.draws_per_iteration
         kept = self._recorder.kept
         room = min(self._run.layout.slots, self._recorder.room)
-        last, judged = max((kept + room) * thin // each, 1), False
-        if self._stop is not None:  # whole rounds, until the draws to judge are there
+        last, stop_due = max((kept + room) * thin // each, 1), False
+        if self._stop is not None:  # whole rounds, until the draws to check are there
             wanted = (kept // self._stop.every + 1) * self._stop.every
             at = -(-wanted * thin // each)
-            last, judged = min(last, at), at <= last
+            last, stop_due = min(last, at), at <= last
         last = max(last, self.done - self._length.warmup + 1)
-        return min(self._length.total, self._length.warmup + last), judged
+        return min(self._length.total, self._length.warmup + last), stop_due
 
     def _late(self) -> bool:
         return bool(self._run.agree(time.monotonic() - self._saved > SECONDS_PER_CHUNK))
@@ -215,7 +216,7 @@ class RunLoop:
             self._call(self._end_of_call(stop, thin), thin)
             calls += 1
             self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
-            if self._run.agree(self._interrupts.asked):
+            if self._run.agree(self._interrupts.requested):
                 raise KeyboardInterrupt
 
     def _end_of_call(self, stop: int, thin: int) -> int:

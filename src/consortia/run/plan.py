@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from consortia.algorithms import registry
 from consortia.core.contract import Method, Plan
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.exchanges import describe
 from consortia.run import checks
-from consortia.run.loop import Length
+from consortia.run.loop import RunLength
 from consortia.store import results
 
 
@@ -25,7 +23,7 @@ def plan_of(
     method: Method,
     target: Target,
     engine: str,
-    length: Length,
+    length: RunLength,
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
@@ -36,7 +34,6 @@ def plan_of(
     draws = length.rounds // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
     kept = draws * chains * target.dimension * target.dtype.itemsize
-    samples, bias = _claims(method)
     sizes = np.asarray(sites.sizes)
     used = run.devices
     devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
@@ -47,8 +44,8 @@ def plan_of(
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
     lines = [
-        ("algorithm", f"{method.name}: samples {samples}"),
-        ("bias", bias),
+        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
+        ("bias", method.claims.bias),
         ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
@@ -69,8 +66,9 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    if hasattr(run, "expected"):
-        lines.append(("wall time", run.expected(rounds, length.total)))
+    expected = run.expected(rounds, length.total)
+    if expected is not None:
+        lines.append(("wall time", expected))
     notes = (*notes, *checks.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (
@@ -99,16 +97,7 @@ def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     return f"{text}; messages cross between {parts[0]} devices"
 
 
-def _claims(method: Method) -> tuple[str, str]:
-    """What a method samples and its bias, from the registry."""
-    entry = registry.ALGORITHMS.get(method.name)
-    if entry is None:
-        unknown = "not stated: the algorithm is not in the registry"
-        return unknown, unknown
-    return entry.samples, entry.bias
-
-
-def _rounds(length: Length) -> str:
+def _rounds(length: RunLength) -> str:
     text = f"{length.rounds}"
     if length.warmup:
         text += f" after {length.warmup} of warm-up"
@@ -124,15 +113,14 @@ def _size(value: float) -> str:
 
 
 def record_of(
-    run: Any, sites: Sites, method: Method, engine: str, length: Length, seed: int
+    run: Any, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
 ) -> dict[str, Any]:
     """What a run's result says about how it was made."""
-    samples, bias = _claims(method)
     return {
         "algorithm": method.name,
         "parameters": method.parameters(),
-        "samples": samples,
-        "bias": bias,
+        "samples": method.claims.samples,
+        "bias": method.claims.bias,
         "seed": seed,
         "chains": run.layout.chains,
         "rounds": length.rounds,
@@ -147,7 +135,7 @@ def record_of(
         "participation": "full",
         "staleness": 0,
         "processes": run.where,
-        "servers_alike": getattr(method, "servers_alike", True),
+        "servers_alike": method.servers_alike,
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
@@ -159,34 +147,28 @@ def measured(run: Any, method: Method, target: Target, carry: Any, done: int) ->
 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
-    measure = getattr(method, "measure", None)
-    if measure is None or done == 0 or not hasattr(run, "gradients"):
+    gradients = run.gradients(target)
+    if done == 0 or gradients is None:
         return {}
     positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
     if not np.all(np.isfinite(positions)):
         return {}
     one_by_one = run.arrivals is not None and run.layout.nodes > 1
     shares = run.arrivals.shares if one_by_one else None
-    return measure(partial(run.gradients, target), shares, positions, done - 1)
-
-
-def full_iterations(method: Method, hub: Any, done: int) -> float:
-    """``done`` iterations in units of the longest that the method makes (and the plan counts)."""
-    measure = getattr(method, "full_iterations", None)
-    return done if measure is None else measure(hub)
+    return method.measure(gradients, shares, positions, done - 1)
 
 
 def cost_of(
-    plan: Plan, method: Method, sites: Sites, chains: int, done: int, worth: float
+    plan: Plan, method: Method, sites: Sites, chains: int, done: int, full: float
 ) -> dict[str, Any]:
-    """What ``done`` iterations of all chains have cost, ``worth`` of the longest ones."""
+    """What ``done`` iterations of all chains have cost, ``full`` of the longest ones."""
     cost = method.cost(np.asarray(sites.sizes, np.int64))
     return {
         "iterations_run": done,
-        "communication_rounds": round(plan.communication_rounds * worth),
-        "bytes_up": round(plan.bytes_up * worth),
-        "bytes_down": round(plan.bytes_down * worth),
-        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * worth),
-        "gradients": round(cost.gradients * chains * worth),
-        "row_gradients": round(cost.row_gradients * chains * worth),
+        "communication_rounds": round(plan.communication_rounds * full),
+        "bytes_up": round(plan.bytes_up * full),
+        "bytes_down": round(plan.bytes_down * full),
+        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * full),
+        "gradients": round(cost.gradients * chains * full),
+        "row_gradients": round(cost.row_gradients * chains * full),
     }

@@ -16,7 +16,7 @@ from consortia.run import checks
 from consortia.run.execution import Resumption, execute
 from consortia.run.specification import Request, extended
 from consortia.run.stopping import StopWhen, check_rule
-from consortia.store.accumulators import Keep, keep_moments, read_keep
+from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.runs import RunStore
 
 
@@ -35,10 +35,10 @@ def sample(
     store: Any = None,
     progress: bool = True,
     stop: StopWhen | None = None,
-    keep: Keep | str = "draws",
+    keep: AccumulatorSpec | str = "draws",
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
-    """Samples a posterior from data that stay at their sites.
+    """Sample a posterior from data that stay at their sites.
 
     Which law is sampled, and how far from the posterior it is, depends on the algorithm; its
     docstring says so.
@@ -97,7 +97,7 @@ def sample(
             writer=writer,
             progress=progress,
             stop=stop,
-            keep=read_keep(keep),
+            keep=read_spec(keep),
             on_plan=on_plan,
         )
     finally:
@@ -113,14 +113,14 @@ def resume(
     *,
     rounds: int | None = None,
     stop: StopWhen | Literal["same"] | None = "same",
-    keep: Keep | Literal["same"] = "same",
+    keep: AccumulatorSpec | Literal["same"] = "same",
     init: Any = None,
     engine: Engine | None = None,
     exact: bool = True,
     progress: bool = True,
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
-    """Goes on with a stored run; its draws are those of an uninterrupted one.
+    """Resume a stored run; its draws are those of an uninterrupted one.
 
     Bitwise: what was drawn since the last checkpoint is drawn again. A run that was stopped before
     its first checkpoint is started from its beginning; a finished one is returned as it is, unless
@@ -156,13 +156,13 @@ def resume(
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine
     if not together.root:
-        together.meet()  # rank 0 opens it first, and leaves out what is damaged
+        together.barrier()  # rank 0 opens it first, and leaves out what is damaged
     else:
         writer.claim(existing=True)
     try:
         checkpoint = writer.reopen()
         if together.root:
-            together.meet()
+            together.barrier()
         before = writer.specification
         rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
         request = Request(**before["request"])
@@ -198,8 +198,8 @@ def resume(
         writer.release()
 
 
-def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> Keep | None:
-    """What the run keeps, made again; refuses another."""
+def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSpec | None:
+    """Return what the run keeps, made again; refuse another."""
     if given == "same":
         if stored is None:
             return None
@@ -209,7 +209,7 @@ def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> Keep | None:
             f"{str(path)!r} keeps predictions at rows that it does not hold: give "
             "keep=consortia.keep_predictions(rows) with the same rows."
         )
-    keep = read_keep(given)
+    keep = read_spec(given)
     if (None if keep is None else keep.describe()) != stored:
         kind = "all draws" if stored is None else stored["kind"]
         raise StoreError(f"{str(path)!r} keeps {kind}: leave `keep` out, or give the same.")

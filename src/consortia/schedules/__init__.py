@@ -36,6 +36,7 @@ from consortia.schedules.values import (
     constant,
     evaluate,
     polynomial,
+    varying,
 )
 
 __all__ = [
@@ -59,4 +60,5 @@ __all__ = [
     "polynomial",
     "stale_error_step_size",
     "stale_variance_step_size",
+    "varying",
 ]

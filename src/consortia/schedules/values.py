@@ -221,6 +221,11 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
     return result
 
 
+def varying(schedule: Schedule, iterations: Iterable[int]) -> np.ndarray | None:
+    """Return the step sizes at these iterations, as `evaluate` does; None for a constant one."""
+    return None if isinstance(schedule, Constant) else evaluate(schedule, iterations)
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 

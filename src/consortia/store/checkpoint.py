@@ -1,35 +1,24 @@
-"""The checkpoint of a run: one file, written whole or not at all, with a checksum.
+"""The checkpoints of a run: two files, each written whole or not at all, with a checksum.
 
-Layout: eight bytes ``CONSRTIA``, the format version (4 bytes, little endian), the SHA-256 of
-everything else (32 bytes), then a NumPy archive (``.npz``, nothing pickled) of the arrays and of
-the header, which is JSON. The first 44 bytes mean the same in every format version, so that a file
-of another version is told from a damaged one.
-
-Two files are kept. A new checkpoint takes the place of the older one, so that a damaged file costs
-the rounds between two checkpoints and no more.
+A new checkpoint takes the place of the older one, so that a damaged file costs the rounds between
+two checkpoints and no more.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import zipfile
-from collections.abc import Mapping
+import mmap
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from consortia.errors import StoreError
+from consortia.store.container import ContainerError, Format, VersionError
+from consortia.store.durable import replace_file
 
-MAGIC = b"CONSRTIA"
-FORMAT = 2
-NAMES = ("checkpoint-a.npz", "checkpoint-b.npz")
-PREAMBLE = len(MAGIC) + 4 + 32
-HEADER = "header"
-BLOCK = 2**20
+FORMAT = Format(b"CONSRTIA", 3, nonfinite=True)
+NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
 
 
 @dataclass(frozen=True)
@@ -39,12 +28,12 @@ class Checkpoint:
     Attributes:
         header: plain values: the specification of the run, its record, and how far it is.
         arrays: everything else, by name.
-        place: which of the two files it was read from.
+        index: which of the two files it was read from.
     """
 
     header: dict[str, Any]
     arrays: dict[str, np.ndarray]
-    place: int = 0
+    index: int = 0
 
     @property
     def done(self) -> int:
@@ -74,129 +63,59 @@ class Checkpoints:
 
     @property
     def present(self) -> bool:
-        """Whether there is a file, whatever its state."""
+        """Return True if there is a file, whatever its state."""
         return any(path.exists() for path in self._paths)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Writes a checkpoint over the older one, at once and for good."""
+        """Write a checkpoint in the place of the older one."""
         write(self._paths[self._next], checkpoint)
         self._next = 1 - self._next
 
     def readable(self) -> tuple[list[Checkpoint], list[str]]:
-        """The checkpoints that can be read, the latest first, and what is wrong with the others.
+        """Return the checkpoints that can be read, latest first, and what is wrong with the others.
 
         Raises:
             ForeignFormat: one was written in another format version.
         """
         found: list[Checkpoint] = []
         problems = []
-        for place, path in enumerate(self._paths):
+        for index, path in enumerate(self._paths):
             if not path.exists():
                 continue
             try:
-                found.append(replace(read(path), place=place))
+                found.append(replace(read(path), index=index))
             except Damaged as error:
                 problems.append(str(error))
         found.sort(key=lambda checkpoint: checkpoint.header["number"], reverse=True)
         return found, problems
 
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Leaves one in its place: the next that is saved takes the other."""
-        self._next = 1 - checkpoint.place
-
-
-# --- one file ------------------------------------------------------------------------------------
+    def retain(self, checkpoint: Checkpoint) -> None:
+        """Leave one in its place: the next that is saved replaces the other."""
+        self._next = 1 - checkpoint.index
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes a file beside ``path``, has it on the disk, and puts it in its place."""
-    if HEADER in checkpoint.arrays:
-        raise ValueError(f"an array cannot be named {HEADER!r}")
-    header = np.frombuffer(json.dumps(checkpoint.header).encode(), np.uint8)
-    temporary = path.with_suffix(".part")
-    with temporary.open("w+b") as file:
-        file.write(bytes(PREAMBLE))
-        arrays: dict[str, Any] = {HEADER: header, **checkpoint.arrays}
-        np.savez(_Tail(file), **arrays)
-        file.seek(0)
-        file.write(MAGIC + FORMAT.to_bytes(4, "little"))
-        digest = _digest(file)
-        file.seek(len(MAGIC) + 4)
-        file.write(digest)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+    """Put a file with this checkpoint in the place of ``path``."""
+    replace_file(path, FORMAT.pieces(checkpoint.header, checkpoint.arrays))
 
 
 def read(path: Path) -> Checkpoint:
-    """Reads and checks a file.
+    """Read and check a file.
 
     Raises:
         ForeignFormat: it is whole, but of another format version.
         Damaged: it is not what was written.
     """
-    with path.open("rb") as file:
-        start = file.read(PREAMBLE)
-        if len(start) < PREAMBLE or start[: len(MAGIC)] != MAGIC or _digest(file) != start[-32:]:
-            raise Damaged(f"{path.name} is damaged")
-        version = int.from_bytes(start[len(MAGIC) : len(MAGIC) + 4], "little")
-        if version != FORMAT:
-            age = "a newer" if version > FORMAT else "an older"
-            raise ForeignFormat(
-                f"{str(path)!r} was written by {age} version of consortia (checkpoint format "
-                f"{version}, this one reads {FORMAT}): resume the run with that version."
-            )
-        file.seek(PREAMBLE)
-        try:
-            with np.load(_Tail(file), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            header = json.loads(arrays.pop(HEADER).tobytes())
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise Damaged(f"{path.name} is damaged ({error})") from error
-    return Checkpoint(header, arrays)
-
-
-def _digest(file: BinaryIO) -> bytes:
-    """Of the whole file but the place of the digest itself."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    digest.update(file.read(len(MAGIC) + 4))
-    file.seek(PREAMBLE)
-    while block := file.read(BLOCK):
-        digest.update(block)
-    return digest.digest()
-
-
-class _Tail:
-    """A file without its preamble, for the archive, which counts from its own beginning."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.read, self.write, self.flush = file.read, file.write, file.flush
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset + (PREAMBLE if whence == 0 else 0), whence) - PREAMBLE
-
-    def tell(self) -> int:
-        return self._file.tell() - PREAMBLE
-
-    def seekable(self) -> bool:
-        return True
-
-
-def sync_directory(directory: Path) -> None:
-    """Has the names in a directory on the disk; only POSIX knows how."""
-    if os.name != "posix":
-        return
-    handle = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def checksum(content: Mapping[str, Any]) -> str:
-    """SHA-256 of plain values."""
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+        with path.open("rb") as file:
+            empty = not path.stat().st_size  # which cannot be mapped
+            data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return Checkpoint(*FORMAT.decode(data))
+    except VersionError as error:
+        age = "a newer" if error.version > FORMAT.version else "an older"
+        raise ForeignFormat(
+            f"{str(path)!r} was written by {age} version of consortia (checkpoint format "
+            f"{error.version}, this one reads {FORMAT.version}): resume the run with that version."
+        ) from None
+    except ContainerError as error:
+        raise Damaged(f"{path.name} is damaged") from error

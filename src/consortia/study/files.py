@@ -75,10 +75,9 @@ def read_files(
 
     def read() -> dict[int, Any]:
         told = {}
-        for number in map(int, engine.held(len(paths), algorithm)):
+        for number in map(int, engine.local_sites(len(paths), algorithm)):
             arrays, names = _read_file(paths[number], target)
-            if hasattr(engine, "rows"):  # a site that may refuse to take part with so few
-                engine.rows(len(next(iter(arrays.values()))))
+            engine.check_rows(len(next(iter(arrays.values()))))
             if test_share is not None:
                 arrays, held_out[number] = preparation.train_test_split(
                     arrays, test_share=test_share, seed=seed + number
@@ -87,7 +86,7 @@ def read_files(
             told[number] = _outline(arrays, names)
         return told
 
-    outlines = reading.merged(engine.shared(read), files)
+    outlines = reading.merged(engine.allgather(read), files)
     for number, path in enumerate(paths):
         _compare(outlines[number], path, outlines[0], paths[0])
     kinds = _common_kinds(outlines)

@@ -319,7 +319,7 @@ def _statistics(source: Source, engine: Any, data: Data) -> _Statistics:
             told["sites"][number] = facts
         return told
 
-    told = engine.shared(tell)
+    told = engine.allgather(tell)
     names = source.sites or ("all rows",)
     facts = list(reading.merged([one["sites"] for one in told], names).values())
     labels = [one["labels"] for one in facts] + [one["test"] for one in told if one["test"]]

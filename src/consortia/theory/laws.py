@@ -47,7 +47,7 @@ Law = Callable[[Expansion], Moments]
 
 def _constant(method: Any) -> float:
     """The step size, where it is one number."""
-    given = getattr(method, "step_sizes", None) or (method.step_size,)
+    given = method.step_schedules
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):
@@ -67,7 +67,7 @@ def _averaging(method: Any, model: Any, sites: Any) -> Law:
     step = _constant(method)
 
     def law(near: Expansion) -> Moments:
-        weights = method.weights(near.sizes)
+        weights = method.site_weights(near.sizes)
         curvatures, gradients = near.pieces(weights, method.prior_shares(near.sizes))
         found = oracles.fa_hmc_law(
             -_solved(curvatures, gradients),
@@ -222,7 +222,7 @@ def _stale(method: Any, model: Any, sites: Any) -> Law:
         noise = np.einsum("ik,ij,jk->k", vectors, _noise_matrix(method, near), vectors)
         along = np.empty_like(values)
         for k, (curvature, own) in enumerate(zip(values, np.maximum(noise, 0), strict=True)):
-            server = _server(step, dynamics, method.extrapolate, float(own))
+            server = _server(step, dynamics, method.steps_ahead, float(own))
             found = oracles.stale_server_law(server, float(curvature), late)
             along[k] = found.variance
         return Moments(
@@ -248,7 +248,7 @@ def _server(step: float, dynamics: Any, ahead: float, noise: float) -> Any:
 
 def _noise_matrix(method: Any, near: Expansion) -> Array:
     """Covariance of a gradient of U as it reaches the server, at the mode, (d, d)."""
-    shares = method.weights(near.sizes)
+    shares = method.site_weights(near.sizes)
     d = near.mode.size
     total = np.zeros((d, d))
     prior = method.prior_shares(near.sizes)
@@ -276,7 +276,7 @@ def _travelling(method: Any, model: Any, sites: Any) -> Law:
         d = near.mode.size
         if d > MOST_TRAVELLED:
             raise InputError(f"the law of a travelling chain in {d} parameters is too large")
-        shares = method.weights(near.sizes)
+        shares = method.site_weights(near.sizes)
         noise = [
             oracles.minibatch_covariance(
                 covariance, int(size), method.batch_size, replace=method.replace

@@ -17,7 +17,7 @@ import numpy as np
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
 from consortia.algorithms.gossip_method import Gossip
-from consortia.algorithms.stale_method import StaleGradients
+from consortia.algorithms.stale import StaleGradients
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.data.sites import Sites
@@ -202,7 +202,7 @@ def _of_stale_gradients(
     method: StaleGradients, model: Model, sites: Sites, parameters: PyTree
 ) -> str | None:
     """Judge by the largest curvature and the average staleness, that of workers in turn."""
-    steps = [s.value for s in method.step_sizes if isinstance(s, schedules.Constant)]
+    steps = [s.value for s in method.step_schedules if isinstance(s, schedules.Constant)]
     if not steps:
         return None
     step = max(steps)
@@ -230,7 +230,7 @@ def _settles(method: StaleGradients, step: float, curvature: float, staleness: i
         return step * curvature < stale_stability_limit(staleness)
     integrator = "euler" if isinstance(dynamics, EulerHMC) else "splitting"
     server = sghmc_server(
-        step, dynamics.friction, integrator=integrator, extrapolate=method.extrapolate
+        step, dynamics.friction, integrator=integrator, extrapolate=method.steps_ahead
     )
     return stale_server_radius(server, curvature, staleness) < 1
 

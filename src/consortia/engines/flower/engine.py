@@ -18,15 +18,15 @@ from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target
 from consortia.data.sites import Sites, site_names
-from consortia.engines.flower.asking import Post
+from consortia.engines.contract import Engine
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
-from consortia.engines.program import Program
-from consortia.engines.types import SiteArrays
+from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
 
 LONGEST_DEADLINE = 1e6
@@ -35,7 +35,7 @@ LONGEST_DEADLINE = 1e6
 ON_MISSING = ("stop", "go on")
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """The server of a run whose sites are Flower nodes; it holds no row and no site's state.
 
     To be used in a ``ServerApp``; `consortia flower new` writes one. Of their rows the sites tell
@@ -67,7 +67,6 @@ class FlowerEngine:
     """
 
     name = "flower"
-    root = True
 
     def __init__(
         self,
@@ -101,44 +100,39 @@ class FlowerEngine:
 
             transport = GridTransport(grid)
         run = secrets.token_hex(16) if run is None else run
-        self._post = Post(transport, names, run, study, self.deadline, resend)
+        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._told: list[list[Any]] = []
         self._by_site: list[list[Any]] = [[] for _ in names]
 
-    def leave(self, error: BaseException, code: int) -> None:
-        """Nothing: the sites wait for nothing."""
+    def barrier(self) -> None:
+        """Wait until all sites are there, and run what the server runs."""
+        if len(self._channel.node) < len(self._channel.names):
+            joined(self._channel, self._join_deadline)
 
-    def check_alike(self, asked: Callable[[], Any]) -> None:
-        """Nothing: each site compares what the server runs with its own copy of the study."""
-
-    def meet(self) -> None:
-        """Waits until all sites are there, and run what the server runs."""
-        if len(self._post.node) < len(self._post.names):
-            joined(self._post, self._join_deadline)
-
-    def held(self, nodes: int, method: Method) -> np.ndarray:
-        """Numbers of the sites whose rows this process needs: of none.
+    def local_sites(self, nodes: int, method: Method) -> np.ndarray:
+        """Return the indices of the sites whose rows this process needs: of none.
 
         Raises:
             InputError: the method cannot be carried, or there is another number of sites.
         """
         check_carried(method.build(any_target()))
-        if nodes != len(self._post.names):
+        if nodes != len(self._channel.names):
             raise InputError(
-                f"the study has {nodes} sites, the engine was given {len(self._post.names)} names."
+                f"the study has {nodes} sites, the engine was given {len(self._channel.names)} "
+                "names."
             )
         return np.zeros(0, int)
 
-    def shared(self, make: Callable[[], Any]) -> list[Any]:
-        """What ``make`` returns here and at every site, in this order: plain values, as in JSON.
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what ``make`` returns here and at every site, in this order: plain values.
 
         Raises:
             SiteRefusedError: a site cannot; why stands in its own log.
             SiteMissingError: a site did not answer.
         """
         own = json.loads(json.dumps(make()))
-        self.meet()
+        self.barrier()
         number = len(self._told)
         if any(len(made) <= number for made in self._by_site):
             self._ask_for(number)
@@ -155,9 +149,9 @@ class FlowerEngine:
             return made
 
         values = {"told": self._told}
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(FACTS, site, values=values)
+                site: self._channel.request(FACTS, site, values=values)
                 for site in range(len(self._by_site))
             },
             read,
@@ -166,17 +160,17 @@ class FlowerEngine:
             self._by_site[site][number:] = made
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
-        """Makes the server's program; compiles nothing yet.
+        """Make the server's program; compile nothing yet.
 
         Raises:
             InputError: the algorithm cannot be carried, or there is another number of sites.
         """
         algorithm = method.build(target)
         check_carried(algorithm)
-        self.held(len(sites), method)
+        self.local_sites(len(sites), method)
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
         program = Program(algorithm, layout, partial(start_values, target))
-        weights = method.weights(np.asarray(sites.sizes, np.int64))
+        weights = method.site_weights(np.asarray(sites.sizes, np.int64))
         one = _shapes(target.model, sites, 1)
         several = _shapes(target.model, sites, len(sites))
         stages = Stages(algorithm, layout, target.dimension, one, weights)
@@ -195,7 +189,7 @@ class FlowerEngine:
             sites,
             weights,
             target,
-            self._post,
+            self._channel,
             begin,
             self.minimum_sites,
         )

@@ -13,49 +13,68 @@ from typing import Any
 import numpy as np
 
 from consortia.core.contract import Method
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines.contract import Engine, Run
+from consortia.errors import InputError
+
+PyTree = Any
 
 
 class NeedsOthersError(Exception):
     """A site has told all that it can before it hears what the others have told."""
 
 
-class SiteEngine:
+class SiteEngine(Engine):
     """The engine with which a site makes its study: it holds one site, and judges nothing.
 
     Args:
         number: of the site.
-        told: what all have told so far, the server first, of each call of `shared`.
+        told: what all have told so far, the server first, of each call of `allgather`.
         digest: of rows, in the place of their plain hash.
         rows: is called with the number of rows of a file as soon as it is read, before anything is
             told of it; it may refuse them.
 
     Attributes:
-        made: what this site has told in the calls of `shared` behind those.
+        made: what this site has told in the calls of `allgather` behind those.
     """
 
     name = "flower"
-    root = False
     compares = False
-    """Whether all tell the same is for the server to say."""
 
     def __init__(
         self,
         number: int,
         told: Sequence[list[Any]],
-        digest: Any = None,
+        digest: Callable[[PyTree], str] | None = None,
         rows: Callable[[int], None] = lambda number: None,
     ) -> None:
         self.made: list[Any] = []
         self._number, self._told, self._calls = number, told, 0
-        self.rows = rows
-        if digest is not None:
-            self.digest = digest
+        self._digest, self._check_rows = digest, rows
 
-    def held(self, nodes: int, method: Method) -> np.ndarray:
-        """Its own number."""
+    @property
+    def root(self) -> bool:
+        """False: the server keeps the draws."""
+        return False
+
+    def digest(self, rows: PyTree) -> str:
+        """Return the digest of the rows under a key of this site, where one was given."""
+        return super().digest(rows) if self._digest is None else self._digest(rows)
+
+    def check_rows(self, count: int) -> None:
+        """Refuse to take part with so few rows, where the site's policy says so."""
+        self._check_rows(count)
+
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> Run:
+        """Refuse: the server prepares the run."""
+        raise InputError("a site of a Flower run prepares no run of its own: its server does.")
+
+    def local_sites(self, nodes: int, method: Method) -> np.ndarray:
+        """Return the index of this site."""
         return np.array([self._number])
 
-    def shared(self, make: Callable[[], Any]) -> Sequence[Any]:
+    def allgather(self, make: Callable[[], Any]) -> Any:
         """What all tell, the server first; of a call that is new to them it must not be looked at.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a site keeps on its own disk of a run: a restarted process goes on from there.
+"""The files of a run on a site's own disk, from which a restarted process resumes.
 
 One folder a run. Every file is written whole or not at all, with a checksum, and nothing is
 pickled. The state of the site after a message is a file of its own, named by where in the run it
@@ -22,7 +22,7 @@ from consortia.store.checkpoint import Checkpoint, read, write
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 SECRET = "secret"
-STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.npz")
+STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
 
 class RunFiles:
@@ -41,32 +41,32 @@ class RunFiles:
             raise StoreError("the identity of a run has 8 to 64 digits 0-9 and a-f")
         self.folder = folder / "runs" / run
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._replies = {path.stem for path in self.folder.glob("reply-*.npz")}
+        self._replies = {path.stem for path in self.folder.glob("reply-*.bin")}
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
-        """Writes a file in place of the one of that name."""
-        write(self.folder / f"{name}.npz", Checkpoint(dict(header), dict(arrays)))
+        """Write a file in the place of the one of that name."""
+        write(self.folder / f"{name}.bin", Checkpoint(dict(header), dict(arrays)))
 
     def kept(self, name: str) -> Checkpoint | None:
-        """A file, or None.
+        """Return a file's content, or None where there is none.
 
         Raises:
             StoreError: it is damaged.
         """
-        path = f"{self.folder}/{name}.npz"
-        return read(Path(path)) if os.path.exists(path) else None
+        path = self.folder / f"{name}.bin"
+        return read(path) if path.exists() else None
 
     def keep_reply(self, request: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
-        """Writes the answer to a request, by the request's digest, in place of the one before."""
+        """Write the answer to a request, by the request's digest, in place of the one before."""
         name = f"reply-{request}"
         self.keep(name, arrays, **header)
         self._replies = {name}
-        for path in self.folder.glob("reply-*.npz"):
+        for path in self.folder.glob("reply-*.bin"):
             if path.stem != name:
                 path.unlink(missing_ok=True)
 
     def reply(self, request: str) -> Checkpoint | None:
-        """The answer to a request, if it was kept here or before this process began.
+        """Return the answer to a request, if it was kept here or before this process began.
 
         Raises:
             StoreError: it is damaged.
@@ -75,15 +75,15 @@ class RunFiles:
         return self.kept(name) if name in self._replies else None
 
     def keep_state(self, label: Label, arrays: Mapping[str, np.ndarray], oldest: Label) -> None:
-        """Writes the state after a message, and removes those from before ``oldest``."""
+        """Write the state after a message, and remove those from before ``oldest``."""
         self.keep(_name(label), arrays)
-        for path in self.folder.glob("state-*.npz"):
+        for path in self.folder.glob("state-*.bin"):
             match = STATE.fullmatch(path.name)
             if match is not None and Label(*map(int, match.groups())) < oldest:
                 path.unlink(missing_ok=True)
 
     def state(self, label: Label) -> Mapping[str, np.ndarray]:
-        """The state after a message.
+        """Return the state after a message.
 
         Raises:
             StoreError: the site has none, or it is damaged.
@@ -94,7 +94,7 @@ class RunFiles:
         return found.arrays
 
     def told(self) -> list[list[Any]]:
-        """What all have told before the run began."""
+        """Return what all sites had gathered before the run began."""
         found = self.kept("begun")
         return [] if found is None else json.loads(found.header["told"])
 
@@ -104,7 +104,7 @@ def _name(label: Label) -> str:
 
 
 def secret_of(folder: Path) -> bytes:
-    """A number that only this site knows; made at the first time."""
+    """Return the site's own secret, which is made at the first call."""
     path = folder / SECRET
     if not path.exists():
         import secrets

@@ -12,16 +12,16 @@ import numpy as np
 from consortia.core import random
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines import drawing, slots
-from consortia.engines import state as states
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
-from consortia.engines.flower.asking import Post
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
 Array = jax.Array
@@ -31,25 +31,12 @@ RUN, AWAY = "flower run", "flower away"
 """Names in a checkpoint: identity of the run, and who did not take part in which round."""
 
 
-class FlowerRun:
+class FlowerRun(Run):
     """One algorithm on sites that answer messages, as the server sees it.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
     each site's state is, int32 (sites, 4).
-
-    Attributes:
-        program: the program of all nodes; of it only the hub's part is run.
-        layout: of all nodes.
-        names: names of all sites.
-        sizes: rows of all sites.
-        arrivals: None; asynchronous algorithms are not carried.
-        draws_per_iteration: draws that one iteration yields.
     """
-
-    root = True
-    serves = False
-    arrivals = None
-    parts = (1, 1)
 
     def __init__(
         self,
@@ -59,19 +46,17 @@ class FlowerRun:
         sites: Sites,
         weights: np.ndarray,
         target: Target,
-        post: Post,
+        channel: RequestChannel,
         begin: Mapping[str, Any],
         enough: int | None,
     ) -> None:
-        self.program, self.layout = program, program.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
-        self.draws_per_iteration = program.algorithm.draws.per_iteration
-        self._stages, self._arrays, self._target, self._post = stages, arrays, target, post
+        super().__init__(program, sites, arrays)
+        self._stages, self._target, self._channel = stages, target, channel
         self._weights = np.asarray(weights, jnp.result_type(float))
         self._begin, self._enough = begin, enough
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
-        self._shapes: slots.Yield | None = None
+        self._shapes: Yield | None = None
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
@@ -102,9 +87,9 @@ class FlowerRun:
             return found
 
         arrays = {"positions": np.asarray(positions)}
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(BEGIN, site, values=self._begin, arrays=arrays)
+                site: self._channel.request(BEGIN, site, values=self._begin, arrays=arrays)
                 for site in self._all
             },
             read,
@@ -118,18 +103,18 @@ class FlowerRun:
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
             begun = self._stages.begin_fit(positions[0])
-            carry = self.rounds.iterate(drawing.FIT, begun._replace(node=before), 0, 0)[0]
+            carry = self.rounds.iterate(rng.FIT, begun._replace(node=before), 0, 0)[0]
             self._fitted = self._fitted_at_sites(carry)
         begun = self._stages.begin(positions[0] if self.layout.chains == 1 else positions)
-        return self.rounds.iterate(drawing.SETUP, begun._replace(node=before), 0, 0)[0]
+        return self.rounds.iterate(rng.SETUP, begun._replace(node=before), 0, 0)[0]
 
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Has the sites keep what was fitted; what they have, node axis first."""
         like = self._stages.fit.after().node
         inbox = named_arrays(carry.inbox, "inbox")
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(
+                site: self._channel.request(
                     FITTED, site, values=self.rounds.places(carry, site), arrays=inbox
                 )
                 for site in self._all
@@ -146,7 +131,7 @@ class FlowerRun:
 
     def _keyed(self, seed: int) -> None:
         base = random.base_key(seed)
-        self._rounds = Rounds(self._stages, self._weights, self._post, self._enough, base)
+        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base)
 
     @property
     def rounds(self) -> Rounds:
@@ -155,14 +140,14 @@ class FlowerRun:
             raise RuntimeError("the run has not been started")
         return self._rounds
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The hub's part of the carry, and after which message each site's state is."""
         self.rounds.stored(carry)
         away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
-        return states.named(carry, "carry") | {
-            RUN: np.frombuffer(self._post.run.encode(), np.uint8),
+        return named(carry, "carry") | {
+            RUN: np.frombuffer(self._channel.run.encode(), np.uint8),
             AWAY: np.array(away, np.int32).reshape(-1, 1 + len(self.names)),
         }
 
@@ -179,23 +164,14 @@ class FlowerRun:
                 "the checkpoint was not made over Flower: the states of its sites are nowhere but "
                 "in it. Go on with the engine that it was made with."
             )
-        self._post.run = state[RUN].tobytes().decode("ascii")
+        self._channel.run = state[RUN].tobytes().decode("ascii")
         self._keyed(seed)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry
         labels = jax.ShapeDtypeStruct((len(self.names), 4), np.int32)
-        carry = states.from_names(state, after._replace(node=labels), "carry")
+        carry = from_names(state, after._replace(node=labels), "carry")
         return carry._replace(node=np.asarray(carry.node))
-
-    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
-        return states.named(slots.infos_at(buffers, slot), "block")
-
-    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
-        """Empty buffers that go on with such a block, in their first slot."""
-        shapes = slots.infos_at(buffers, 0)
-        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -209,7 +185,7 @@ class FlowerRun:
         self.rounds.started(carry)
         for iteration in range(int(window.first), int(window.stop)):
             try:
-                after, *infos = self.rounds.iterate(drawing.ROUND, carry, iteration, warmup)
+                after, *infos = self.rounds.iterate(rng.ROUND, carry, iteration, warmup)
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
@@ -240,35 +216,25 @@ class FlowerRun:
                     if not np.isfinite(part).all():
                         lost.append(site)
 
-        self.rounds.iterate(drawing.ROUND, carry, at, warmup, note)
+        self.rounds.iterate(rng.ROUND, carry, at, warmup, note)
         return self.names[lost[0]] if lost else None
 
     # --- what the caller sees ---------------------------------------------------------------------
 
-    def agree(self, value: float) -> float:
-        """What all processes take for a value that hangs on a clock: the server's."""
-        return value
-
-    def serve(self, carry: Carry) -> None:
-        """Nothing: the sites are not in this process."""
-
-    def finish(self) -> None:
-        """Nothing: a site waits for nothing."""
-
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
-        rejected = self._post.rejected
+        rejected = self._channel.rejected
         received = {
-            name: list(self._post.received.get(self._post.node[site], (0, 0)))
+            name: list(self._channel.received.get(self._channel.node[site], (0, 0)))
             for site, name in enumerate(self.names)
         }
         facts: dict[str, Any] = {
-            "flower_run": self._post.run,
+            "flower_run": self._channel.run,
             "rejected_replies": rejected.count,
             "rejected": rejected.lines,
             "received": received,
-            "seconds_per_message": self._post.seconds / max(self._post.messages, 1),
+            "seconds_per_message": self._channel.seconds / max(self._channel.messages, 1),
         }
         if not away:
             return facts, {}
@@ -290,11 +256,13 @@ class FlowerRun:
 
     def expected(self, messages: int, rounds: int) -> str:
         """How long rounds of so many messages will take, by the messages so far."""
-        each = max(self._post.seconds / max(self._post.messages, 1), self._post.transport.seconds)
+        each = max(
+            self._channel.seconds / max(self._channel.messages, 1), self._channel.transport.seconds
+        )
         return (
             f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
-            f"site, one after the other, {each:.2g} s each ({self._post.transport.kind}), and the "
-            "sites' own work"
+            f"site, one after the other, {each:.2g} s each ({self._channel.transport.kind}), and "
+            "the sites' own work"
         )
 
     def buffers(self, carry: Carry) -> Buffers:
@@ -304,32 +272,12 @@ class FlowerRun:
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
-        return slots.empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
-
-    def collected(self, buffers: Buffers) -> Buffers:
-        """The draws, which are here."""
-        return buffers
-
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """What a chain draws in this state, (d,); the last of several draws."""
-        draw = np.asarray(self.program.draw(carry._replace(node=())))
-        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
         return self._fitted
-
-    def site(self, name: str) -> None:
-        """None: no site is in this process."""
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
@@ -347,15 +295,10 @@ class FlowerRun:
         }
 
     @property
-    def devices(self) -> list[Any]:
-        """Devices that the server uses."""
-        return jax.local_devices()[:1]
-
-    @property
     def where(self) -> list[str]:
         """Which process holds which sites, one line each."""
-        sites = [f"node {self._post.node[site]}: {self.names[site]}" for site in self._all]
-        return [f"server ({self._post.transport.kind}): no site", *sites]
+        sites = [f"node {self._channel.node[site]}: {self.names[site]}" for site in self._all]
+        return [f"server ({self._channel.transport.kind}): no site", *sites]
 
     def _whole_carry(self) -> Carry:
         """Shapes of the carry of all nodes in one process."""

@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Route, Site
+from consortia.core.contract import Method, Route
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines import drawing
-from consortia.engines.drawing import Counter, PhaseKeys
+from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.files import RunFiles
@@ -33,9 +32,9 @@ from consortia.engines.flower.stages import (
     from_arrays,
     named_arrays,
 )
-from consortia.engines.iteration import kept_where
 from consortia.engines.local import LocalEngine, site_arrays
-from consortia.engines.types import Carry, SiteArrays
+from consortia.engines.phases import Carry, SiteArrays, kept_where
+from consortia.engines.rng import Counter, PhaseKeys
 
 Array = jax.Array
 PyTree = Any
@@ -63,7 +62,7 @@ class Job:
     warmup: int
 
 
-class Work:
+class SiteRuntime:
     """One run at one site.
 
     Args:
@@ -88,7 +87,7 @@ class Work:
         self._positions = begun["positions"]
         if self._positions.shape != (job.chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
-        weights = job.algorithm.weights(sizes)
+        weights = job.algorithm.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
@@ -116,7 +115,7 @@ class Work:
         """Keeps what ``fit`` has left here; what it is told of it, for the method to judge."""
         stage = self._stages.fit
         after = stage.after()
-        node = self._state(stage, Label(drawing.FIT, 0, len(stage.phases), 0), request, after.node)
+        node = self._state(stage, Label(rng.FIT, 0, len(stage.phases), 0), request, after.node)
         inbox = from_arrays(request.arrays, after.inbox, "inbox")
         fitted = self._stages.fitted(Carry(node, (), inbox))
         self._files.keep("fitted", named_arrays(fitted, "fitted"))
@@ -126,12 +125,12 @@ class Work:
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The first half of a phase; keeps the state after it, and returns what is sent."""
         stage = self._stages.of(label.stage)
-        if label.stage > drawing.ROUND or label.phase >= len(stage.phases):
+        if label.stage > rng.ROUND or label.phase >= len(stage.phases):
             raise EnvelopeError("the study has no such phase")
         phase = stage.phases[label.phase]
         if phase.local is None or label.repetition >= phase.repeat:
             raise EnvelopeError("this phase has nothing to do at a site")
-        if label.stage != drawing.FIT and self._algorithm.fit:
+        if label.stage != rng.FIT and self._algorithm.fit:
             self._take_fitted()
         before = stage.before(label.phase)
         node = self._state(stage, label, request, before.node)
@@ -162,7 +161,7 @@ class Work:
         before = _label(request.values.get("before"))
         if before == BEFORE_ALL:
             positions = jnp.asarray(self._positions)
-            if stage.number == drawing.FIT:
+            if stage.number == rng.FIT:
                 return self._stages.begin_fit(positions[0]).node
             return self._stages.begin(positions[0] if len(positions) == 1 else positions).node
         if before >= label:
@@ -196,7 +195,7 @@ class Work:
         return self._keys[stage.number][label.phase]
 
     def _counter(self, label: Label) -> np.ndarray:
-        warmup = self._job.warmup if label.stage == drawing.ROUND else 0
+        warmup = self._job.warmup if label.stage == rng.ROUND else 0
         return np.array([label.iteration, warmup, label.repetition], np.int32)
 
     def _star(
@@ -274,15 +273,7 @@ class Work:
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared, drawn.visited)
         )
         zero = jnp.int32(0)
-        site = Site(
-            arrays.data,
-            arrays.sizes[0],
-            arrays.weights[0],
-            arrays.prior_shares[0],
-            jax.tree.map(lambda leaf: leaf[0], arrays.fitted),
-            zero,
-            zero + self._number,
-        )
+        site = arrays.site(0, self._number)
         at = (zero,) if alone else (zero, chain)
         state = jax.tree.map(lambda leaf: leaf[at], node)
         if phase.local is None:

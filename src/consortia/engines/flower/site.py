@@ -23,7 +23,7 @@ from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, d
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.facts import NeedsOthersError, SiteEngine
 from consortia.engines.flower.files import RunFiles, secret_of
-from consortia.engines.flower.runtime import Job, Work
+from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.stages import STAGES, Label
 from consortia.store import results
 
@@ -86,7 +86,7 @@ class FlowerSite:
         self._moments = moments
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
-        self._work: dict[str, Work] = {}
+        self._work: dict[str, SiteRuntime] = {}
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a message of the server; an error at the site is a refusal."""
@@ -186,7 +186,7 @@ class FlowerSite:
 
         return SiteEngine(self.number, told, keyed, gate.rows)
 
-    def _worked(self, run: str, files: RunFiles, gate: Gate) -> Work:
+    def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime:
         work = self._work.get(run)
         if work is None:
             begun = files.kept("begun")
@@ -194,14 +194,14 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(self._engine(json.loads(begun.header["told"]), gate))
             gate.rows(int(job.sites.sizes[self.number]))
-            work = self._work[run] = Work(job, self.number, files, begun.arrays)
+            work = self._work[run] = SiteRuntime(job, self.number, files, begun.arrays)
         return work
 
 
 def look(job: Job, engine: Any) -> None:
     """A site's part of what `consortia.run.execution.execute` has shared before it starts."""
-    engine.shared(lambda: density.check_data(job.model, job.sites.held))
-    engine.shared(lambda: None)  # step_size is not judged by the curvatures of one site
+    engine.allgather(lambda: density.check_data(job.model, job.sites.held))
+    engine.allgather(lambda: None)  # step_size is not judged by the curvatures of one site
 
 
 def description() -> dict[str, Any]:

@@ -14,22 +14,21 @@ from consortia.core import random
 from consortia.core.contract import Mailbox
 from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
-from consortia.engines import slots
-from consortia.engines import state as states
-from consortia.engines.drawing import PhaseKeys
+from consortia.engines.buffers import Buffers, Window, held_bytes, infos_at, with_infos
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.events import simulate
 from consortia.engines.mpi.asynchronous import Server, Worker
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.formula import Formula
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.mpi.formula import AsyncKernels
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
 
 Array = jax.Array
 
 
-class AsynchronousRun:
+class AsynchronousRun(Run):
     """One asynchronous method on one set of sites, as one rank sees it.
 
     Args:
@@ -38,15 +37,7 @@ class AsynchronousRun:
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
-
-    Attributes:
-        serves: whether this rank is a worker, which computes gradients until its server ends.
-        root: whether this rank keeps the draws and speaks to the user.
     """
-
-    arrivals = None
-    draws_per_iteration = 1
-    parts = (1, 1)
 
     def __init__(
         self,
@@ -58,24 +49,19 @@ class AsynchronousRun:
     ) -> None:
         if whole.mailbox is None:
             raise TypeError("an asynchronous run needs a Mailbox")
-        self.program, self.layout, self.names = whole, whole.layout, sites.names
-        self.sizes = np.asarray(sites.sizes, np.int64)
+        super().__init__(whole, sites, arrays)
         self.root = communicator.rank == 0
         self._box, self._communicator = whole.mailbox, communicator
-        self._arrays, self._dimension = arrays, dimension
+        self._dimension = dimension
         self._place = place_of(self._box, communicator.rank)
         self._servers = communicator.among(self._box.servers)
+        self.serves = self._servers is None
         own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
         self._own = Program(whole.algorithm, own, whole.start_values)
-        self._formula = Formula(self._own, self._place[0], self._box)
+        self._formula = AsyncKernels(self._own, self._place[0], self._box)
         self._server: Server | None = None
         self._keys: PhaseKeys | None = None
         self._warmup = 0
-
-    @property
-    def serves(self) -> bool:
-        """Whether this rank is a worker."""
-        return self._servers is None
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -106,7 +92,7 @@ class AsynchronousRun:
     def _site_of(self, worker: int) -> str:
         return self.names[worker if len(self.names) > 1 else 0]
 
-    # --- between two updates, see `consortia.engines.state` --------------------------------------
+    # --- between two updates, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """All servers' states, what their workers hold, and the log so far; servers call it."""
@@ -115,7 +101,7 @@ class AsynchronousRun:
             raise TypeError("over MPI the workers of a Mailbox have no state of their own")
         chains = {
             name: self._of_servers(value[None])
-            for name, value in states.named((carry.hub, carry.inbox), "server").items()
+            for name, value in named((carry.hub, carry.inbox), "server").items()
         }
         held = server.held or [self._reply(carry)] * box.workers
         replies = {
@@ -141,7 +127,7 @@ class AsynchronousRun:
         place, box = self._place[0], self._box
         mine = {name: values[place] for name, values in state.items()}
         shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
-        hub, inbox = states.from_names(mine, shapes, "server")
+        hub, inbox = from_names(mine, shapes, "server")
         kinds = self._formula.reply_wire.kinds
         held = [tuple(mine[f"held[{k}]"][w : w + 1] for k in kinds) for w in range(box.workers)]
         rows = mine["log"][: int(mine["lengths"])]
@@ -150,16 +136,14 @@ class AsynchronousRun:
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """What is recorded so far of a block of thinned updates."""
-        infos = slots.infos_at(buffers, slot)
-        named = states.named(infos, "block").items()
-        return {name: self._of_servers(value[None]) for name, value in named}
+        infos = infos_at(buffers, slot)
+        own = named(infos, "block").items()
+        return {name: self._of_servers(value[None]) for name, value in own}
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Empty buffers that go on with such a block, in their first slot."""
         mine = {name: values[self._place[0]] for name, values in block.items()}
-        return slots.with_infos(
-            buffers, states.from_names(mine, slots.infos_at(buffers, 0), "block")
-        )
+        return with_infos(buffers, from_names(mine, infos_at(buffers, 0), "block"))
 
     def _of_servers(self, own: np.ndarray) -> np.ndarray:
         """Of every server, server axis first, from each one's own, (1, ...)."""
@@ -268,14 +252,6 @@ class AsynchronousRun:
         draws = whole(buffers.draws)
         return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
 
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,)."""
         own = self._own.layout.chains
@@ -283,14 +259,6 @@ class AsynchronousRun:
         here = np.asarray(self._own.draw(carry)).reshape(own, -1)
         every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
         return self.servers.total(every)[chain]
-
-    @property
-    def fitted(self) -> Any:
-        """Nothing: an asynchronous method has no ``fit`` phases."""
-        return ()
-
-    def site(self, name: str) -> None:
-        """None: the rows of a site are at its workers."""
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """(messages to a server, bytes up, bytes down) of one update of all chains."""
@@ -304,12 +272,7 @@ class AsynchronousRun:
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that this rank holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self._formula.empty_buffers(carry, self.keys))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=1)
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this rank uses."""
-        return jax.local_devices()[:1]
+        return held_bytes(self._arrays, buffers, carry, copies=1)
 
     @property
     def where(self) -> list[str]:

@@ -21,21 +21,22 @@ from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
+from consortia.engines import sharding
+from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.run import MPIRun
-from consortia.engines.program import Program
-from consortia.engines.types import SiteArrays
+from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, RankError
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
 
 
-class MPIEngine:
+class MPIEngine(Engine):
     """Runs the sites in the processes of an MPI job, as many of them at each as must be.
 
     Every process calls `consortia.sample` with the same arguments; rank 0 keeps the draws and
@@ -67,21 +68,18 @@ class MPIEngine:
         self._local = LocalEngine(node_mode=node_mode, block=block)
         self._communicator = Communicator(self.deadline)
         # Nor do the ranks of a machine start more threads together than it has cores.
-        cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))
-        share = max(1, cores // self._communicator.ranks_here)
+        share = max(1, sharding.cores() // self._communicator.ranks_here)
         os.environ.setdefault("PJRT_NPROC", str(share))
         _leave_when_nothing_catches(self)
 
     @property
     def root(self) -> bool:
-        """Whether this process keeps the draws and speaks to the user."""
+        """True in the one process that keeps the draws and writes to the terminal."""
         return self.rank == 0
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Index of this process."""
         return self._communicator.rank
 
     @property
@@ -89,21 +87,22 @@ class MPIEngine:
         """Processes of the job."""
         return self._communicator.size
 
-    def leave(self, error: BaseException, code: int) -> None:
-        """To be called by a rank that ends with an error, so that no other waits for it.
+    def abort(self, error: BaseException, code: int) -> None:
+        """End this rank's part of the job after an error, so that no other waits for it.
 
         The others learn of it at their next wait. If one does not answer within seconds the whole
-        job is ended with this exit code. For an exception that a script does not catch it is
-        called by itself.
+        job is ended with this exit code. An exception that a script does not catch calls it.
         """
         self._communicator.leave(str(error) or type(error).__name__, code)
 
-    def meet(self) -> None:
-        """Waits until all ranks are here."""
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
         self._communicator.total(np.zeros(1, np.int32))
 
-    def held(self, nodes: int, method: Method) -> np.ndarray:
-        """Numbers of the sites, of so many, whose rows this rank needs; a server needs none.
+    def local_sites(self, nodes: int, method: Method) -> np.ndarray:
+        """Return the indices of the sites, of ``nodes``, whose rows this rank needs.
+
+        A parameter server needs none.
 
         Raises:
             InputError: the method cannot run on so many ranks and sites.
@@ -118,11 +117,11 @@ class MPIEngine:
             return np.zeros(0, int)
         return np.array([worker if nodes > 1 else 0])
 
-    def shared(self, make: Callable[[], Any]) -> list[Any]:
-        """What ``make`` returns at every rank, in their order: plain values, as in JSON.
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what ``make`` returns at every rank, in their order: plain values, as in JSON.
 
         Raises:
-            InputError: it raised one at some rank; the others are told and raise it too.
+            InputError: ``make`` raised it at one rank; it is raised at all.
             RankError: it raised something else at another rank.
         """
         own: dict[str, Any] = {}
@@ -149,7 +148,7 @@ class MPIEngine:
     def prepare(
         self, target: Target, sites: Sites, method: Method, chains: int
     ) -> MPIRun | AsynchronousRun:
-        """Places this rank's data and makes its program; compiles nothing yet.
+        """Place this rank's data and make its program; compile nothing yet.
 
         Raises:
             InputError: more ranks than sites, or a method that this engine does not support.
@@ -157,7 +156,7 @@ class MPIEngine:
         """
         algorithm = method.build(target)
         layout = self._local.layout(target, sites, method, chains)
-        self.check_alike(lambda: {"node_mode or block": layout})
+        self.check_same_arguments(lambda: {"node_mode or block": layout})
         start = partial(start_values, target)
         box = mailbox_of(algorithm)
         if box is not None:
@@ -171,7 +170,7 @@ class MPIEngine:
             Program(algorithm, own, start),
             site_arrays(target.model, sites, method, places.own),
             sites,
-            method.weights(np.asarray(sites.sizes, np.int64)),
+            method.site_weights(np.asarray(sites.sizes, np.int64)),
             self._communicator,
             places,
             target.dimension,
@@ -179,7 +178,7 @@ class MPIEngine:
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """The data of this rank's site; a server has one row of zeros, which has their shapes."""
-        held = self.held(len(sites), method)
+        held = self.local_sites(len(sites), method)
         if not len(held):
             one = jnp.ones(1, jnp.result_type(float))
             row = jax.tree.map(
@@ -196,21 +195,18 @@ class MPIEngine:
         share = jnp.asarray([box.shares[held[0]]], arrays.weights.dtype)
         return arrays._replace(weights=share)
 
-    def check_alike(self, asked: Callable[[], Mapping[str, Any]]) -> None:
-        """All ranks have been given the same arguments.
-
-        Args:
-            asked: the arguments by name; any values.
+    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
+        """Refuse to go on where ranks were given different arguments.
 
         Raises:
             RankError: at every rank, with the ranks and the arguments that differ.
         """
-        values = asked()
+        values = arguments()
         own = fingerprints.table_of(values)
         tables = np.zeros((self.ranks, *own.shape), np.uint8)
         tables[self.rank] = own
         tables = self._communicator.total(tables)
-        fingerprints.check_alike(list(values), list(tables), "rank")
+        fingerprints.check_same(list(values), list(tables), "rank")
 
 
 _engine: weakref.ref[MPIEngine] | None = None
@@ -230,7 +226,7 @@ def _leave_when_nothing_catches(engine: MPIEngine) -> None:
         sys.stderr.flush()
         engine = None if _engine is None else _engine()
         if engine is not None:
-            engine.leave(error, 1)
+            engine.abort(error, 1)
 
     sys.excepthook = show_and_leave
 

@@ -13,26 +13,25 @@ import numpy as np
 from consortia.core import random
 from consortia.core.contract import Route, Site
 from consortia.data.sites import Sites
-from consortia.engines import drawing, slots
-from consortia.engines import state as states
-from consortia.engines.drawing import Counter
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, infos_at, with_infos
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.carrier import carrier_of
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.foreign import Foreign
+from consortia.engines.mpi.foreign import HostCallback
 from consortia.engines.mpi.pieces import At, Flow, Recording, Stage
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
-from consortia.engines.program import Program
-from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import Counter
 
 Array = jax.Array
 PyTree = Any
 
 
-class MPIRun:
+class MPIRun(Run):
     """One algorithm on one set of sites, as one rank sees it.
 
     Args:
@@ -44,19 +43,7 @@ class MPIRun:
         communicator: the ranks.
         places: which of them holds what.
         dimension: d.
-
-    Attributes:
-        program: the program of all nodes.
-        layout: of all nodes.
-        names: names of all sites.
-        sizes: rows of all sites.
-        arrivals: None; asynchronous runs have their own class.
-        draws_per_iteration: draws that one iteration yields.
-        root: whether this rank keeps draws and speaks to the user.
-        serves: this process only answers others while the run lasts: never.
     """
-
-    serves = False
 
     def __init__(
         self,
@@ -69,12 +56,9 @@ class MPIRun:
         places: Places,
         dimension: int,
     ) -> None:
-        self.program, self.layout = whole, whole.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
-        self.arrivals, self.parts = None, (1, 1)
-        self.draws_per_iteration = whole.algorithm.draws.per_iteration
+        super().__init__(whole, sites, arrays)
         self.root = communicator.rank == 0
-        self._own, self._arrays, self._places = own, arrays, places
+        self._own, self._places = own, places
         self._communicator = communicator
         self._weights = jnp.asarray(weights, jnp.result_type(float))
         phases = whole.algorithm.phases
@@ -91,13 +75,13 @@ class MPIRun:
             self._carrier = carrier_of(self._rounds, communicator)
         self._recording = Recording(own, places)
         self._straight: Straight | None = None
-        if self._rounds is not None and Foreign.serve():
+        if self._rounds is not None and HostCallback.serve():
             here = self._recorded_here
             self._straight = Straight(
                 self._rounds, self._recording, self._blocks, here, self._carrier
             )
         self._shapes: Yield | None = None
-        self._here = np.full(self.layout.chains, self.root)
+        self._visiting = np.full(self.layout.chains, self.root)
         self._dimension = dimension
 
     # --- before the first round -------------------------------------------------------------------
@@ -116,13 +100,13 @@ class MPIRun:
             node, hub, inbox = algorithm.init(positions[0])
             stage = Stage(own, algorithm.fit, 1, False, self._places)
             carry = Carry(own.everywhere(node), hub, inbox)
-            carry = self._once(stage, drawing.FIT, base, carry)
+            carry = self._once(stage, rng.FIT, base, carry)
             inbox = carry.inbox if stage.per_node[-1] else own.everywhere(carry.inbox)
             self._arrays = self._arrays._replace(fitted=(carry.node, inbox))
         carry = own.start(positions[0] if self.layout.chains == 1 else positions, 1)
         if algorithm.setup:
             stage = Stage(own, algorithm.setup, self.layout.chains, False, self._places)
-            carry = self._once(stage, drawing.SETUP, base, carry)
+            carry = self._once(stage, rng.SETUP, base, carry)
             if own.inbox_per_node and not stage.per_node[-1]:
                 carry = carry._replace(inbox=own.everywhere(carry.inbox))
         return carry
@@ -130,12 +114,12 @@ class MPIRun:
     def _once(self, stage: Stage, number: int, base: np.ndarray, carry: Carry) -> Carry:
         layout = replace(self.layout, chains=stage.chains)
         keys = pieces.own_keys(stage.phases, number, base, layout, self._places.own)
-        drawn = drawing.round_numbers(stage.phases, keys, Counter(0, 0), layout, self._weights)
+        drawn = rng.round_randomness(stage.phases, keys, Counter(0, 0), layout, self._weights)
         drawn = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], drawn)
         carrier = carrier_of(stage, self._communicator)
         return stage.run(carry, drawn, At(0), self._arrays, carrier).carry
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The carry and what ``fit`` left, of all nodes, as named arrays; all ranks call it."""
@@ -146,7 +130,7 @@ class MPIRun:
         elif self._own.inbox_per_node:
             inbox = jax.tree.map(self._of_all, inbox)
         whole = Carry(node, hub, inbox)
-        return states.named(whole, "carry") | states.named(self.fitted, "fitted")
+        return named(whole, "carry") | named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
@@ -162,10 +146,10 @@ class MPIRun:
             _, arrays = self._abstract()
             key = jax.ShapeDtypeStruct((2,), jnp.uint32)
             shapes = jax.eval_shape(self.program.fit, arrays, key, positions[0])
-            fitted = states.from_names(state, shapes, "fitted")
+            fitted = from_names(state, shapes, "fitted")
             self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
         carry, _ = self._abstract()
-        whole = states.from_names(state, carry, "carry")
+        whole = from_names(state, carry, "carry")
         inbox = whole.inbox
         if self._own.inbox_per_node:
             inbox = jax.tree.map(self._mine, inbox)
@@ -173,15 +157,15 @@ class MPIRun:
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """What is recorded so far of a block of thinned rounds, of all nodes."""
-        hub, node = slots.infos_at(buffers, slot)
-        return states.named((hub, jax.tree.map(self._of_all, node)), "block")
+        hub, node = infos_at(buffers, slot)
+        return named((hub, jax.tree.map(self._of_all, node)), "block")
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Empty buffers that go on with such a block, in their first slot."""
-        hub, node = slots.infos_at(buffers, 0)
+        hub, node = infos_at(buffers, 0)
         shapes = (hub, jax.tree.map(self._everywhere, node))
-        hub, node = states.from_names(block, shapes, "block")
-        return slots.with_infos(buffers, (hub, jax.tree.map(self._mine, node)))
+        hub, node = from_names(block, shapes, "block")
+        return with_infos(buffers, (hub, jax.tree.map(self._mine, node)))
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -205,8 +189,8 @@ class MPIRun:
         """(chains,): are the draws of each chain finite, wherever it is?"""
         lost = ~np.asarray(self._recording.finite(carry))
         if self._travel is not None:
-            self._here = self._travel.here(stop, warmup)
-            lost &= self._here
+            self._visiting = self._travel.here(stop, warmup)
+            lost &= self._visiting
         return self._communicator.total(lost.astype(np.int32)) == 0
 
     def _iterate(self, carry: Carry, iteration: int, warmup: int) -> tuple[Flow, np.ndarray]:
@@ -229,7 +213,7 @@ class MPIRun:
         """The first site whose message of round ``at`` is not finite in this chain."""
         lost_here: list[np.ndarray] = []
         if self._travel is not None:
-            self._here = self._travel.here(at, warmup)
+            self._visiting = self._travel.here(at, warmup)
             lost_here.append(self._travel.not_finite(carry, at, warmup, self._arrays))
         elif self._rounds is not None:
             drawn, place = self._blocks.at(at, warmup)
@@ -250,22 +234,10 @@ class MPIRun:
         """Rank 0's value, at every rank: whatever hangs on a clock must be the same everywhere."""
         return float(self._communicator.from_root(np.array([value], np.float64))[0])
 
-    def serve(self, carry: Carry) -> None:
-        """Nothing: no process of this run only answers others."""
-
-    def finish(self) -> None:
-        """Nothing: no process waits for the end of the run."""
-
-    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell: none."""
-        return {}, {}
-
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for this rank's part of the draws of one chunk."""
         if self._shapes is None:
-            abstract = self._abstract()
-            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
-            self._shapes = jax.eval_shape(self.program.yielded, abstract[0], abstract[1], keys)
+            self._shapes = jax.eval_shape(self.program.yielded, *self._whole())
         shapes, count = self._shapes, len(self._places.own)
 
         def own(leaf: Any) -> Any:
@@ -275,7 +247,7 @@ class MPIRun:
             agents=None if shapes.agents is None else own(shapes.agents),
             node_info=jax.tree.map(own, shapes.node_info),
         )
-        return slots.empty_buffers(cut, self.layout, self.draws_per_iteration)
+        return empty_buffers(cut, self.layout, self.draws_per_iteration)
 
     def collected(self, buffers: Buffers) -> Any:
         """The draws of all ranks, at rank 0; elsewhere this rank's part."""
@@ -294,20 +266,12 @@ class MPIRun:
             return buffers
         return Buffers(jnp.asarray(draws), agents, buffers.hub_info, info)
 
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
-
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return carry.hub
-
     def position(self, carry: Carry, chain: int) -> np.ndarray:
         """What a chain draws in this state, (d,); the last of several draws."""
         draw = np.asarray(self._own.draw(carry))
         draw = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
         if self._travel is not None:  # only where the chain is has it moved
-            return self._communicator.total(np.where(self._here[chain], draw, 0))
+            return self._communicator.total(np.where(self._visiting[chain], draw, 0))
         if self.program.algorithm.draws.node is not None:
             share = len(self._places.own) / self._places.nodes
             return self._communicator.total(draw * share)
@@ -319,31 +283,15 @@ class MPIRun:
         return jax.tree.map(self._of_all, self._arrays.fitted)
 
     def site(self, name: str) -> Site | None:
-        """One site of this rank, as a visiting chain sees it; None if another rank holds it."""
+        """Return one site of this rank; None if another rank holds it."""
         node = self.names.index(name) - int(self._places.own[0])
         if node not in range(len(self._places.own)):
             return None
-        arrays = self._arrays
-        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
-        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        number = jnp.int32(node + int(self._places.own[0]))
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), number)
+        return self._arrays.site(node, node + int(self._places.own[0]))
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        whole_carry, arrays = self._abstract()
-        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
-        return self.program.traffic(whole_carry, arrays, keys)
-
-    def memory(self, carry: Carry) -> dict[str, int]:
-        """Bytes that this rank holds, by what they are for."""
-        buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this rank uses."""
-        return jax.local_devices()[:1]
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        return self.program.traffic(*self._whole())
 
     @property
     def where(self) -> list[str]:
@@ -370,9 +318,13 @@ class MPIRun:
     def _of_travellers(self, part: Any) -> np.ndarray:
         """Of every chain, from the rank where it is."""
         part = np.asarray(part)
-        here = self._here if self.layout.chains > 1 else bool(self._here[0])
+        here = self._visiting if self.layout.chains > 1 else bool(self._visiting[0])
         shaped = np.reshape(here, np.shape(here) + (1,) * (part.ndim - np.ndim(here)))
         return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
+
+    def _whole(self) -> tuple[Carry, SiteArrays, Any]:
+        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
+        return *self._abstract(), keys
 
     def _abstract(self) -> tuple[Carry, SiteArrays]:
         """Shapes of the carry and the arrays of all nodes in one process."""

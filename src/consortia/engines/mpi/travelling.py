@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core.contract import Phase, Site
-from consortia.engines.iteration import Iteration
+from consortia.core.contract import Phase
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import Blocks, Flow
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.wire import Wire
-from consortia.engines.types import Carry, SiteArrays
+from consortia.engines.phases import Carry, Iteration, SiteArrays
 
 Array = jax.Array
 PyTree = Any
@@ -114,16 +113,7 @@ class Travel:
         noise, shared = jax.tree.map(
             lambda leaf: self._of(leaf[offset], chain), (drawn.noise, drawn.shared)
         )
-        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
-        site = Site(
-            arrays.data,
-            arrays.sizes[node],
-            arrays.weights[node],
-            arrays.prior_shares[node],
-            fitted,
-            node,
-            node + int(self._places.own[0]),
-        )
+        site = arrays.site(node, node + int(self._places.own[0]))
         at_node = (node,) if self._chains == 1 else (node, chain)
         state = jax.tree.map(lambda leaf: leaf[at_node], carry.node)
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)

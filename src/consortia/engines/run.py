@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,48 +14,25 @@ from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
+from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
-from consortia.engines import slots
-from consortia.engines import state as states
-from consortia.engines.drawing import PhaseKeys
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.contract import Run, from_names, named
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 
 Array = jax.Array
 
 
-class LocalRun:
-    """One algorithm on one set of sites, ready to start.
+class LocalRun(Run):
+    """One algorithm on one set of sites, in this process."""
 
-    Attributes:
-        program: the compiled functions, shared by equal runs.
-        layout: how nodes, chains and rounds are batched.
-        names: names of the sites.
-        arrivals: whose message arrives when, where messages arrive one at a time.
-        draws_per_iteration: draws that one iteration yields.
-        root: this process keeps the draws and speaks to the user: always.
-        serves: this process only answers others while the run lasts: never.
-        parts: into how many parts the nodes and the chains are divided, each on its own device.
-        participation: which sites take part in which round, bool (rounds, nodes); None: all.
-    """
+    program: Program
 
-    root = True
-    serves = False
-    parts = (1, 1)
-
-    def __init__(
-        self, program: Program, arrays: SiteArrays, names: tuple[str, ...], sizes: np.ndarray
-    ) -> None:
-        self.program = program
-        self.layout = program.layout
-        self.names = names
-        self.sizes = sizes
-        self._arrays = arrays
+    def __init__(self, program: Program, arrays: SiteArrays, sites: Sites) -> None:
+        super().__init__(program, sites, arrays)
         self._keys: tuple[PhaseKeys, ...] | None = None
-        self.arrivals: mailboxes.Arrivals | None = None
-        self.draws_per_iteration = program.algorithm.draws.per_iteration
-        self.participation: np.ndarray | None = None
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
         """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
@@ -108,11 +85,11 @@ class LocalRun:
             carry = self.program.setup(arrays, base, carry)
         return carry
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The carry and what ``fit`` left, as named arrays on the host."""
-        return states.named(self._here(carry), "carry") | states.named(self.fitted, "fitted")
+        return named(self._here(carry), "carry") | named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
@@ -126,49 +103,14 @@ class LocalRun:
         arrays = self._arrays
         if self.program.algorithm.fit:
             shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
-            arrays = arrays._replace(fitted=states.from_names(state, shapes, "fitted"))
+            arrays = arrays._replace(fitted=from_names(state, shapes, "fitted"))
             self._arrays = arrays
         shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
-        return states.from_names(state, shapes, "carry")
-
-    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """What is recorded so far of a block of thinned rounds, in this slot of the buffers."""
-        return states.named(slots.infos_at(self._here(buffers), slot), "block")
-
-    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
-        """Empty buffers that go on with such a block, in their first slot."""
-        shapes = slots.infos_at(buffers, 0)
-        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
+        return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""
         return self.program.buffers(carry, self._arrays, self.keys)
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that the run uses."""
-        return jax.devices()[:1]
-
-    # --- what only several processes need ---------------------------------------------------------
-
-    @property
-    def where(self) -> list[str]:
-        """Which process holds which sites, one line each, if there are several."""
-        return []
-
-    def collected(self, buffers: Buffers) -> Buffers:
-        """The draws of all processes, where ``root`` is true: these, in one process."""
-        return self._here(buffers)
-
-    def agree(self, value: float) -> float:
-        """What all processes take for a value that hangs on a clock: this, in one process."""
-        return value
-
-    def serve(self, carry: Carry) -> None:
-        """Nothing: no process of this run only answers others."""
-
-    def finish(self) -> None:
-        """Nothing: no process waits for the end of the run."""
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Attributes and groups of the result that only the run itself can tell."""
@@ -176,10 +118,6 @@ class LocalRun:
             return {}, {}
         least = int(self.participation[:done].sum(axis=1).min())
         return {"participation": f"as given: at least {least} of {len(self.names)} sites"}, {}
-
-    def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
@@ -219,44 +157,18 @@ class LocalRun:
                 return self.names[int(bad[0])]
         return None
 
-    def hub(self, carry: Carry) -> Any:
-        """The hub's state, chain axis first; a single chain has none."""
-        return self._here(carry.hub)
+    def site(self, name: str) -> Site | None:
+        """Return one site, as a visiting chain sees it."""
+        return self._arrays.site(self.names.index(name))
 
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """What a chain draws in this state, (d,); the last of several draws."""
-        draw = np.asarray(self.program.draw(self._here(carry)))
-        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
-
-    @property
-    def fitted(self) -> Any:
-        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
-        return self._here(self._arrays.fitted)
-
-    def site(self, name: str) -> Site:
-        """One site, as a visiting chain sees it."""
-        node = self.names.index(name)
-        arrays = self._arrays
-        fitted = jax.tree.map(lambda leaf: leaf[node], arrays.fitted)
-        size, weight, share = arrays.sizes[node], arrays.weights[node], arrays.prior_shares[node]
-        return Site(arrays.data, size, weight, share, fitted, jnp.int32(node), jnp.int32(node))
-
-    def gradients(self, target: Target, position: Array) -> Array:
-        """∇U_c at one position, of all rows of each site, (nodes, d)."""
-        return gradients(target.model, target.unravel(position), self._arrays._replace(events=()))
+    def gradients(self, target: Target) -> Callable[[Array], Array]:
+        """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
+        arrays = self._arrays._replace(events=())
+        return lambda position: gradients(target.model, target.unravel(position), arrays)
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
         return self.program.traffic(carry, self._arrays, self.keys)
-
-    def memory(self, carry: Carry) -> dict[str, int]:
-        """Bytes that the run holds on the device, by what they are for."""
-        buffers = jax.eval_shape(lambda: self.program.buffers(carry, self._arrays, self.keys))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
-
-    def _here(self, tree: Any) -> Any:
-        """Arrays of the run, whole in this process: they are."""
-        return tree
 
     @property
     def keys(self) -> tuple[PhaseKeys, ...]:
@@ -271,11 +183,9 @@ def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
     """Compiled once for a model and shapes."""
     target = Target(model, parameters)
 
-    def at_node(own: Any) -> Array:
-        node, size, weight, share = own
-        site = Site(arrays.data, size, weight, share, (), node)
+    def at_node(node: Array) -> Array:
+        site = arrays.site(node)
         rows, mask = site.all()
         return jax.grad(target.potential)(target.ravel(parameters), rows, mask, site)
 
-    nodes = jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32)
-    return jax.lax.map(at_node, (nodes, arrays.sizes, arrays.weights, arrays.prior_shares))
+    return jax.lax.map(at_node, jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32))

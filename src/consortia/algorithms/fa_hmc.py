@@ -1,0 +1,360 @@
+r"""Federated averaging HMC: FA-HMC, FA-LD and the de-biased variant.
+
+A round is T HMC iterations of K leapfrog steps at every site, then one weighted average:
+
+.. math::
+    \theta' = \theta + \eta p - \tfrac{\eta^2}{2} g_c(\theta, \xi_k), \quad
+    p' = p - \tfrac{\eta}{2}[g_c(\theta, \xi_k) + g_c(\theta', \xi_{k+1/2})], \quad
+    \theta \leftarrow \sum_c w_c \theta_c
+
+with :math:`f_c = U_c / w_c`, :math:`g_c` an estimate of :math:`\nabla f_c` and the momentum
+:math:`p_c = \sqrt{\rho}\,\xi + \sqrt{1-\rho}\,\xi_c/\sqrt{w_c}`, ξ common to all sites, drawn anew
+for each HMC iteration. There is no Metropolis step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from consortia import gradients, schedules
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Mean, Method, Phase, Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
+from consortia.dynamics import MassMatrix, leapfrog
+from consortia.gradients import GradientOracle
+from consortia.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class FAHMC(Method):
+    r"""Federated averaging HMC (FA-HMC).
+
+    **Samples** a law near exp(−U/temperature), U = Σ_c U_c, and not that law itself: there is no
+    Metropolis test, and sites that differ pull the average aside. On Gaussian targets
+    `consortia.oracles.fa_hmc_law` gives the exact law. To leading order the mean is off by
+    −κ Σ_c w_c λ_c² (m_c − m*)/λ̄ with κ = (Kη)²[(T−1)/4 + (1 − 1/K²)/12], which vanishes only for
+    K = T = 1 or equal curvatures; the variance is off by O(η²), for one site by the factor
+    1/(1 − η²λ/4). Minibatches add O(η²) to the variance. ``debias=True`` removes the bias of the
+    mean on Gaussian targets, whenever the method is stable.
+
+    **Draw**: the averaged θ, one a round. The sites' own θ_c are not posterior draws.
+
+    **Step size**: η, drift η²/2, noise variance η²: one leapfrog step equals an SGLD step with
+    h' = η²/2 (θ − h'∇U + N(0, 2h')).
+
+    Args:
+        step_size: η > 0: a number, an array over rounds (warm-up included) or a function of the
+            round's index; see `consortia.schedules`.
+        leapfrog_steps: K ≥ 1.
+        local_steps: T ≥ 1, HMC iterations between two averages.
+        batch_size: B rows a gradient draw; None takes all rows of the site.
+        replace: minibatches with replacement; without costs more and bounds B by the smallest site.
+        gradient_noise: variance per coordinate of Gaussian noise added to each draw of ∇f_c.
+        gradient_draws: independent draws at each inner leapfrog point: 2 as published (2K − 1
+            stochastic gradients per HMC iteration), or 1 (K of them).
+        momentum_correlation: ρ in [0, 1], the part of the momentum's variance that all sites share.
+        debias: the force becomes ∇f_c(θ) − ∇f_c(a) + ∇f(a), the anchor a being the average of the
+            previous synchronisation, with the same rows at θ and a and one full gradient a round;
+            ``gradient_noise`` is added once to the whole force. Can be unstable when the sites'
+            curvatures differ much; the oracle gives the spectral radius.
+        weights: w_c > 0 summing to one; n_c/n when None. The target does not depend on them.
+        mass_matrix: M, the diagonal (d,) or dense (d, d) in the order of the flat parameters;
+            the identity when None. Momentum N(0, M), drift η M⁻¹p − (η²/2) M⁻¹g.
+        temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia
+        >>> consortia.fa_hmc(0.02, leapfrog_steps=5, local_steps=10).leapfrog_steps
+        5
+
+    Source: Liang, Zhang, Deng, Song, Lin, "Bayesian federated learning with Hamiltonian Monte
+    Carlo" (2024), algorithms 1–3; ``debias`` is its B.2.
+    """
+
+    step_size: Schedule | Any
+    leapfrog_steps: int
+    local_steps: int
+    _: KW_ONLY
+    batch_size: int | None = None
+    replace: bool = True
+    gradient_noise: float = 0.0
+    gradient_draws: int = 2
+    momentum_correlation: float = 1.0
+    debias: bool = False
+    weights: tuple[float, ...] | Any = None
+    mass_matrix: MassMatrix | Any = None
+    temperature: float = 1.0
+
+    name = "fa_hmc"
+    claims = Claims(
+        samples="a law near the posterior (no Metropolis test)",
+        bias="mean O((K eta)^2 T) with unlike sites (debias=True removes it on Gaussian targets), "
+        "variance O(eta^2)",
+        draw="the weighted average of the sites, one a round",
+        step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
+        source="Liang, Zhang, Deng, Song, Lin (2024), algorithms 1-3, B.1, B.2",
+    )
+
+    def __post_init__(self) -> None:
+        arguments.keep(
+            self,
+            step_size=schedules.as_schedule(self.step_size),
+            leapfrog_steps=arguments.whole("leapfrog_steps", self.leapfrog_steps, 1),
+            local_steps=arguments.whole("local_steps", self.local_steps, 1),
+            batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
+            replace=bool(self.replace),
+            gradient_noise=arguments.number("gradient_noise", self.gradient_noise, 0.0, math.inf),
+            gradient_draws=arguments.whole("gradient_draws", self.gradient_draws, 1, 2),
+            momentum_correlation=arguments.number(
+                "momentum_correlation", self.momentum_correlation, 0.0, 1.0
+            ),
+            debias=bool(self.debias),
+            weights=arguments.site_weights(self.weights),
+            mass_matrix=MassMatrix.of(self.mass_matrix),
+            temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
+        )
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
+        arguments.weights_fit(self.weights, names)
+        if not self.replace:
+            arguments.batch_fits(self.batch_size, sizes, names)
+        self.mass_matrix.check(dimension)
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return w_c: as given, else n_c/n."""
+        if self.weights is None:
+            return super().site_weights(sizes)
+        return np.asarray(self.weights, np.float64)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
+        inner = self.leapfrog_steps - 1
+        if self.batch_size is None:
+            draws = self.local_steps * (1 + inner)
+            rows = draws * int(sizes.sum())
+        else:
+            draws = self.local_steps * (1 + inner * self.gradient_draws)
+            draws *= 2 if self.debias else 1
+            rows = draws * len(sizes) * self.batch_size
+        extra = 1 if self.debias else 0
+        return Cost((draws + extra) * len(sizes), rows + extra * int(sizes.sum()))
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """Return h' = η²/2 of each round; None when η is constant."""
+        steps = schedules.varying(self.step_size, iterations)
+        return None if steps is None else steps**2 / 2
+
+    @property
+    def dimension(self) -> int | None:
+        """That of a given mass matrix."""
+        return self.mass_matrix.dimension
+
+    def build(self, target: Target) -> Algorithm:
+        """Return one phase: T iterations of K leapfrogs at every site, then the average."""
+        phase = Phase(
+            partial(_local_debiased if self.debias else _local, self, target),
+            Mean(),
+            noise=partial(_noise, self, target),
+            shared=partial(_shared, self, target),
+        )
+        if self.debias:
+            return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
+        return Algorithm(_init, (phase,), Draws(hub=lambda hub, inbox: inbox))
+
+
+@dataclass(frozen=True)
+class FALD(FAHMC):
+    r"""Federated averaging Langevin dynamics (FA-LD): `fa_hmc` with one leapfrog step.
+
+    .. math:: \theta'_c = \theta_c - \tfrac{\eta^2}{2} g_c(\theta_c) + \eta p_c, \qquad
+              \theta \leftarrow \sum_c w_c\theta_c \text{ after } T \text{ steps}
+
+    **Samples** a law near exp(−U/temperature); the mean is off by O(η²) unless T = 1 or the sites'
+    curvatures are equal, the variance by O(η²). **Draw**: the averaged θ, one a round.
+
+    Args:
+        step_size: η; drift η²/2, noise variance η².
+        local_steps: T ≥ 1, Langevin steps between two averages.
+
+    All other arguments and the errors are those of `fa_hmc`.
+
+    Source: Liang et al. (2024), algorithm 3 with K = 1.
+    """
+
+    leapfrog_steps: int = field(default=1, init=False)
+
+    name = "fa_ld"
+    claims = Claims(
+        samples="a law near the posterior (no Metropolis test)",
+        bias="mean O(eta^2 (T - 1)) with unlike sites, variance O(eta^2)",
+        draw="the weighted average of the sites, one a round",
+        step_size="eta: drift eta^2/2, noise variance eta^2, h' = eta^2/2",
+        source="Liang, Zhang, Deng, Song, Lin (2024), algorithm 3 with K = 1",
+    )
+
+
+fa_hmc, fa_ld = FAHMC, FALD
+
+
+# --- what is drawn, kept and sent ----------------------------------------------------------------
+
+
+class Shared(NamedTuple):
+    """For all sites: η of this round, and ξ of its T iterations; () where ρ = 0."""
+
+    step_size: Float[Array, ""]
+    momentum: PyTree[Float[Array, "T d"]]
+
+
+class Noise(NamedTuple):
+    """For one site: what T first and T (K − 1) inner gradients need, and ξ_c; () where ρ = 1."""
+
+    first: PyTree
+    inner: PyTree
+    momentum: PyTree[Float[Array, "T d"]]
+
+
+class Anchor(NamedTuple):
+    """The state of a site that de-biases: a, ∇U_c(a), and False as long as there is none."""
+
+    position: Float[Array, " d"]
+    gradient: Float[Array, " d"]
+    active: Bool[Array, ""]
+
+
+class Report(NamedTuple):
+    """The message of a site that de-biases: θ_c and ∇f_c at the round's start, the next anchor."""
+
+    position: Float[Array, " d"]
+    gradient: Float[Array, " d"]
+
+
+def _init(position: Float[Array, " d"]) -> tuple[tuple[()], tuple[()], Array]:
+    return (), (), position
+
+
+def _init_debiased(position: Float[Array, " d"]) -> tuple[Anchor, tuple[()], Report]:
+    zero = jnp.zeros_like(position)
+    return Anchor(position, zero, jnp.zeros((), bool)), (), Report(position, zero)
+
+
+def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
+    step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
+    if method.momentum_correlation == 0:
+        return Shared(step_size, ())
+    return Shared(step_size, rng.normal("momentum", (method.local_steps, target.dimension)))
+
+
+def _noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
+    declare = _oracle(method, target).numbers
+    steps, inner = method.local_steps, method.leapfrog_steps - 1
+    return Noise(
+        declare(rng, "first", (steps, 1)),
+        declare(rng, "inner", (steps, inner, method.gradient_draws)) if inner else (),
+        rng.normal("momentum", (steps, target.dimension))
+        if method.momentum_correlation < 1
+        else (),
+    )
+
+
+# --- a round at a site ---------------------------------------------------------------------------
+
+
+def _local(
+    method: FAHMC,
+    target: Target,
+    noise: Noise,
+    shared: Shared,
+    state: tuple[()],
+    inbox: Float[Array, " d"],
+    site: Site,
+) -> tuple[tuple[()], Array, Info]:
+    """Return θ_c after T iterations as the message."""
+    return state, _iterate(method, _oracle(method, target), noise, shared, inbox, site), {}
+
+
+def _local_debiased(
+    method: FAHMC,
+    target: Target,
+    noise: Noise,
+    shared: Shared,
+    state: Anchor,
+    inbox: Report,
+    site: Site,
+) -> tuple[Anchor, Report, Info]:
+    """Return the same with the force ∇f_c(θ) − ∇f_c(a) + ∇f(a); this θ is the next anchor."""
+    position = inbox.position
+    weight = jnp.asarray(site.weight, position.dtype)
+    here = gradients.exact(target).bind(site)((), position)
+    anchored = (state.position, state.gradient, weight * inbox.gradient, state.active)
+    oracle = _oracle(method, target, anchored)
+    proposed = _iterate(method, oracle, noise, shared, position, site)
+    return Anchor(position, here, jnp.ones((), bool)), Report(proposed, here / weight), {}
+
+
+def _iterate(
+    method: FAHMC,
+    oracle: GradientOracle,
+    noise: Noise,
+    shared: Shared,
+    position: Float[Array, " d"],
+    site: Site,
+) -> Float[Array, " d"]:
+    """Return the end of T HMC iterations with the force ∇f_c = ∇U_c / w_c."""
+    evaluate = oracle.bind(site)
+    weight = jnp.asarray(site.weight, position.dtype)
+    inner_steps = method.leapfrog_steps - 1
+
+    def force(rows: PyTree, theta: Array) -> Array:
+        return method.mass_matrix.solve(evaluate(rows, theta) / weight)
+
+    def iteration(theta: Array, drawn: tuple[Array, PyTree, PyTree]) -> tuple[Array, None]:
+        return leapfrog(force, theta, drawn[0], shared.step_size, *drawn[1:], inner_steps), None
+
+    first = oracle.prepare(noise.first, site)
+    inner = oracle.prepare(noise.inner, site) if inner_steps else ()
+    velocities = _velocities(method, noise, shared, weight)
+    scanned = (velocities, first, inner)
+    return jax.lax.scan(iteration, position, scanned, length=method.local_steps)[0]
+
+
+def _velocities(
+    method: FAHMC, noise: Noise, shared: Shared, weight: Float[Array, ""]
+) -> Float[Array, "T d"]:
+    """Return v = M⁻¹p of the T iterations."""
+    correlation = method.momentum_correlation
+    if correlation == 1:
+        momentum = shared.momentum
+    elif correlation == 0:
+        momentum = noise.momentum / jnp.sqrt(weight)
+    else:
+        private = math.sqrt(1 - correlation) * noise.momentum / jnp.sqrt(weight)
+        momentum = math.sqrt(correlation) * shared.momentum + private
+    return method.mass_matrix.velocity(math.sqrt(method.temperature) * momentum)
+
+
+def _oracle(
+    method: FAHMC,
+    target: Target,
+    anchored: tuple[Array, Array, Array, Array] | None = None,
+) -> GradientOracle:
+    """Return the estimate of ∇U_c: exact or of minibatches, de-biased and noisy where wanted."""
+    oracle = gradients.estimate(target, method.batch_size, replace=method.replace)
+    if anchored is not None:
+        oracle = gradients.control_variate(oracle, *anchored)
+    if method.gradient_noise > 0:
+        oracle = gradients.noisy(oracle, method.gradient_noise, target.dimension)
+    return oracle

@@ -1,0 +1,306 @@
+"""What the rest of the package knows of an engine and of a run that it has prepared.
+
+An engine says which process reads which sites, lets the processes agree before a run, and prepares
+it. A run starts, advances and is gathered. A method that an engine does not define does what suits
+one process that holds everything.
+"""
+
+# ruff: noqa: B027 (to do nothing is what suits one process)
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from consortia.core.contract import Method, Site
+from consortia.core.target import Target
+from consortia.data import digest
+from consortia.data.sites import Sites
+from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
+from consortia.engines.mailbox import Arrivals
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.errors import StoreError
+
+Array = jax.Array
+PyTree = Any
+
+
+class Engine(ABC):
+    """How the sites of a study are run; all processes of a job make the same one.
+
+    Attributes:
+        name: as in the record of a run.
+        compares: this process compares what the others have gathered with its own.
+    """
+
+    name: str
+    compares: bool = True
+
+    @property
+    def root(self) -> bool:
+        """True in the one process that keeps the draws and writes to the terminal."""
+        return True
+
+    # --- before a run ---------------------------------------------------------------------------
+
+    def local_sites(self, nodes: int, method: Method) -> np.ndarray:
+        """Return the indices of the sites, of ``nodes``, whose rows this process needs.
+
+        Raises:
+            InputError: the method cannot run on so many processes and sites.
+        """
+        return np.arange(nodes)
+
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what ``make`` returns in every process that has sites: plain values, as in JSON.
+
+        Raises:
+            InputError: ``make`` raised it in one process; it is raised in all.
+        """
+        return [make()]
+
+    def digest(self, rows: PyTree) -> str:
+        """Return the digest of a site's rows that other processes may see."""
+        return digest.of_rows(rows)
+
+    def check_rows(self, count: int) -> None:
+        """Refuse to take part with ``count`` rows, before anything is gathered of them."""
+
+    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
+        """Refuse to go on where processes were given different arguments.
+
+        Args:
+            arguments: makes the arguments by name; any values.
+
+        Raises:
+            RankError: in every process, with the processes and the arguments that differ.
+        """
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+
+    def abort(self, error: BaseException, code: int) -> None:
+        """End this process's part of the job after an error, so that no other waits for it."""
+
+    # --- the run --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> Run:
+        """Place the data and find or make the programs; compile nothing yet.
+
+        ``chains`` counts all of them, those of several servers too.
+
+        Raises:
+            InputError: this engine cannot run the method on these sites.
+        """
+
+
+class Run(ABC):
+    """One algorithm on one set of sites, ready to start.
+
+    Args:
+        program: the functions of all nodes; some engines use its shapes only.
+        sites: names and sizes of all sites.
+        arrays: the data of this process.
+
+    Attributes:
+        program: as given.
+        layout: how nodes, chains and rounds are batched.
+        names: names of all sites.
+        sizes: rows of all sites, (sites,).
+        draws_per_iteration: draws that one iteration yields.
+        root: this process keeps the draws and writes to the terminal.
+        serves: this process only answers others while the run lasts, see `serve`.
+        parts: into how many parts nodes and chains are divided, each on its own device.
+        arrivals: whose message arrives when, where messages arrive one at a time in simulation.
+        participation: which sites take part in which round, bool (rounds, nodes); None: all.
+    """
+
+    root: bool = True
+    serves: bool = False
+    parts: tuple[int, int] = (1, 1)
+    arrivals: Arrivals | None = None
+    participation: np.ndarray | None = None
+
+    def __init__(self, program: Program, sites: Sites, arrays: SiteArrays) -> None:
+        self.program, self.layout = program, program.layout
+        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+        self.draws_per_iteration = program.algorithm.draws.per_iteration
+        self._arrays = arrays
+
+    # --- before the first round -------------------------------------------------------------------
+
+    @abstractmethod
+    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
+
+        ``positions`` is (chains, d).
+        """
+
+    @abstractmethod
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """Run ``fit`` and ``setup``; return the state before the first round.
+
+        Args:
+            seed: seed of the run.
+            positions: starting points, (chains, d).
+            rounds: most rounds after the warm-up.
+            warmup: rounds before them.
+        """
+
+    # --- between two rounds, see `contract.named` ------------------------------------------------
+
+    @abstractmethod
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """Return the carry and what ``fit`` left, of all nodes, as named arrays on the host."""
+
+    @abstractmethod
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
+
+        Raises:
+            StoreError: the state is of another run.
+        """
+
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """Return what is recorded so far of a block of thinned rounds, in this slot."""
+        return named(infos_at(self._here(buffers), slot), "block")
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Return empty buffers that continue such a block, in their first slot."""
+        shapes = infos_at(buffers, 0)
+        return with_infos(buffers, from_names(block, shapes, "block"))
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Run the rounds of a window; return (carry, buffers, finite (chains,)).
+
+        ``buffers`` is consumed.
+        """
+
+    @abstractmethod
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """Return the first site whose message of round ``at`` is not finite in this chain."""
+
+    def agree(self, value: float) -> float:
+        """Return the root's value, in all processes; for what depends on a clock."""
+        return value
+
+    def serve(self, carry: Carry) -> None:
+        """Answer the other processes until they end the run; only where ``serves`` is true."""
+
+    def finish(self) -> None:
+        """End the processes that serve."""
+
+    # --- the draws of a chunk ---------------------------------------------------------------------
+
+    @abstractmethod
+    def buffers(self, carry: Carry) -> Buffers:
+        """Return empty buffers for this process's part of the draws of one chunk."""
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """Return the draws of all processes, where ``root`` is true."""
+        return self._here(buffers)
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """Return the buffers of a chunk whose draws have been taken, for the next one."""
+        return emptied(buffers)
+
+    # --- what the caller sees ---------------------------------------------------------------------
+
+    def hub(self, carry: Carry) -> PyTree:
+        """Return the hub's state, chain axis first; a single chain has none."""
+        return self._here(carry.hub)
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """Return what a chain draws in this state, (d,); the last of several draws."""
+        draw = np.asarray(self.program.draw(self._here(carry)))
+        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+
+    @property
+    def fitted(self) -> PyTree:
+        """What ``fit`` left at all sites, node axis first; () without such phases."""
+        return self._here(self._arrays.fitted)
+
+    def site(self, name: str) -> Site | None:
+        """Return one site as a visiting chain sees it, or None where its rows are elsewhere."""
+        return None
+
+    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
+        """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d).
+
+        None where some rows are in another process: it would cost rounds.
+        """
+        return None
+
+    @abstractmethod
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Return the bytes that this process holds, by what they are for."""
+        buffers = jax.eval_shape(lambda: self.buffers(carry))
+        return held_bytes(self._arrays, buffers, carry, copies=2)
+
+    def expected(self, messages: int, rounds: int) -> str | None:
+        """Return how long rounds of so many messages will take, where messages decide that."""
+        return None
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return attributes and groups of the result that only the run itself knows."""
+        return {}, {}
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that this process uses."""
+        return jax.local_devices()[:1]
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each, if there are several processes."""
+        return []
+
+    def _here(self, tree: PyTree) -> PyTree:
+        """Return arrays of the run, whole in this process."""
+        return tree
+
+
+# --- a run between two rounds as named arrays ----------------------------------------------------
+
+
+def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by their paths, on the host."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> PyTree:
+    """The pytree of the shapes ``like`` from the arrays that `named` made.
+
+    Raises:
+        StoreError: an array is absent, or of another shape or type.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    found = []
+    for path, shape in leaves:
+        name = prefix + jax.tree_util.keystr(path)
+        array = arrays.get(name)
+        if array is None:
+            raise StoreError(f"the checkpoint lacks the array {name!r} that this algorithm needs.")
+        if array.dtype.kind == "V" and array.dtype.itemsize == shape.dtype.itemsize:
+            array = array.view(shape.dtype)  # a narrow type that NumPy's files have no name for
+        if array.shape != shape.shape or array.dtype != shape.dtype:
+            raise StoreError(
+                f"the checkpoint's array {name!r} is {array.dtype} {array.shape}, this run needs "
+                f"{shape.dtype} {shape.shape}."
+            )
+        found.append(jax.device_put(array))
+    return jax.tree.unflatten(structure, found)
