@@ -208,7 +208,7 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
     )
     # 300 independent chains of standard deviation 1.3, averages of 60 correlated draws: a standard
     # error of 0.08 at the very most.
-    assert abs(mean_of_draws(plain) - (MODE + law.mean_bias[0])) < 0.32
+    assert abs(mean_of_draws(plain) - (MODE + law.stationary.bias[0])) < 0.32
     original = fa_hmc._oracle
     monkeypatch.setattr(
         fa_hmc,
@@ -216,5 +216,5 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
         lambda *arguments: gradients.conducive(original(*arguments)),
     )
     corrected = CorrectedAveraging(**vars(plain))
-    assert abs(law.mean_bias[0]) > 1
+    assert abs(law.stationary.bias[0]) > 1
     assert abs(mean_of_draws(corrected) - MODE) < 0.32

@@ -17,7 +17,7 @@ from consortia.errors import MissingExtraError, StoreError
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
-    from consortia.report import Report
+    from consortia.report.run_report import RunReport
     from consortia.study.build import Built, Study
 
 RUNS = Path("runs")
@@ -53,11 +53,11 @@ def run(
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
-        from consortia.data.reading import jointly
+        from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
 
-        asked = jointly(over, lambda: load_study(study))
+        asked = run_on_all(over, lambda: load_study(study))
         directory = _free_directory(asked.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         asked = asked.with_run(**changes)
@@ -153,10 +153,9 @@ def _report(
     study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
 ) -> int:
     """Write the reference, the summary and the figure of a run; return the exit code."""
-    from consortia.report import gather
+    from consortia.report.run_report import report_of
     from consortia.report.terminal import report_tables
 
-    title = study.title or study.name
     interrupted = tree.attrs["stopped"].startswith("interrupted")
     if "posterior" not in tree.children:
         console.print("no draw was kept")
@@ -182,16 +181,18 @@ def _report(
                 interrupted = True
                 skipped.append("reference: interrupted")
     figure = _figure_wanted(study, skipped)
-    report = gather(
-        title,
+    report = report_of(
         tree,
-        built.model,
-        built.held_out,
-        reference=beside,
+        name=directory.name,
+        title=study.title or study.name,
+        model=built.model,
+        algorithm=built.algorithm,
+        held_out=built.held_out,
         labels=built.labels,
+        reference=beside,
         skipped=tuple(skipped),
     )
-    _write(report, tree, built, directory, beside, figure=figure)
+    _write(report, directory, figure=figure)
     console.print(report_tables(report))
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
@@ -238,34 +239,27 @@ def _finished_reference(directory: Path) -> Any:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.report.figure import check_matplotlib
+    from consortia.report.canvas import check_extra
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")
         return False
     try:
-        check_matplotlib()
+        check_extra()
     except MissingExtraError as error:
         skipped.append(f"figure: {error}")
         return False
     return True
 
 
-def _write(
-    report: Report, tree: Any, built: Built, directory: Path, reference: Any, *, figure: bool
-) -> None:
-    (directory / "summary.txt").write_text(report.text(), encoding="utf-8")
+def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
+    from consortia.report.document import write_figures
+    from consortia.report.tables import text_of
+
+    (directory / "summary.txt").write_text(text_of(report), encoding="utf-8")
     (directory / "summary.json").write_text(report.json(), encoding="utf-8")
     if figure:
-        from consortia.report.figure import draw
-
-        observed = None if built.held_out is None else built.held_out.get("y")
-        draw(report, tree, directory / "posterior.png", observed)
-        mixing = built.algorithm.network
-        if mixing is not None and "agents" in tree.children:
-            from consortia.report.network import draw_network
-
-            draw_network(mixing, tree, directory / "network.png", reference)
+        write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:
