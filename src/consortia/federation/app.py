@@ -64,7 +64,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import keep_request, sample_and_report
+    from consortia.cli.run import beginning, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
     from consortia.store.checkpoint import Checkpoints
     from consortia.store.runs import RECORD, read_record
@@ -91,19 +91,18 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         study=terms_of(study).study,
     )
     built = study.build(engine, data_folder=origin)
-    resumed = None
+    begin = beginning(study, built, directory, engine)
     if begun:
         rounds = study.run.rounds
-        resumed = functools.partial(consortia.resume, directory, rounds=rounds)
+        begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
     sample_and_report(
         study,
         built,
         directory,
-        engine,
+        begin,
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
         quiet=False,
-        resumed=resumed,
     )
 
 
