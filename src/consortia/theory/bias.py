@@ -20,7 +20,7 @@ from consortia.algorithms.decentralized_method import DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc_method import FederatedHMC
 from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
-from consortia.algorithms.gossip_method import Gossip
+from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.travelling import DSGLD, FSGLD
 from consortia.core import parameters as naming
@@ -164,8 +164,8 @@ def _gossip(method: Gossip, problem: Problem) -> Law:
     options |= {"temperature": method.temperature}
     if batches:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
-        if method.anchor is not None:
-            options["control_variate"] = np.asarray(method.anchor) - problem.near.mode
+        if method.control_variate is not None:
+            options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
     if method.friction is None:
         options["averaged_noise"] = method.averaged_noise
         return _noted(de_sgld_law(agents, method.mixing, step_size=step, **options))

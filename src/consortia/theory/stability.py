@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized_method import DecentralizedHMC
-from consortia.algorithms.gossip_method import Gossip
+from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method
 from consortia.core.model import Model
