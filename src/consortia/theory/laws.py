@@ -332,13 +332,10 @@ def _always_exact(method: Any) -> str | None:
     return "a Metropolis test on the summed log-density keeps the posterior exactly"
 
 
-def _exact_variant(method: Any) -> str | None:
-    return _always_exact(method) if method.variant == "exact" else None
-
-
 EXACT: Mapping[str, Callable[[Any], str | None]] = {
     "federated_hmc": _always_exact,
-    "decentralized_hmc": _exact_variant,
+    "surrogate_hmc": _always_exact,
+    "decentralized_exact_hmc": _always_exact,
 }
 """Methods that are exact, or None for the settings at which they are not."""
 
