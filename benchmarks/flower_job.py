@@ -140,7 +140,7 @@ def main(grid: Grid, context: Context) -> None:
     """Rounds of both, in turn; writes the CPU seconds a round of each pair."""
     import consortia
     from consortia.core.target import Target
-    from consortia.engines.types import Window
+    from consortia.engines.buffers import Window
     from consortia.federation.app import compute_inline
 
     compute_inline()

@@ -22,7 +22,7 @@ import consortia
 from benchmarks import langevin
 from consortia.core.contract import Algorithm, Claims, Cost, Draws, Method, Mix, Phase
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 
 FLOATS = 10_000
 WARM = 50

@@ -12,7 +12,7 @@ from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.core.model import Model
 from consortia.core.version import __version__
 from consortia.data import datasets, partition
-from consortia.data.reading import read_sites
+from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary

@@ -11,8 +11,8 @@ import consortia
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.engines import drawing
-from consortia.engines.types import Window
+from consortia.engines import rng
+from consortia.engines.buffers import Window
 from consortia.errors import InputError
 from consortia.theory.stability import predict_divergence
 
@@ -69,7 +69,7 @@ def derivatives(model, sites):
 
 def private(position, stream, iterations, count=4, seed=0):
     """What each agent draws for itself in phase ``position``, (iterations, agents, ...)."""
-    key = random.phase_key(random.base_key(seed), 0, drawing.ROUND * 65536 + position)
+    key = random.phase_key(random.base_key(seed), 0, rng.ROUND * 65536 + position)
 
     def at(iteration, node):
         return random.declared(stream, random.node_key(key, node), iteration, 0, None)
@@ -170,13 +170,11 @@ def test_the_trackers_hold_the_average_gradient_and_curvature(model, sites, mixi
         if t not in (0, 1, switch - 1, switch, rounds - 1):
             continue
         c, hessians = both(here)
-        p = np.asarray(carry.node["momentum"])
+        p = np.asarray(carry.node.momentum)
         a = np.einsum("ni,nij,nj->n", p, hessians, p)
-        tracked = np.asarray(carry.node["tracked"]).mean(axis=0)
+        tracked = np.asarray(carry.node.mixed.gradient).mean(axis=0)
         np.testing.assert_allclose(tracked, c.mean(axis=0), rtol=0, atol=1e-10)
-        assert np.asarray(carry.node["tracked_curvature"]).mean() == pytest.approx(
-            a.mean(), abs=1e-10
-        )
+        assert np.asarray(carry.node.mixed.curvature).mean() == pytest.approx(a.mean(), abs=1e-10)
 
 
 @pytest.mark.usefixtures("x64")

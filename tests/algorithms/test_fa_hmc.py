@@ -11,8 +11,8 @@ import consortia
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.core import random
 from consortia.core.target import Target
-from consortia.engines import drawing, exchanges
-from consortia.engines.types import Layout
+from consortia.engines import exchanges, rng
+from consortia.engines.rng import Layout
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,9 +53,9 @@ def drawn(algorithm, iteration):
     target = Target(MODEL, MODEL.init)
     built = algorithm.build(target)
     layout = Layout(len(SIZES), 1, False, 1, 1)
-    keys = drawing.stage_keys(built.phases, drawing.ROUND, random.base_key(SEED), layout)
-    (made,) = drawing.round_numbers(
-        built.phases, keys, drawing.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
+    keys = rng.stage_keys(built.phases, rng.ROUND, random.base_key(SEED), layout)
+    (made,) = rng.round_randomness(
+        built.phases, keys, rng.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
     )
     shared = jax.tree.map(np.asarray, made.shared)
     private = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf[c]), made.noise) for c in range(3)]

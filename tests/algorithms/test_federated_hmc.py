@@ -12,7 +12,7 @@ import pytest
 import consortia
 from consortia.algorithms.federated_hmc import MOST_STEPS
 from consortia.core import random as numbers
-from consortia.engines import drawing
+from consortia.engines import rng
 from consortia.errors import InputError, WarmupError
 
 FEATURES = 3
@@ -41,7 +41,7 @@ def draws(tree):
 
 def numbers_of(seed, chain, position, stream, iteration):
     """The numbers that phase ``position`` of an iteration shares with all sites."""
-    phase = drawing.ROUND * 65536 + position
+    phase = rng.ROUND * 65536 + position
     key = numbers.shared_key(numbers.phase_key(numbers.base_key(seed), chain, phase))
     return numbers.declared(stream, key, iteration, 0, None)
 

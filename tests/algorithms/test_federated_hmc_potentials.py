@@ -10,7 +10,7 @@ import pytest
 import consortia
 from consortia.core import random
 from consortia.dynamics import metropolis
-from consortia.engines import drawing
+from consortia.engines import rng
 
 ROWS = 2_000_000
 ROUNDS = 30
@@ -39,7 +39,7 @@ def run(rows):
 
 def shared_numbers(position, stream):
     """What phase ``position`` draws for all sites, in every round, in double precision."""
-    key = random.phase_key(random.base_key(0), 0, drawing.ROUND * 65536 + position)
+    key = random.phase_key(random.base_key(0), 0, rng.ROUND * 65536 + position)
     key = random.shared_key(key)
     every = jnp.arange(ROUNDS, dtype=jnp.int32)
     drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)

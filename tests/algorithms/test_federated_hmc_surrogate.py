@@ -18,8 +18,8 @@ from consortia.algorithms.surrogate_hmc.state import Hub, Seen, Tally
 from consortia.core import random
 from consortia.core.target import Target
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
-from consortia.engines import drawing
-from consortia.engines.types import Window
+from consortia.engines import rng
+from consortia.engines.buffers import Window
 from consortia.errors import InputError, WarmupError
 
 FEATURES = 3
@@ -72,7 +72,7 @@ def draws(tree):
 
 
 def numbers_of(position, stream, rounds, seed=0):
-    phase = drawing.ROUND * 65536 + position
+    phase = rng.ROUND * 65536 + position
     key = random.shared_key(random.phase_key(random.base_key(seed), 0, phase))
     every = jnp.arange(rounds, dtype=jnp.int32)
     drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)

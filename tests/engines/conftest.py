@@ -14,7 +14,7 @@ import pytest
 import consortia
 from consortia.core.contract import Algorithm
 from consortia.core.target import Target
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.store.results import Records
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from consortia.core import random
 from consortia.core.contract import Algorithm, Draws, Phase, Route, Sum
-from consortia.engines import drawing
-from consortia.engines.types import Layout
+from consortia.engines import rng
+from consortia.engines.rng import Layout
 
 NODES, CHAINS = 3, 2
 WEIGHTS = jnp.full(NODES, 1 / NODES)
@@ -37,15 +37,15 @@ def layout(chains: int = CHAINS, block: int = 4, mapped: bool = False) -> Layout
     return Layout(NODES, chains, mapped, block, 10)
 
 
-def keys(stage: int = drawing.ROUND, seed: int = 5, chains: int = CHAINS) -> Any:
+def keys(stage: int = rng.ROUND, seed: int = 5, chains: int = CHAINS) -> Any:
     base = jnp.asarray(random.base_key(seed))
-    return drawing.stage_keys(PHASES, stage, base, layout(chains))
+    return rng.stage_keys(PHASES, stage, base, layout(chains))
 
 
 def one_round(at: int, **options: Any) -> Any:
     chains = options.get("chains", CHAINS)
-    counter = drawing.Counter(jnp.int32(at), jnp.int32(0))
-    return drawing.round_numbers(PHASES, keys(**options), counter, layout(chains), WEIGHTS)
+    counter = rng.Counter(jnp.int32(at), jnp.int32(0))
+    return rng.round_randomness(PHASES, keys(**options), counter, layout(chains), WEIGHTS)
 
 
 def assert_same(one: Any, two: Any) -> None:
@@ -54,7 +54,7 @@ def assert_same(one: Any, two: Any) -> None:
 
 @pytest.mark.parametrize("block", [2, 5, 16])
 def test_a_block_holds_what_its_rounds_would_draw_alone(block: int) -> None:
-    made = drawing.block_numbers(
+    made = rng.block_randomness(
         PHASES, keys(), jnp.int32(3), jnp.int32(0), layout(block=block), WEIGHTS
     )
     for offset in range(block):
@@ -62,7 +62,7 @@ def test_a_block_holds_what_its_rounds_would_draw_alone(block: int) -> None:
 
 
 def test_numbers_drawn_where_the_node_runs_are_the_same() -> None:
-    made = drawing.deferred_numbers(
+    made = rng.deferred_randomness(
         PHASES, keys(), jnp.int32(6), jnp.int32(0), layout(block=1), WEIGHTS
     )
     for here, expected in zip(made, one_round(6), strict=True):
@@ -92,7 +92,7 @@ def test_a_single_chain_draws_what_chain_0_of_several_does() -> None:
 def test_no_number_is_drawn_twice() -> None:
     # First words over stages, phases, repetitions, iterations, chains, nodes and the shared ones.
     words: list[int] = []
-    for stage in (drawing.FIT, drawing.SETUP, drawing.ROUND):
+    for stage in (rng.FIT, rng.SETUP, rng.ROUND):
         for at in range(5):
             for made in one_round(at, stage=stage):
                 for tree in (made.shared, made.noise):
@@ -146,9 +146,9 @@ def test_shared_numbers_are_the_same_at_every_node_and_at_the_hub(
 def test_the_node_that_a_chain_visits_has_the_stated_probability() -> None:
     phase = Phase(idle, Route((0.5, 0.3, 0.2)), noise=declare, shared=declare)
     wide = Layout(NODES, 20_000, False, 1, 1)
-    made = drawing.stage_keys((phase,), drawing.ROUND, jnp.asarray(random.base_key(0)), wide)
-    counter = drawing.Counter(jnp.int32(0), jnp.int32(0))
-    (drawn,) = drawing.round_numbers((phase,), made, counter, wide, WEIGHTS)
+    made = rng.stage_keys((phase,), rng.ROUND, jnp.asarray(random.base_key(0)), wide)
+    counter = rng.Counter(jnp.int32(0), jnp.int32(0))
+    (drawn,) = rng.round_randomness((phase,), made, counter, wide, WEIGHTS)
     counts = np.bincount(np.asarray(drawn.visited), minlength=NODES)
     expected = 20_000 * np.array([0.5, 0.3, 0.2])
     statistic = ((counts - expected) ** 2 / expected).sum()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.engines.mpi.foreign import Foreign, raised
+from consortia.engines.mpi.foreign import HostCallback, raised
 
 
 def form(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -28,7 +28,7 @@ def test_a_function_sees_the_operands_and_fills_the_results_in_every_turn_of_a_l
         results[0][...] = 2 * numbers.T
         results[1][...] = whole + 1
 
-    foreign = Foreign(function)
+    foreign = HostCallback(function)
 
     @jax.jit
     def program(numbers: Any, whole: Any, count: Any) -> Any:
@@ -51,8 +51,8 @@ def test_a_function_sees_the_operands_and_fills_the_results_in_every_turn_of_a_l
 
 def test_calls_keep_the_order_of_their_turns_though_no_number_binds_them() -> None:
     order: list[str] = []
-    first = Foreign(lambda operands, results: order.append("first"))
-    second = Foreign(lambda operands, results: order.append("second"))
+    first = HostCallback(lambda operands, results: order.append("first"))
+    second = HostCallback(lambda operands, results: order.append("second"))
 
     @jax.jit
     def program(value: Any) -> Any:
@@ -73,7 +73,7 @@ def test_what_a_function_raises_ends_the_program_and_is_kept() -> None:
             raise KeyboardInterrupt
         results[0][...] = operands[0] + 1
 
-    foreign = Foreign(function)
+    foreign = HostCallback(function)
 
     @jax.jit
     def program(value: Any) -> Any:
@@ -97,7 +97,7 @@ def test_a_function_that_is_gone_is_not_called() -> None:
     called = []
 
     def made() -> Any:
-        foreign = Foreign(lambda operands, results: called.append(1))
+        foreign = HostCallback(lambda operands, results: called.append(1))
         program = jax.jit(lambda turn: foreign(turn, (jnp.ones(1),), [])[0])
         return program.lower(jnp.int32(0)).compile()
 
@@ -125,7 +125,7 @@ def test_an_interrupt_while_a_program_computes_is_raised_though_it_skips_a_call(
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    foreign = Foreign(function)
+    foreign = HostCallback(function)
 
     @jax.jit
     def program(count: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consortia.core.contract import Algorithm, Draws, Mean, Mix, Phase, Route, Sum
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.run.loop import RunLength, RunLoop
 from consortia.run.progress import Silent

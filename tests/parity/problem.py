@@ -128,15 +128,15 @@ def engine_of(kind: str) -> Any:
     """The engine that a process is told to use."""
     if kind.startswith("mpi"):
         if kind == CARRIED:
-            from consortia.engines.mpi.foreign import Foreign
+            from consortia.engines.mpi.foreign import HostCallback
 
-            Foreign.serve = lambda: False
+            HostCallback.serve = lambda: False
         return consortia.MPIEngine(deadline=120)
     if "x" in kind:
         nodes, chains = (int(part) for part in kind.split("x"))
         devices = np.asarray(jax.devices()[: nodes * chains]).reshape(nodes, chains)
         return consortia.LocalEngine(jax.sharding.Mesh(devices, ("nodes", "chains")))
-    from consortia.engines.hosts import join
+    from consortia.engines.sharding import join
 
     port, processes, number = kind.split("/")
     join(f"127.0.0.1:{port}", int(processes), int(number))

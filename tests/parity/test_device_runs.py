@@ -184,8 +184,8 @@ UNLIKE = """
 import sys
 sys.path.insert(0, sys.argv[3])
 number = int(sys.argv[1])
-from consortia.engines import hosts
-hosts.join("127.0.0.1:" + sys.argv[2], 2, number)
+from consortia.engines import sharding
+sharding.join("127.0.0.1:" + sys.argv[2], 2, number)
 import consortia, numpy as np
 from consortia.errors import InputError, RankError
 from parity import problem

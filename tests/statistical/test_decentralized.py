@@ -9,8 +9,8 @@ import pytest
 
 import consortia
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.theory.gossip_agents import GaussianAgents
 
 AGENTS, FEATURES = 4, 3
 
@@ -58,8 +58,11 @@ def distance(draws, moments):
     """The largest z-score of means and of second moments, over the average and all agents."""
     average, agents = draws
     worst = 0.0
-    laws = [(average, moments.average_mean, moments.average_covariance)]
-    laws += [(agents[:, i], moments.means[i], moments.agent_covariances[i]) for i in range(AGENTS)]
+    laws = [(average, moments.mean, moments.covariance)]
+    laws += [
+        (agents[:, i], moments.agents.means[i], moments.agents.covariances[i])
+        for i in range(AGENTS)
+    ]
     for values, mean, covariance in laws:
         deviations = values - mean
         scale = np.sqrt(np.diag(covariance))

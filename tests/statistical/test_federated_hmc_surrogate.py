@@ -105,7 +105,7 @@ def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
     target = consortia.core.target.Target(model, jax.tree.map(jnp.asarray, model.init))
     carry = consortia.LocalEngine().prepare(target, sites, method, 1).start(0, jnp.zeros((1, 31)))
     normals = np.random.default_rng(0).normal(size=(CHAINS, 10_000, 31))
-    proposals = np.asarray(carry.hub["mean"]) + normals @ np.asarray(carry.hub["root"]).T
+    proposals = np.asarray(carry.hub.mean) + normals @ np.asarray(carry.hub.root).T
     with pytest.raises(AssertionError):
         assert_same_law(proposals, nuts)
 

@@ -15,7 +15,7 @@ if hasattr(os, "sched_setaffinity"):
     # One core: XLA splits an operation over threads by the size of all that it may read.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
 import jax, jax.numpy as jnp, numpy as np, consortia
-from consortia.engines.types import Window
+from consortia.engines.buffers import Window
 from consortia.target import Target
 
 FEATURES, STEPS, CHAINS = 20, 40, 4

@@ -102,7 +102,7 @@ class StaleGradients(Workers, Method):
             latency=lognormal() if self.latency is None else self.latency,
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
             replace=bool(self.replace),
-            shares=arguments.site_weights(self.shares, "share"),
+            shares=arguments.site_weights(self.shares, "shares"),
         )
 
     @property

@@ -6,11 +6,7 @@ answered before anything else happens. One module a command; errors and exit cod
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import platform
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,19 +36,20 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of the command ``consortia``."""
+    """Run the command ``consortia``."""
     _keep_compiled_programs()
     app()
 
 
 def _keep_compiled_programs() -> None:
-    """Keeps compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
+    """Keep compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
 
     In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
-    JAX was told of by its own variable is left as it is.
+    JAX has from its own variable is left as it is.
     """
     import jax
 
+    from consortia.core import fingerprints
     from consortia.data.downloads import cache_directory
 
     if (
@@ -60,12 +57,8 @@ def _keep_compiled_programs() -> None:
         or "JAX_COMPILATION_CACHE_DIR" in os.environ
     ):
         return
-    processor = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError):  # only Linux has the file
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    kind = hashlib.sha256(processor.encode()).hexdigest()[:12]
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled" / kind))
+    folder = cache_directory() / "compiled" / fingerprints.of_processor()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _version(value: bool) -> None:

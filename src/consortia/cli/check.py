@@ -1,15 +1,15 @@
-"""``consortia check STUDY.toml``: everything that can be said of a run before it starts."""
+"""``consortia check STUDY.toml``: the plan, cost and bias of a run before it starts."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Chains, Json, Rounds, Seed, StudyFile
 
 if TYPE_CHECKING:
     from consortia.core.contract import Plan
@@ -23,10 +23,10 @@ class _Planned(BaseException):
 
 
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
-    chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
+    study: StudyFile,
+    seed: Seed = None,
+    chains: Chains = None,
+    rounds: Rounds = None,
     bias: Annotated[
         bool, typer.Option("--bias/--no-bias", help="Predict the bias, from the posterior's mode.")
     ] = True,
@@ -34,18 +34,18 @@ def check(
         bool,
         typer.Option("--time", help="Run for some seconds on this machine to say how long it is."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Validate a study; print its plan, cost and predicted bias, without running it."""
     with reported(as_json):
         from consortia.study.build import load_study
 
-        asked = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
-        built = asked.build()
-        plan = plan_of(asked, built)
-        costs = cost(asked, built, plan)
+        given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
+        built = given.build()
+        plan = plan_of(given, built)
+        costs = cost(given, built, plan)
         if time:
-            costs |= seconds(asked, built)
+            costs |= seconds(given, built)
         prediction = None
         if bias:
             from consortia.theory.bias import predict_bias
@@ -55,11 +55,11 @@ def check(
             found = {"study": str(study), "plan": dict(plan.lines), "notes": plan.warnings}
             typer.echo(json.dumps(found | {"cost": costs, "bias": _plain(prediction)}, indent=1))
             return
-        _show(asked, plan, costs, prediction, built.labels)
+        _show(given, plan, costs, prediction, built.labels)
 
 
 def plan_of(study: Study, built: Built) -> Plan:
-    """The plan of a study's run, with all checks that a run makes; nothing is sampled."""
+    """Return the plan of a study's run, with all checks that a run makes; nothing is sampled."""
     from consortia.run.sampling import sample
 
     found: list[Plan] = []
@@ -82,7 +82,7 @@ def plan_of(study: Study, built: Built) -> Plan:
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
-    """What the whole run will cost, of the longest rounds that it may have."""
+    """Return what the whole run will cost, of the longest rounds that it may have."""
     import numpy as np
 
     from consortia.core.start import starting_parameters
@@ -110,7 +110,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
 
 
 def seconds(study: Study, built: Built) -> dict[str, Any]:
-    """Iterations a second on this machine, once compiled, and what the run would take at that."""
+    """Return the iterations a second on this machine, once compiled, and the run's seconds."""
     from consortia.run.sampling import sample
     from consortia.run.stopping import stop_when
 
@@ -153,7 +153,7 @@ def _show(
 
 
 def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
-    """Label and value of each cost."""
+    """Return label and value of each cost."""
     draws = f"{costs['draws']:,}"
     if costs["draws_kept"] < costs["draws"]:
         draws += f", at most {costs['draws_kept']:,} kept"
@@ -175,7 +175,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _labelled(name: str, labels: dict[str, Any]) -> str:
-    """The name of a coordinate with the study's labels in the place of numbers."""
+    """Return the name of a coordinate with the study's labels in the place of indices."""
     variable, _, inside = name.partition("[")
     places = inside.removesuffix("]").split(", ") if inside else []
     axes = zip(range(-1, -len(places) - 1, -1), reversed(labels.get(variable, ())), strict=False)

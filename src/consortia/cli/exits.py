@@ -1,4 +1,4 @@
-"""What the command line makes of errors: one message and an exit code."""
+"""Errors on the command line: one message and an exit code."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ EXIT_CODES = {
 
 @contextlib.contextmanager
 def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
-    """Turns errors into one message and an exit code, and warnings into one line each.
+    """Turn errors into one message and an exit code, and warnings into one line each.
 
-    Of an ``engine`` of many processes the root speaks for all, and each tells the others that it
-    leaves. The root alone decides whether an interrupt ends the run: it may come while the others
+    Of an ``engine`` of many processes the root prints for all, and each informs the others that
+    it ends. The root alone decides whether an interrupt ends the run: it may come while the others
     are not as far as the root is.
     """
     silent = engine is not None and not engine.root
@@ -67,7 +67,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
     except ConsortiaError as error:
         if not silent:
             typer.echo(f"error: {error}", err=True)
-        ended = interrupts.asked and isinstance(error, RankError)
+        ended = interrupts.requested and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
         if engine is not None:
             engine.abort(error, code)
@@ -82,7 +82,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
 
 
 def exit_code(error: ConsortiaError) -> int:
-    """The exit code that stands for an error, see `EXIT_CODES`."""
+    """Return the exit code that stands for an error, see `EXIT_CODES`."""
     from consortia.data.datasets import DatasetCorrupted, DatasetMissing
 
     kinds = (

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Json
 from consortia.errors import InputError
 
 REGISTRY = Path("experiments") / "registry.py"
 
 
 def experiments(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the experiments: what they repeat, their commands, scales and data."""
     with reported(as_json):
@@ -35,7 +35,7 @@ def experiments(
 
 
 def registry() -> tuple[ModuleType, Path]:
-    """The table of the experiments and the source tree that holds it.
+    """Return the table of the experiments and the source tree that holds it.
 
     Raises:
         InputError: neither the current folder nor the one of this package is a source tree.
@@ -52,12 +52,12 @@ def registry() -> tuple[ModuleType, Path]:
             return module, root
     raise InputError(
         "the experiments come with the source tree, not with the installed package: get the "
-        "source, and ask again from its root."
+        "source, and repeat the command from its root."
     )
 
 
 def described(entry: Any) -> dict[str, Any]:
-    """An experiment as plain values, with what is at hand of its data."""
+    """Return an experiment as plain values, with what is at hand of its data."""
     needed = {name: present(name) for name in entry.data}
     optional = {name: present(name) for name in entry.optional}
     return {
@@ -71,18 +71,14 @@ def described(entry: Any) -> dict[str, Any]:
 
 
 def present(name: str) -> bool:
-    """Whether the files of a data set are here; their checksums are looked at when they are read.
+    """Return True if the files of a data set are here; checksums are compared in reading.
 
     A set has one folder of its name, in CONSORTIA_DATA or in the cache.
     """
-    from consortia.data.downloads import cache_directory
+    from consortia.data.downloads import directories
 
-    given = os.environ.get("CONSORTIA_DATA")
-    places = [Path(given).expanduser()] if given else []
-    return any(
-        (place / name).is_dir() and any((place / name).iterdir())
-        for place in [*places, cache_directory()]
-    )
+    folders = [directory / name for directory in directories()]
+    return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
 
 
 def _show(entries: list[dict[str, Any]], scales: dict[str, str], root: Path) -> None:
@@ -104,5 +100,5 @@ def _show(entries: list[dict[str, Any]], scales: dict[str, str], root: Path) -> 
         shown.add_row(*map(escape, cells))
     console = console_of()
     console.print(shown)
-    told = "; ".join(f"{scale}: {meaning}" for scale, meaning in scales.items())
-    console.print(f"From {root}, each with --scale ({told}) and --seed.", markup=False)
+    scales_text = "; ".join(f"{scale}: {meaning}" for scale, meaning in scales.items())
+    console.print(f"From {root}, each with --scale ({scales_text}) and --seed.", markup=False)

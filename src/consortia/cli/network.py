@@ -1,4 +1,4 @@
-"""``consortia flower certificates | key | node | loopback``: Flower's network, without its lore."""
+"""``consortia flower certificates | key | node | loopback``: Flower's network."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def loopback(
 
 
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
-    """A folder for each site of an app's study, with a policy that permits it and nothing else."""
+    """Make a folder for each site of an app's study, with a policy that permits nothing else."""
     from consortia.errors import InputError
     from consortia.federation.apps import app_hash, study_of
     from consortia.federation.governance import terms_of
@@ -165,7 +165,7 @@ def _node_config(folder: Path, data: Path, name: str) -> dict[str, str | int | f
 
 
 def _checked(folder: Path, data: Path) -> Policy:
-    """Everything that a node needs is there; its policy."""
+    """Check that all a node needs is there; return its policy."""
     from consortia.errors import InputError, PolicyError
     from consortia.federation.governance import load_policy
 

@@ -9,16 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
-from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import reported
-from consortia.cli.run import COMMAND, STUDY, sample_and_report
+from consortia.cli.options import (
+    Coordinator,
+    Devices,
+    Engine,
+    Process,
+    Processes,
+    Quiet,
+    Run,
+    engine_of,
+)
+from consortia.cli.run import COMMAND, STUDY, beginning, sample_and_report
 from consortia.errors import StoreError
 
 SUMMARY = "summary.json"
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")],
+    run: Run,
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="Rounds in all after the warm-up; makes a finished run longer."),
@@ -37,7 +46,7 @@ def resume(
         bool | None,
         typer.Option(
             "--reference/--no-reference",
-            help="Sample the study's reference too. By default as the run was asked to.",
+            help="Sample the study's reference too. By default as in the run.",
         ),
     ] = None,
     engine: Annotated[
@@ -47,11 +56,10 @@ def resume(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process: Process = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, or make a finished one longer, bit by bit."""
-    together = (coordinator, processes, process)
-    over = engine_of(engine or Engine.local, devices, together)
+    """Resume a run from its last checkpoint, or make a finished one longer, bit by bit."""
+    over = engine_of(engine or Engine.local, devices, (coordinator, processes, process))
     as_before = engine in (None, Engine.local) and devices is None
     quiet = quiet or not over.root
     with reported(quiet, over):
@@ -78,7 +86,7 @@ def _resume(
     quiet: bool,
 ) -> int:
     import consortia
-    from consortia.engines.division import cores, offer_cpu_devices
+    from consortia.engines.sharding import cores, offer_cpu_devices
     from consortia.store.checkpoint import Checkpoints
     from consortia.store.runs import RECORD, read_record
     from consortia.study.build import load_study
@@ -107,29 +115,23 @@ def _resume(
     study = study.with_run(**options)
     built = study.build(engine)
     wanted = request.get("reference", True) if reference is None else reference
-    resumed = None
+    begin = beginning(study, built, directory, engine)
     if begun:
-        resumed = functools.partial(
+        begin = functools.partial(
             consortia.resume,
             directory,
             rounds=rounds,
             stop="same" if stop else None,
             exact=exact,
+            engine=engine,
         )
     return sample_and_report(
-        study,
-        built,
-        directory,
-        engine,
-        request=lambda: None,
-        reference=wanted,
-        quiet=quiet,
-        resumed=resumed,
+        study, built, directory, begin, request=lambda: None, reference=wanted, quiet=quiet
     )
 
 
 def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
-    """The record, or an empty one where it is damaged: the checkpoint then has it."""
+    """Return the record, or an empty one where it is damaged: the checkpoint then has it."""
     try:
         return read(directory)
     except StoreError:
@@ -137,7 +139,7 @@ def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _request(directory: Path) -> dict[str, Any]:
-    """What ``consortia run`` was asked for."""
+    """Return the options of the run's ``consortia run``."""
     file = directory / COMMAND
     if not directory.is_dir():
         raise StoreError(f"{directory} is not a directory: give that of a run.")

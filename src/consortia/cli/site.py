@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Json
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
 
-site = typer.Typer(
-    help="A site's own say: what its policy permits, and what has left it.", no_args_is_help=True
-)
+site = typer.Typer(help="What a site's policy permits, and what has left it.", no_args_is_help=True)
 
 
 @site.command()
@@ -32,9 +31,9 @@ def check(
             metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Validate a policy; say what a study asks, and whether the policy permits it.
+    """Validate a policy; say what a study requires, and whether the policy permits it.
 
     Without POLICY print a policy that permits the study and nothing else.
     """
@@ -46,7 +45,7 @@ def check(
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
-        terms, of_app = _asked(study, app)
+        terms, of_app = _terms(study, app)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -79,7 +78,7 @@ def ledger(
         str | None, typer.Option(help="A head that was noted before: must be in the ledger.")
     ] = None,
     lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what has left the site, and verify that no line was changed, removed or inserted."""
     with reported(as_json):
@@ -108,11 +107,11 @@ def ledger(
         typer.echo(f"The chain is whole: {len(found.entries)} lines. Head: {found.head}")
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- terms ---------------------------------------------------------------------------------------
 
 
-def _asked(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
-    """The terms of a study or of the study in an app, and the hash of the app."""
+def _terms(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
+    """Return the terms of a study or of the study in an app, and the hash of the app."""
     from consortia.federation.governance import terms_of
     from consortia.study.build import load_study
 
@@ -153,14 +152,14 @@ def _show(terms: StudyTerms, app: str | None) -> None:
     for number, kind in enumerate(terms.messages):
         table.add_row("" if number else "messages", f"{kind}: {KINDS[kind]}")
     table.add_row("version", terms.version)
-    console_of().print("[bold]The study asks[/]", table, "", sep="\n")
+    console_of().print("[bold]The study requires[/]", table, "", sep="\n")
 
 
 # --- what has left -------------------------------------------------------------------------------
 
 
 def _totals(found: Verification, run: str | None) -> list[tuple[str, str, int, int]]:
-    """(run, kind, messages, bytes) of what has left."""
+    """Return (run, kind, messages, bytes) of what has left."""
     totals: dict[tuple[str, str], tuple[int, int]] = {}
     for entry in found.entries:
         if entry.left and run in (None, entry.run):

@@ -19,9 +19,9 @@ MOST_NAMES = 16
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number in [least, most]."""
+    """Return a whole number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be a whole number, not {value!r}.")
+        raise InputError(f"{name} is {value!r}: it must be a whole number.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
     if most is not None and value > most:
@@ -30,20 +30,29 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def optional_whole(name: str, value: Any, least: int) -> int | None:
-    """None, or a whole number of at least ``least``."""
+    """Return None, or a whole number of at least ``least``."""
     return None if value is None else whole(name, value, least)
 
 
-def number(name: str, value: Any, least: float, most: float) -> float:
-    """A finite number in [least, most]."""
+def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number in [least, most]; truth values and texts are none."""
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, not {value!r}.") from None
+        array = np.asarray(value)
+    except ValueError:  # rows of unlike length
+        array = np.asarray(None)
+    if array.ndim or array.dtype.kind not in "iuf":
+        raise InputError(f"{name} is {value!r}: it must be a number.")
+    result = float(array)
     if not math.isfinite(result) or not least <= result <= most:
-        limit = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
-        raise InputError(f"{name} is {result}: it must be finite and {limit}.")
+        limit = f"in [{least:g}, {most:g}]" if math.isfinite(most) else f"at least {least:g}"
+        finite = "finite" if math.isinf(least) and math.isinf(most) else f"finite and {limit}"
+        raise InputError(f"{name} is {result}: it must be {finite}.")
     return result
+
+
+def optional_number(name: str, value: Any, least: float, most: float = math.inf) -> float | None:
+    """Return None, or a finite number in [least, most]."""
+    return None if value is None else number(name, value, least, most)
 
 
 def positive(name: str, value: Any, below: float = math.inf) -> float:
@@ -51,7 +60,7 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
     result = number(name, value, 0.0, below)
     if result == 0 or result == below:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
-        raise InputError(f"{name} is {result:g}: it must be {limit}.")
+        raise InputError(f"{name} is {result}: it must be {limit}.")
     return result
 
 
@@ -69,28 +78,31 @@ def keep(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def site_weights(weights: Any, name: str = "weight") -> tuple[float, ...] | None:
+def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | None:
     """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:
         return None
     try:
         values = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name}s must be one number a site, not {weights!r}.") from None
+        raise InputError(f"{name} must be one number a site, not {weights!r}.") from None
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"{name}s has shape {values.shape}: give one number a site.")
+        raise InputError(f"{name} has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
         if not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name}s: the {name} of site {site} is {value}, it must be positive.")
+            raise InputError(
+                f"{name}: that of site {site} is {value}, it must be positive, or the site has no "
+                "part in the posterior."
+            )
     if abs(values.sum() - 1) > 1e-6:
         raise InputError(
-            f"{name}s sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
+            f"{name} sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
         )
     return tuple((values / values.sum()).tolist())
 
 
 def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
-    """One weight for each site."""
+    """Check that there is one weight for each site."""
     if weights is not None and len(weights) != len(names):
         raise InputError(
             f"weights has {len(weights)} values for {len(names)} sites: give one each."
@@ -98,7 +110,7 @@ def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
 
 
 def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """A batch without replacement is at most as large as the smallest site."""
+    """Check that a batch without replacement is at most as large as the smallest site."""
     smallest = int(np.argmin(sizes))
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
@@ -108,7 +120,7 @@ def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) 
 
 
 def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """A batch is at most as large as the smallest site, however it is drawn."""
+    """Check that a batch is at most as large as the smallest site, however it is drawn."""
     smallest = int(np.argmin(sizes))
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
@@ -118,7 +130,7 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
 
 
 def plain_parameters(method: Any) -> dict[str, Any]:
-    """The fields of a method as values that JSON can hold, for the record of a run."""
+    """Return the fields of a method as values that JSON can hold, for the record of a run."""
     return {
         field.name: _plain(vars(method)[field.name])
         for field in dataclasses.fields(method)
@@ -140,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def unknown(name: str, allowed: Iterable[str]) -> str:
-    """What to say of a name that is not allowed: the nearest one, and all that are."""
+    """Return the end of a message on a name that is not allowed: the nearest one, and all."""
     names = list(allowed)
     close = difflib.get_close_matches(name, names, 1, 0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -149,7 +161,7 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
-    """A TOML file as it is, and its tables.
+    """Return the bytes of a TOML file, and its tables.
 
     Args:
         path: of the file.

@@ -30,7 +30,7 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
 
 
 def check_density(target: Target, shard: PyTree) -> None:
-    """Shapes of both densities, and one independent value per row; nothing is compiled."""
+    """Check the shapes of both densities, one value per row; nothing is compiled."""
     position = jax.ShapeDtypeStruct((target.dimension,), target.dtype)
     log_prior = target.model.log_prior
     if log_prior is not None:
@@ -71,7 +71,7 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
 
 
 def check_rows_independent(target: Target, shard: PyTree, position: Array) -> None:
-    """The value of a row must not depend on the other rows of its batch."""
+    """Refuse a density whose value of a row depends on the other rows of its batch."""
     length = len(jax.tree.leaves(shard)[0])
     if length < 2:
         return
@@ -96,7 +96,7 @@ def _row_values(model: Model, parameters: PyTree, batches: list[PyTree]) -> Arra
 
 @partial(jax.jit, static_argnums=0)
 def _prior_values(model: Model, parameters: PyTree) -> Array:
-    """The log-prior here and there: a prior on a box is constant near the start, and proper."""
+    """Return the log-prior here and there: one on a box is constant near the start, and proper."""
     target = Target(model, parameters)
     position = target.ravel(parameters)
     points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import platform
 import re
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,7 +27,7 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def of_model(target: Target, shard: Any) -> str:
-    """SHA-256 of what the model computes: its density as JAX traces it, constants included.
+    """Return the SHA-256 of what the model computes: its density as JAX traces it, with constants.
 
     Names of Python objects do not count, so that the same model made again, in another process, is
     known; another version of JAX may trace it otherwise.
@@ -45,7 +47,7 @@ def of_model(target: Target, shard: Any) -> str:
 
 
 def of_value(value: Any) -> str:
-    """SHA-256 of a value: numbers, text, arrays, containers, dataclasses, functions and objects.
+    """Return the SHA-256 of a value: numbers, text, arrays, containers, functions, objects.
 
     A function counts by its code, its defaults and what it closes over, not by its address.
     """
@@ -54,14 +56,24 @@ def of_value(value: Any) -> str:
     return digest.hexdigest()
 
 
+def of_processor() -> str:
+    """Return 12 digits for the kind of processor, for which programs are compiled."""
+    kind = platform.machine() + platform.processor()
+    flags = Path("/proc/cpuinfo")  # only Linux has the file
+    if flags.exists():
+        lines = flags.read_text().splitlines()
+        kind += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]
+
+
 def table_of(values: Mapping[str, Any]) -> np.ndarray:
-    """SHA-256 of each value, one row each: uint8 (values, 32)."""
+    """Return the SHA-256 of each value, one row each: uint8 (values, 32)."""
     digests = [bytes.fromhex(of_value(value)) for value in values.values()]
     return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
 
 
 def check_same(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
-    """Refuses to go on where processes have other values than the first, by `table_of` each.
+    """Refuse to run where processes have other values than the first, by `table_of` each.
 
     Args:
         names: of the values.
@@ -93,7 +105,7 @@ def _trace(digest: Any, traced: Any) -> None:
 
 
 def _constants(digest: Any, value: Any) -> None:
-    """The constants of a traced function, and of those inside it; their text may be cut short."""
+    """Add the constants of a traced function, and of those inside; their text may be cut short."""
     if isinstance(value, (tuple, list)):
         for item in value:
             _constants(digest, item)

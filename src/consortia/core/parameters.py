@@ -51,7 +51,7 @@ class Variable:
 
 
 def structure_of(init: PyTree) -> PyTree:
-    """The shapes of the parameters, as a pytree of `jax.ShapeDtypeStruct`; nothing is computed.
+    """Return the parameters' shapes, a pytree of `jax.ShapeDtypeStruct`; nothing is computed.
 
     Args:
         init: a pytree of arrays, or a function of a JAX key that returns one (`Model.init`).
@@ -62,7 +62,7 @@ def structure_of(init: PyTree) -> PyTree:
 
 
 def variables(structure: PyTree) -> tuple[Variable, ...]:
-    """The variables of a pytree of arrays or shapes, in the order of its leaves.
+    """Return the variables of a pytree of arrays or shapes, in the order of its leaves.
 
     Args:
         structure: pytree of arrays or of anything with a ``shape``.
@@ -100,19 +100,19 @@ def variables(structure: PyTree) -> tuple[Variable, ...]:
 
 
 def variable_names(init: PyTree) -> list[str]:
-    """The names of the variables of a model's ``init`` (pytree or function of a key)."""
+    """Return the names of the variables of a model's ``init`` (pytree or function of a key)."""
     return [variable.name for variable in variables(structure_of(init))]
 
 
 def split(flat: Any, parts: Sequence[Variable]) -> dict[str, Any]:
-    """Flat vectors (..., d) cut into the variables, (..., *shape) each; NumPy or JAX arrays."""
+    """Cut flat vectors (..., d), NumPy's or JAX's, into the variables, (..., *shape) each."""
     return {
         part.name: flat[..., part.slice].reshape(flat.shape[:-1] + part.shape) for part in parts
     }
 
 
 def join(arrays: Mapping[str, Any], parts: Sequence[Variable]) -> np.ndarray:
-    """The inverse of `split`: flat vectors (..., d) from one array (..., *shape) a variable."""
+    """Return flat vectors (..., d) of one array (..., *shape) a variable; inverts `split`."""
     flat = []
     for part in parts:
         array = _array_of(arrays, part)
@@ -122,7 +122,7 @@ def join(arrays: Mapping[str, Any], parts: Sequence[Variable]) -> np.ndarray:
 
 
 def draws_to_pytree(structure: PyTree, arrays: Mapping[str, Any]) -> PyTree:
-    """The model's own pytree from one array (..., *shape) a variable, leading axes kept.
+    """Return the model's own pytree of one array (..., *shape) a variable, leading axes kept.
 
     Args:
         structure: pytree of arrays or shapes, as `structure_of` returns it.
@@ -136,12 +136,12 @@ def draws_to_pytree(structure: PyTree, arrays: Mapping[str, Any]) -> PyTree:
 
 
 def posterior_draws(tree: Any) -> dict[str, np.ndarray]:
-    """The draws of a result in memory, one array (chain, draw, *shape) a variable."""
+    """Return the draws of a result in memory, one array (chain, draw, *shape) a variable."""
     return {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
 
 
 def posterior_arrays(tree: Any) -> dict[str, Any]:
-    """The draws of a result, one array (chain, draw, *shape) a variable, unread if it is stored.
+    """Return the draws of a result, one array (chain, draw, *shape) a variable; read lazily.
 
     Args:
         tree: an `xarray.DataTree` with a group ``posterior``, that group, an `xarray.Dataset`, or
@@ -178,7 +178,7 @@ def posterior_arrays(tree: Any) -> dict[str, Any]:
 
 
 def posterior_group(tree: Any) -> Any:
-    """The group ``posterior`` of a result; a Dataset or a mapping is returned as it is."""
+    """Return the group ``posterior`` of a result, or a Dataset or mapping as it is."""
     children = getattr(tree, "children", None)
     if children is None:
         if not hasattr(tree, "keys"):
@@ -198,7 +198,7 @@ def posterior_group(tree: Any) -> Any:
 
 
 def draw_weights(tree: Any) -> np.ndarray | None:
-    """The step weights of the kept draws, or None when the step size did not vary.
+    """Return the step weights of the kept draws, or None when the step size did not vary.
 
     They are (draw,), or (chain, draw) where servers with step sizes of their own are the chains.
     """

@@ -18,7 +18,7 @@ PyTree = Any
 
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
-    """The parameters that each chain starts from, checked against the model's own structure."""
+    """Return the parameters each chain starts from, checked against the model's own structure."""
     own = model.init(jax.random.key(0)) if callable(model.init) else model.init
     _check_leaves("Model.init", own)
     source, argument = (model.init, "Model.init") if init is None else (init, "init")
@@ -66,7 +66,7 @@ def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
 
 
 def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
-    """Log-prior and U_c, and whether its gradient is finite, at every start; jit this.
+    """Return log-prior, U_c, and whether its gradient is finite, at every start; jit this.
 
     Args:
         target: the posterior.

@@ -152,19 +152,19 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
 
 
 def fashion_mnist(*, download: bool = False) -> Dataset:
-    """Clothing, 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
+    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
     train, test = (_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test"))
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
 def mnist(*, download: bool = False) -> Dataset:
-    """Handwritten digits, 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
+    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
     train, test = (_idx("mnist", part, MNIST, download) for part in ("train", "test"))
     return _dataset("mnist", train, test, target_names="0123456789")
 
 
 def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
-    """Classical Japanese characters, images (rows, 28, 28) uint8 of 10 classes.
+    """Return classical Japanese characters, images (rows, 28, 28) uint8 of 10 classes.
 
     By default only the 10,000 test images are read, and ``train`` is None: results on a split of
     them are not comparable with published ones. ``test_only=False`` also reads the 60,000 train
@@ -215,7 +215,7 @@ CIFAR2 = RemoteFile(
 
 
 def a9a(*, download: bool = False) -> Dataset:
-    """Income over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
+    """Return incomes over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
 
     x is (rows, 123) uint8, binary features made from the UCI Adult set.
     """
@@ -231,7 +231,7 @@ def a9a(*, download: bool = False) -> Dataset:
 
 
 def boston(*, download: bool = False) -> Dataset:
-    """Median house values in Boston, 506 rows, x (506, 13) and y in 1,000 dollars (506,).
+    """Return median house values in Boston, x (506, 13) and y in 1,000 dollars (506,).
 
     Caution: the column B encodes the share of Black residents, on an assumption about its effect
     that scikit-learn dropped the set for. Use it to repeat a published experiment, and another
@@ -244,7 +244,7 @@ def boston(*, download: bool = False) -> Dataset:
 
 
 def isolet(*, download: bool = False) -> Dataset:
-    """Spoken letters, 1,560 of the 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
+    """Return spoken letters, 1,560 of 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
 
     One of five groups of speakers (30 people who say every letter twice), without a test split.
     """
@@ -257,7 +257,7 @@ def isolet(*, download: bool = False) -> Dataset:
 
 
 def cifar2(*, download: bool = False) -> Dataset:
-    """Airplanes (0) and automobiles (1), 10,000 train and 2,000 test images (rows, 32, 32, 3).
+    """Return airplanes (0) and automobiles (1): 10,000 train and 2,000 test images 32 × 32 × 3.
 
     Lossy: the pixels went through JPEG, so they are near to CIFAR-10's and not equal to them. The
     rows are sorted by class. There is no address to download this form from.
@@ -348,7 +348,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
 
 
 def load(name: str, *, download: bool = False) -> Dataset:
-    """A data set by its name in `AVAILABLE`.
+    """Return a data set by its name in `AVAILABLE`.
 
     Args:
         name: one of `AVAILABLE`.

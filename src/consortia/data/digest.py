@@ -19,7 +19,7 @@ def of_sites(names: Sequence[str], digests: Sequence[str]) -> str:
 
 
 def of_rows(rows: Any) -> str:
-    """SHA-256 of names, types, shapes and content of a pytree's arrays."""
+    """Return the SHA-256 of names, types, shapes and content of a pytree's arrays."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         where = jax.tree_util.keystr(path)

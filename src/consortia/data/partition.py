@@ -7,12 +7,12 @@ rows in their original order. The same seed gives the same partition.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.data.sites import Rows, Sites, read_rows
 from consortia.errors import InputError
 
@@ -23,7 +23,7 @@ ATTEMPTS = 1000
 
 
 def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
-    """Rows dealt out at random; sizes differ by one row at most.
+    """Deal rows out at random; sizes differ by one row at most.
 
     Args:
         arrays: pytree of arrays (rows, ...).
@@ -46,7 +46,7 @@ def dirichlet(
     label: str | np.ndarray = "y",
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Label skew: every label is dealt out in proportions of its own (Yurochkin et al. 2019).
+    r"""Deal every label out in proportions of its own: label skew (Yurochkin et al. 2019).
 
     .. math:: p_k \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha), \qquad
               \text{site } c \text{ gets the share } p_{kc} \text{ of the rows with label } k
@@ -66,14 +66,14 @@ def dirichlet(
         InputError: α <= 0, no such label, more sites than rows, ``minimum_rows`` not reached.
     """
     data, sites, generator = _begin(arrays, sites, seed)
-    _positive(concentration, "concentration")
+    concentration = arguments.positive("concentration", concentration)
     minimum_rows = _minimum(minimum_rows, sites, data.rows)
     labels = _categories(_column(arrays, label, data.rows, "label"), "label")
     members = [
         generator.permutation(np.flatnonzero(labels == value)) for value in np.unique(labels)
     ]
     for _ in range(ATTEMPTS):
-        shares = generator.dirichlet(np.full(sites, float(concentration)), size=len(members))
+        shares = generator.dirichlet(np.full(sites, concentration), size=len(members))
         ends = np.rint(np.cumsum(shares, axis=1) * [[len(rows)] for rows in members]).astype(int)
         sizes = np.diff(ends, axis=1, prepend=0)
         if sizes.sum(axis=0).min() >= minimum_rows:
@@ -93,7 +93,7 @@ def label_shards(
     seed: int,
     label: str | np.ndarray = "y",
 ) -> Sites:
-    """Label skew: rows sorted by label, cut into equal shards, dealt out (McMahan et al. 2017).
+    """Deal out equal shards of rows sorted by label: label skew (McMahan et al. 2017).
 
     A site sees about ``shards_per_site`` labels. Sizes differ by one row a shard at most.
 
@@ -108,7 +108,7 @@ def label_shards(
         InputError: more shards than rows, no such label.
     """
     data, sites, generator = _begin(arrays, sites, seed)
-    shards_per_site = _count(shards_per_site, "shards_per_site")
+    shards_per_site = arguments.whole("shards_per_site", shards_per_site, 1)
     shards = sites * shards_per_site
     if shards > data.rows:
         raise InputError(
@@ -132,7 +132,7 @@ def quantity(
     seed: int,
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Quantity skew: random rows, unequal sizes (Dirichlet sizes: Li et al. 2022).
+    r"""Deal random rows out in unequal sizes: quantity skew (Dirichlet sizes: Li et al. 2022).
 
     .. math:: n_c \approx m + (n - N m)\, p_c, \qquad p \sim \mathrm{Dirichlet}(\alpha, \dots,
               \alpha) \quad\text{or}\quad p_c \propto c^{-s}, \; c = 1, \dots, N
@@ -151,12 +151,11 @@ def quantity(
     data, sites, generator = _begin(arrays, sites, seed)
     minimum_rows = _minimum(minimum_rows, sites, data.rows)
     if concentration is not None and exponent is None:
-        _positive(concentration, "concentration")
-        shares = generator.dirichlet(np.full(sites, float(concentration)))
+        concentration = arguments.positive("concentration", concentration)
+        shares = generator.dirichlet(np.full(sites, concentration))
     elif exponent is not None and concentration is None:
-        if not 0 <= exponent < np.inf:
-            raise InputError(f"exponent is {exponent}: give a finite number >= 0.")
-        shares = np.arange(1, sites + 1, dtype=float) ** -float(exponent)
+        exponent = arguments.number("exponent", exponent, 0.0)
+        shares = np.arange(1, sites + 1, dtype=float) ** -exponent
         shares /= shares.sum()
     else:
         raise InputError("Give exactly one of concentration and exponent.")
@@ -173,7 +172,7 @@ def by_column(
     name: str | None = None,
     seed: int | None = None,
 ) -> Sites:
-    """A natural partition: rows that are alike in one column sit at one site.
+    """Give rows that are alike in one column to one site: a natural partition.
 
     Without ``sites``, one site per distinct value ("hospital=3"). With ``sites``, groups between
     quantiles of a numeric column ("age<40", "40<=age<60", "age>=60"), equal values staying
@@ -222,7 +221,7 @@ def _shown(value: Any) -> str:
 
 
 def _quantile_cuts(values: np.ndarray, sites: int, name: str) -> np.ndarray:
-    """The sites − 1 smallest values of the upper groups, each a value of the column."""
+    """Return the sites − 1 smallest values of the upper groups, each a value of the column."""
     ordered = np.sort(values)
     starts = np.cumsum([len(piece) for piece in np.array_split(ordered, sites)])[:-1]
     cuts = ordered[starts]
@@ -256,54 +255,30 @@ def _begin(arrays: PyTree, sites: int, seed: int) -> tuple[Rows, int, np.random.
     return data, _sites(sites, data.rows), np.random.default_rng(read_seed(seed))
 
 
-def _integer(value: Any, name: str) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}: give an integer.") from None
-
-
-def _count(value: Any, name: str) -> int:
-    number = _integer(value, name)
-    if number < 1:
-        raise InputError(f"{name} is {number}: give at least 1.")
-    return number
-
-
 def _sites(sites: Any, rows: int) -> int:
-    number = _count(sites, "sites")
-    if number > rows:
-        raise InputError(f"sites is {number}, but there are {rows} rows: lower sites.")
-    return number
+    count = arguments.whole("sites", sites, 1)
+    if count > rows:
+        raise InputError(f"sites is {count}, but there are {rows} rows: lower sites.")
+    return count
 
 
 def read_seed(seed: Any) -> int:
-    """``seed`` as an integer, refused when it is none or negative."""
-    number = _integer(seed, "seed")
-    if number < 0:
-        raise InputError(f"seed is {number}: give a non-negative integer.")
-    return number
-
-
-def _positive(value: float, name: str) -> None:
-    if not 0 < value < np.inf:
-        raise InputError(f"{name} is {value}: give a finite number > 0.")
+    """Return ``seed`` as an integer; refuse what is none or negative."""
+    return arguments.whole("seed", seed, 0)
 
 
 def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
-    number = _count(minimum_rows, "minimum_rows")
-    if number * sites > rows:
+    least = arguments.whole("minimum_rows", minimum_rows, 1)
+    if least * sites > rows:
         raise InputError(
-            f"minimum_rows={number} at {sites} sites needs {number * sites} rows, there are "
-            f"{rows}: lower minimum_rows or sites."
+            f"minimum_rows={least} at {sites} sites needs {least * sites} rows, there are {rows}: "
+            "lower minimum_rows or sites."
         )
-    return number
+    return least
 
 
 def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) -> np.ndarray:
-    """A column (rows,), from its key in a dict or as it is."""
+    """Return a column (rows,), from its key in a dict or as it is."""
     if isinstance(column, str):
         if not isinstance(arrays, Mapping):
             raise InputError(

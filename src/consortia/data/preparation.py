@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.data.partition import read_seed
 from consortia.data.sites import read_rows
 from consortia.errors import InputError
@@ -40,7 +41,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
-        """The moments of rows (rows, columns) or values (rows,)."""
+        """Return the moments of rows (rows, columns) or values (rows,)."""
         mean = values.mean(axis=0, dtype=np.float64)
         squares = np.square(values - mean).sum(axis=0, dtype=np.float64)
         constant = (values == values[:1]).all(axis=0)
@@ -48,12 +49,12 @@ class Moments:
         return cls(len(values), mean, squares, constant, value)
 
     def plain(self) -> list[Any]:
-        """As plain values, from which ``Moments(*values)`` has the same bits again."""
+        """Return plain values, from which ``Moments(*values)`` has the same bits again."""
         arrays = (self.mean, self.squares, self.constant, self.value)
         return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
 
     def __add__(self, other: Moments) -> Moments:
-        r"""Those of both parts together.
+        r"""Return the moments of both parts together.
 
         .. math:: \bar x = \bar x_1 + \frac{n_2}{n} \delta, \quad
                   S = S_1 + S_2 + \frac{n_1 n_2}{n} \delta^2, \quad \delta = \bar x_2 - \bar x_1
@@ -85,7 +86,7 @@ class Moments:
 
 
 def moments_of_all(parts: Iterable[Sequence[Any]]) -> Moments:
-    """The moments of all sites' rows together, from each one's `Moments.plain`, in this order.
+    """Return the moments of all sites' rows from each one's `Moments.plain`, in this order.
 
     Whatever process has which rows, the result has the same bits.
     """
@@ -121,7 +122,7 @@ def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arra
 
 
 def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
-    """The arrays with x centred and scaled by these moments, see `standardise`."""
+    """Return the arrays with x centred and scaled by these moments, see `standardise`."""
     values = features(arrays, where)
     columns = len(moments.centre)
     if values.shape[1] != columns:
@@ -132,13 +133,13 @@ def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
 
 
 def with_intercept(arrays: Arrays) -> Arrays:
-    """The arrays with a column of ones, of the same type, behind the columns of x."""
+    """Return the arrays with a column of ones, of the same type, behind the columns of x."""
     x = features(arrays, "arrays")
     return {**arrays, "x": np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)}
 
 
 def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = True) -> Arrays:
-    """Images (rows, ...) as rows of scaled pixels, float32 (rows, pixels) or (rows, pixels + 1).
+    """Return images (rows, ...) as rows of scaled pixels, float32 (rows, pixels [+ 1]).
 
     Args:
         arrays: dict with x, (rows, ...).
@@ -150,8 +151,7 @@ def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = 
     """
     if "x" not in arrays:
         raise InputError(f"arrays has no x; the keys are {', '.join(arrays)}.")
-    if not 0 < scale < np.inf:
-        raise InputError(f"scale is {scale}: give a finite number > 0.")
+    scale = arguments.positive("scale", scale)
     images = np.asarray(arrays["x"])
     pixels = int(np.prod(images.shape[1:]))
     x = np.ones((len(images), pixels + intercept), np.float32)
@@ -160,7 +160,7 @@ def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = 
 
 
 def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[PyTree, PyTree]:
-    """Two random parts of the rows, both in the original order.
+    """Return two random parts of the rows, both in the original order.
 
     Args:
         arrays: pytree of arrays (rows, ...).
@@ -174,8 +174,7 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
         InputError: a share outside (0, 1), or one that leaves a part without a row.
     """
     data = read_rows(arrays, "`arrays`")
-    if not 0 < test_share < 1:
-        raise InputError(f"test_share is {test_share}: give a number between 0 and 1.")
+    test_share = arguments.positive("test_share", test_share, below=1.0)
     count = round(test_share * data.rows)
     if not 0 < count < data.rows:
         raise InputError(
@@ -186,7 +185,7 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
 
 
 def features(arrays: Arrays, where: str) -> np.ndarray:
-    """The array x of some rows, (rows, features).
+    """Return the array x of some rows, (rows, features).
 
     Raises:
         InputError: there is none, or it has another shape.

@@ -38,8 +38,8 @@ class Sites:
         shards: one pytree of NumPy arrays per site, each leaf (n_c, ...), or (0, ...) where the
             rows are in another process.
         structure: the pytree structure that all sites share.
-        elsewhere: of the sites whose rows are in another process, by index, the digest that it
-            told of them; empty where all rows are here.
+        known_digests: digests of sites, by index, that were made as their rows were read.
+        elsewhere: indices of the sites whose rows are in another process.
 
     Example:
         >>> import numpy as np
@@ -52,11 +52,12 @@ class Sites:
     sizes: np.ndarray
     shards: tuple[PyTree, ...]
     structure: Any
-    elsewhere: Mapping[int, str] = field(default_factory=dict)
+    known_digests: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
 
     @classmethod
     def from_list(cls, shards: Sequence[PyTree], names: Sequence[str] | None = None) -> Sites:
-        """Sites from one pytree of arrays each.
+        """Return sites of one pytree of arrays each.
 
         Args:
             shards: pytrees of one structure; every leaf has a leading row axis (rows, ...), the
@@ -80,23 +81,33 @@ class Sites:
         kept = alike(names, parts)
         for name, part in zip(names, parts, strict=True):
             check_finite(name, part)
-        return cls.of_rows(names, kept, {})
+        # A site whose rows are promoted keeps the digest of its rows as they are given.
+        digests = {
+            index: digest.of_rows(one.structure.unflatten(one.leaves))
+            for index, (one, other) in enumerate(zip(parts, kept, strict=True))
+            if [leaf.dtype for leaf in one.leaves] != [leaf.dtype for leaf in other.leaves]
+        }
+        return cls.of_rows(names, kept, digests)
 
     @classmethod
     def of_rows(
-        cls, names: tuple[str, ...], parts: Sequence[Rows], elsewhere: Mapping[int, str]
+        cls,
+        names: tuple[str, ...],
+        parts: Sequence[Rows],
+        digests: Mapping[int, str],
+        elsewhere: Iterable[int] = (),
     ) -> Sites:
-        """Sites of rows that have been checked."""
+        """Return the sites of rows that have been checked."""
         sizes = _frozen(np.array([part.rows for part in parts], np.int32))
         shards = tuple(part.structure.unflatten(part.leaves) for part in parts)
-        return cls(names, sizes, shards, parts[0].structure, elsewhere)
+        return cls(names, sizes, shards, parts[0].structure, digests, frozenset(elsewhere))
 
     def __len__(self) -> int:
-        """The number of sites."""
+        """Return the number of sites."""
         return len(self.names)
 
     def __iter__(self) -> Iterator[PyTree]:
-        """The sites' pytrees, in order."""
+        """Return the sites' pytrees, in order."""
         self._need(range(len(self)))
         return iter(self.shards)
 
@@ -120,7 +131,7 @@ class Sites:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """Numbers of the sites whose rows are in this process."""
+        """Indices of the sites whose rows are in this process."""
         return tuple(number for number in range(len(self)) if number not in self.elsewhere)
 
     @property
@@ -142,12 +153,12 @@ class Sites:
     def digests(self) -> tuple[str, ...]:
         """SHA-256 of each site's names, types, shapes and content of arrays; made once and kept."""
         return tuple(
-            self.elsewhere[number] if number in self.elsewhere else digest.of_rows(shard)
-            for number, shard in enumerate(self.shards)
+            self.known_digests[index] if index in self.known_digests else digest.of_rows(shard)
+            for index, shard in enumerate(self.shards)
         )
 
     def site(self, which: int | str) -> PyTree:
-        """The pytree of one site, by index or by name.
+        """Return the pytree of one site, by index or by name.
 
         Raises:
             InputError: there is no such site, or its rows are in another process.
@@ -162,18 +173,19 @@ class Sites:
         return self.shards[which]
 
     def only(self, which: Sequence[int] | np.ndarray) -> Sites:
-        """Some of the sites, by index; nothing is copied."""
+        """Return some of the sites, by index; nothing is copied."""
         kept = [int(number) for number in which]
         return Sites(
             tuple(self.names[number] for number in kept),
             _frozen(self.sizes[kept]),
             tuple(self.shards[number] for number in kept),
             self.structure,
-            {i: self.elsewhere[n] for i, n in enumerate(kept) if n in self.elsewhere},
+            {i: self.known_digests[n] for i, n in enumerate(kept) if n in self.known_digests},
+            frozenset(i for i, n in enumerate(kept) if n in self.elsewhere),
         )
 
     def pooled(self) -> PyTree:
-        """All rows as one pytree, the sites one after the other; leaves (n, ...).
+        """Return all rows as one pytree, the sites one after the other; leaves (n, ...).
 
         Raises:
             InputError: the rows of a site are in another process.
@@ -184,7 +196,7 @@ class Sites:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.shards)
 
     def padded(self) -> PyTree:
-        """All sites in one pytree, leaves (sites, max n_c, ...), made once and kept.
+        """Return all sites in one pytree, leaves (sites, max n_c, ...), made once and kept.
 
         Shorter sites are filled by repeating their own first row. Which rows are true follows
         from ``sizes``.
@@ -209,11 +221,11 @@ class Sites:
         return jax.tree.map(stack, *self.shards)
 
     def map(self, function: Callable[[PyTree], PyTree]) -> Sites:
-        """New sites under the same names, ``function`` applied to the pytree of each."""
+        """Return sites of the same names, ``function`` applied to the pytree of each."""
         return Sites.from_list([function(shard) for shard in self], self.names)
 
     def _need(self, numbers: Iterable[int]) -> None:
-        """Refuse to go on without the rows of these sites."""
+        """Refuse what needs the rows of these sites where they are not here."""
         missing = next((number for number in numbers if number in self.elsewhere), None)
         if missing is not None:
             held = ", ".join(repr(self.names[number]) for number in self.here) or "no site"
@@ -234,12 +246,12 @@ class Rows:
     rows: int
 
     def take(self, index: np.ndarray) -> PyTree:
-        """The pytree of the rows with these numbers."""
+        """Return the pytree of the rows with these indices."""
         return self.structure.unflatten([leaf[index] for leaf in self.leaves])
 
 
 def read_rows(tree: PyTree, where: str) -> Rows:
-    """A pytree as NumPy leaves (rows, ...) of numbers with one common number of rows >= 1.
+    """Return a pytree as NumPy leaves (rows, ...) of numbers, one common count of rows >= 1.
 
     Args:
         tree: pytree of arrays.
@@ -288,7 +300,7 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
 
 
 def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """The names of so many sites, as given or made."""
+    """Return the names of so many sites, as given or made."""
     if names is None:
         return tuple(f"site {i}" for i in range(count))
     if isinstance(names, str):
@@ -306,7 +318,7 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
 
 
 def alike(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
-    """The rows of all sites, read-only and of common types.
+    """Return the rows of all sites, read-only and of common types.
 
     Raises:
         InputError: they differ in structure, in the shape of a row or in kinds of number.
@@ -351,7 +363,7 @@ def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None
 
 
 def _common_dtypes(names: Sequence[str], parts: Sequence[Rows]) -> list[np.dtype]:
-    """Per leaf, the type that holds every site's values; kinds of number may not mix."""
+    """Return per leaf the type that holds every site's values; kinds of number may not mix."""
     common = []
     for i, leaf_name in enumerate(parts[0].names):
         first = widest = parts[0].leaves[i].dtype
@@ -390,7 +402,7 @@ def _finite(leaf: np.ndarray, where: str) -> None:
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """A read-only view."""
+    """Return a read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -10,7 +10,7 @@ one process that holds everything.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,13 +18,12 @@ import numpy as np
 
 from consortia.core.contract import Method, Site
 from consortia.core.target import Target
-from consortia.data import digest
+from consortia.data.facts import SiteFacts, merge_facts
 from consortia.data.sites import Sites
-from consortia.engines import slots
-from consortia.engines import state as states
+from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.errors import StoreError
 
 Array = jax.Array
 PyTree = Any
@@ -35,11 +34,9 @@ class Engine(ABC):
 
     Attributes:
         name: as in the record of a run.
-        compares: this process compares what the others have gathered with its own.
     """
 
     name: str
-    compares: bool = True
 
     @property
     def root(self) -> bool:
@@ -64,12 +61,34 @@ class Engine(ABC):
         """
         return [make()]
 
-    def digest(self, rows: PyTree) -> str:
-        """Return the digest of a site's rows that other processes may see."""
-        return digest.of_rows(rows)
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Method,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+    ) -> tuple[list[SiteFacts], Any]:
+        """Return the facts of all sites in order, and a plain value from the root.
 
-    def check_rows(self, count: int) -> None:
-        """Refuse to take part with ``count`` rows, before anything is gathered of them."""
+        Args:
+            names: of all sites.
+            method: decides which process reads which sites.
+            contribute: reads the site of this index; called for the sites of this process.
+            contribute_root: called at the root.
+
+        Raises:
+            InputError: a site cannot be used, or two processes have read other rows for it; in all
+                processes.
+        """
+        local = [int(index) for index in self.local_sites(len(names), method)]
+
+        def make() -> Any:
+            facts = {index: contribute(index).plain() for index in local}
+            return facts, contribute_root() if self.root else None
+
+        gathered = self.allgather(make)
+        from_root = next((value for _, value in gathered if value is not None), None)
+        return merge_facts([facts for facts, _ in gathered], names), from_root
 
     def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
         """Refuse to go on where processes were given different arguments.
@@ -153,7 +172,7 @@ class Run(ABC):
             warmup: rounds before them.
         """
 
-    # --- between two rounds, see `consortia.engines.state` ----------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     @abstractmethod
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
@@ -171,12 +190,12 @@ class Run(ABC):
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """Return what is recorded so far of a block of thinned rounds, in this slot."""
-        return states.named(slots.infos_at(self._here(buffers), slot), "block")
+        return named(infos_at(self._here(buffers), slot), "block")
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Return empty buffers that continue such a block, in their first slot."""
-        shapes = slots.infos_at(buffers, 0)
-        return slots.with_infos(buffers, states.from_names(block, shapes, "block"))
+        shapes = infos_at(buffers, 0)
+        return with_infos(buffers, from_names(block, shapes, "block"))
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -213,7 +232,7 @@ class Run(ABC):
 
     def emptied(self, buffers: Buffers) -> Buffers:
         """Return the buffers of a chunk whose draws have been taken, for the next one."""
-        return slots.emptied(buffers)
+        return emptied(buffers)
 
     # --- what the caller sees ---------------------------------------------------------------------
 
@@ -249,7 +268,7 @@ class Run(ABC):
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return the bytes that this process holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=2)
+        return held_bytes(self._arrays, buffers, carry, copies=2)
 
     def expected(self, messages: int, rounds: int) -> str | None:
         """Return how long rounds of so many messages will take, where messages decide that."""
@@ -272,3 +291,36 @@ class Run(ABC):
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of the run, whole in this process."""
         return tree
+
+
+# --- a run between two rounds as named arrays ----------------------------------------------------
+
+
+def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by their paths, on the host."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> PyTree:
+    """The pytree of the shapes ``like`` from the arrays that `named` made.
+
+    Raises:
+        StoreError: an array is absent, or of another shape or type.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    found = []
+    for path, shape in leaves:
+        name = prefix + jax.tree_util.keystr(path)
+        array = arrays.get(name)
+        if array is None:
+            raise StoreError(f"the checkpoint lacks the array {name!r} that this algorithm needs.")
+        if array.dtype.kind == "V" and array.dtype.itemsize == shape.dtype.itemsize:
+            array = array.view(shape.dtype)  # a narrow type that NumPy's files have no name for
+        if array.shape != shape.shape or array.dtype != shape.dtype:
+            raise StoreError(
+                f"the checkpoint's array {name!r} is {array.dtype} {array.shape}, this run needs "
+                f"{shape.dtype} {shape.shape}."
+            )
+        found.append(jax.device_put(array))
+    return jax.tree.unflatten(structure, found)

@@ -21,15 +21,13 @@ from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.engines import division, drawing, hosts
 from consortia.engines import mailbox as mailboxes
+from consortia.engines import rng, sharding
 from consortia.engines.contract import Engine
-from consortia.engines.divided_run import ShardedRun
-from consortia.engines.drawing import Counter
-from consortia.engines.local_run import LocalRun
-from consortia.engines.program import Program
-from consortia.engines.sharded import ShardedProgram
-from consortia.engines.types import Layout, SiteArrays
+from consortia.engines.phases import Program, SiteArrays
+from consortia.engines.rng import Counter, Layout
+from consortia.engines.run import LocalRun
+from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -99,7 +97,7 @@ class LocalEngine(Engine):
         self.node_mode = node_mode
         self.block = block
         self._mesh = mesh
-        self._devices = division.devices_asked(devices)
+        self._devices = sharding.devices_asked(devices)
         self._participation = None if participation is None else np.asarray(participation, bool)
 
     @classmethod
@@ -114,8 +112,8 @@ class LocalEngine(Engine):
             return cls()
         if nodes * chains == 1:
             return cls(devices=1, node_mode=rounding["node_mode"], block=rounding["block"])
-        grid = np.asarray(division.found(nodes * chains)).reshape(nodes, chains)
-        mesh = Mesh(grid, (division.NODES, division.CHAINS))
+        grid = np.asarray(sharding.found(nodes * chains)).reshape(nodes, chains)
+        mesh = Mesh(grid, (sharding.NODES, sharding.CHAINS))
         return cls(mesh, node_mode=rounding["node_mode"], block=rounding["block"])
 
     @property
@@ -137,7 +135,7 @@ class LocalEngine(Engine):
     def barrier(self) -> None:
         """Wait for all processes of ``jax.distributed``."""
         if jax.distributed.is_initialized():
-            with hosts.losses_told():
+            with sharding.rank_losses():
                 multihost_utils.sync_global_devices("meet")
 
     def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
@@ -149,7 +147,7 @@ class LocalEngine(Engine):
         if jax.process_count() == 1:
             return
         values = arguments()
-        with hosts.losses_told():
+        with sharding.rank_losses():
             tables = multihost_utils.process_allgather(fingerprints.table_of(values))
         fingerprints.check_same(list(values), list(tables), "process")
 
@@ -194,17 +192,17 @@ class LocalEngine(Engine):
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
-    ) -> division.Sharding | None:
+    ) -> sharding.Sharding | None:
         """Over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
         several = jax.process_count() > 1
         divided = None
         if self._mesh is not None:
-            divided = division.of_mesh(self._mesh, *shape)
+            divided = sharding.of_mesh(self._mesh, *shape)
         elif self._participation is None:
             asked = self._devices is not None
-            divided = division.of_devices(
-                division.found(self._devices),
+            divided = sharding.of_devices(
+                sharding.found(self._devices),
                 *shape,
                 cut_nodes=asked or several,
                 all_of_them=asked or several,
@@ -223,7 +221,7 @@ class LocalEngine(Engine):
         sites: Sites,
         method: Method,
         chains: int,
-        divided: division.Sharding | None = None,
+        divided: sharding.Sharding | None = None,
     ) -> Layout:
         """How nodes, chains and rounds are batched."""
         nodes, parts, alone = len(sites), 1, len(sites) == 1
@@ -278,10 +276,10 @@ def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
     events = () if box is None else mailboxes.no_events(box)
 
     def draw(base: Array) -> Any:
-        keys = drawing.stage_keys(phases, drawing.ROUND, base, layout)
+        keys = rng.stage_keys(phases, rng.ROUND, base, layout)
         counter = Counter(jnp.int32(0), jnp.int32(0))
         weights = jnp.ones(layout.nodes)
-        return drawing.round_numbers(phases, keys, counter, layout, weights, events)
+        return rng.round_randomness(phases, keys, counter, layout, weights, events)
 
     shapes = jax.eval_shape(draw, random.base_key(0))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Algorithm, Mailbox
-from consortia.engines.drawing import Arrival
 from consortia.engines.events import Trace, simulate
-from consortia.engines.types import Events, Ring
+from consortia.engines.rng import Arrival, Events
 
 Array = jax.Array
 PyTree = Any
@@ -23,8 +22,24 @@ STRETCH = 16384
 RING_BYTES = 2 * 1024 * 1024
 """A ring is made longer than its trace needs within this size, so that seeds share programs."""
 
+WINDOWS = 100
+"""Parts of a run whose staleness is recorded."""
+
 MISDECLARED = 0.1
 """Relative gap between a declared share and the counted one beyond which the user is warned."""
+
+
+class Ring(NamedTuple):
+    """The inbox of a `Mailbox`: past replies, of which a worker may hold any.
+
+    Attributes:
+        replies: pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo
+            the length.
+        last: the latest of them.
+    """
+
+    replies: PyTree
+    last: PyTree
 
 
 def mailbox_of(algorithm: Algorithm) -> Mailbox | None:
@@ -151,10 +166,23 @@ def facts_of(trace: Trace) -> dict[str, Any]:
         "staleness": [float(value) for value in trace.mean_staleness],
         "staleness_largest": trace.largest_staleness,
         "staleness_histogram": trace.histogram().tolist(),
+        "staleness_windows": _windows(trace.accepted("staleness")),
         "dropped_gradients": trace.drops.tolist(),
         "throughput": [float(value) for value in trace.throughput],
         "simulated_time": [float(row[-1]) for row in trace.accepted("finish")],
         "update_shares": trace.shares.tolist(),
+    }
+
+
+def _windows(staleness: np.ndarray) -> dict[str, Any]:
+    """Return mean and largest staleness (servers, updates) of each server over equal windows."""
+    updates = staleness.shape[1]
+    edges = np.unique(np.linspace(0, updates, min(WINDOWS, updates) + 1).astype(int))
+    sums, largest = (f.reduceat(staleness, edges[:-1], axis=1) for f in (np.add, np.maximum))
+    return {
+        "edges": edges.tolist(),
+        "mean": (sums / np.diff(edges)).tolist(),
+        "largest": largest.tolist(),
     }
 
 

@@ -17,7 +17,7 @@ STUDY = "study.toml"
 
 
 def app_hash(app: str | os.PathLike[str]) -> str:
-    """SHA-256 of an app as Flower sends it to sites; also what ``flwr list`` shows as fab-hash.
+    """Return the SHA-256 of an app as Flower sends it: what ``flwr list`` shows as fab-hash.
 
     Args:
         app: the folder of an app, or the ``.fab`` file that ``flwr build`` made of it.
@@ -45,7 +45,7 @@ def app_hash(app: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def study_of(app: str | os.PathLike[str]) -> Iterator[Path]:
-    """The study file in an app, with the modules beside it, for as long as the context lasts.
+    """Yield the study file in an app, with the modules beside it, while the context lasts.
 
     Raises:
         InputError: there is none, or there are several.

@@ -35,7 +35,7 @@ class Certificates(NamedTuple):
 def make_certificates(
     folder: str | os.PathLike[str], hosts: Sequence[str], days: int = DAYS
 ) -> Certificates:
-    """Makes an authority and, signed by it, a certificate for the machine of the SuperLink.
+    """Make an authority and, signed by it, a certificate for the machine of the SuperLink.
 
     Args:
         folder: where the files are written: ``ca.crt``, ``ca.key``, ``server.crt``, ``server.key``.
@@ -116,7 +116,7 @@ def make_certificates(
 
 
 def make_node_key(path: str | os.PathLike[str]) -> Path:
-    """Makes the key by which a SuperNode is known, as ``ssh-keygen -t ecdsa -b 384`` would.
+    """Make the key by which a SuperNode is known, as ``ssh-keygen -t ecdsa -b 384`` would.
 
     Args:
         path: of the private key, which never leaves the site; beside it ``path.pub`` is written,

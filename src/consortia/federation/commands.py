@@ -21,7 +21,7 @@ QUIET = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a program of Flower, which finds the others of this Python's environment by PATH."""
+    """Return the environment of Flower's programs, in which they find one another by PATH."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": programs}
 
@@ -34,7 +34,7 @@ def supernode_command(
     port: int,
     apps: Sequence[str] | None,
 ) -> list[str]:
-    """The command that starts a SuperNode.
+    """Return the command that starts a SuperNode.
 
     Args:
         address: of the SuperLink, host:port.
@@ -59,7 +59,7 @@ def supernode_command(
 
 
 def program(name: str) -> str:
-    """The path of one of Flower's programs, of this Python's environment.
+    """Return the path of one of Flower's programs, of this Python's environment.
 
     Raises:
         MissingExtraError: it is not there.
@@ -72,5 +72,5 @@ def program(name: str) -> str:
 
 
 def as_toml(value: str | int | float | bool) -> str:
-    """A value as Flower's command line takes it."""
+    """Return a value as Flower's command line takes it."""
     return json.dumps(value)

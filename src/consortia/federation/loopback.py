@@ -30,9 +30,9 @@ HOST = "127.0.0.1"
 CONNECTION = "loopback"
 """The name of the connection in Flower's configuration."""
 
-DEADLINE = 90.0
-AGAIN = 2.0
-"""Seconds between two attempts to start a node again."""
+DEADLINE_SECONDS = 90.0
+RETRY_SECONDS = 2.0
+"""Between two attempts to start a node again."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Loopback:
         folder: str | os.PathLike[str],
         nodes: Sequence[Node],
         *,
-        deadline: float = DEADLINE,
+        deadline: float = DEADLINE_SECONDS,
         database: bool = False,
     ) -> None:
         names = [node.name for node in nodes]
@@ -113,7 +113,7 @@ class Loopback:
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Makes certificates and keys, then starts the SuperLink and every node."""
+        """Make certificates and keys, then start the SuperLink and every node."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.certificates = make_certificates(self.folder / "certificates", [HOST, "localhost"])
         self.port = free_port()
@@ -126,7 +126,7 @@ class Loopback:
             self.wait_for_node(name)
 
     def start_superlink(self) -> None:
-        """Starts it and waits until it answers over TLS."""
+        """Start the SuperLink and wait until it answers over TLS."""
         assert self.certificates is not None
         made = self.certificates
         home = self._home("superlink")
@@ -151,7 +151,7 @@ class Loopback:
         wait_for(lambda: _answers(self.port, context), "it answered", self.superlink, self.deadline)
 
     def register(self, name: str) -> None:
-        """Makes a node's key known to the SuperLink."""
+        """Make a node's key known to the SuperLink."""
         public = self.folder / "keys" / f"{name}.pub"
         done = self.flwr("supernode", "register", str(public), CONNECTION)
         if done.returncode:
@@ -160,7 +160,7 @@ class Loopback:
             )
 
     def start_node(self, name: str, *, wait: bool = True, authority: Path | None = None) -> Process:
-        """Starts a node, or starts it again, with the key that it has.
+        """Start a node, or start it again, with the key that it has.
 
         Args:
             name: of the node.
@@ -183,7 +183,7 @@ class Loopback:
         return self.supernodes[name]
 
     def wait_for_node(self, name: str) -> None:
-        """Waits until the SuperLink has accepted a node."""
+        """Wait until the SuperLink has accepted a node."""
         process = self.supernodes[name]
         wait_for(
             lambda: "SuperNode ID:" in process.output(),
@@ -193,7 +193,7 @@ class Loopback:
         )
 
     def restart_node(self, name: str) -> None:
-        """Starts a node that was killed, with its key, as soon as the SuperLink lets it in.
+        """Start a node that was killed, with its key, as soon as the SuperLink lets it in.
 
         For some 45 s after a kill the SuperLink believes the node to be connected, and refuses a
         second one of its key.
@@ -209,14 +209,14 @@ class Loopback:
             else:
                 return
             stop([self.supernodes[name]])
-            time.sleep(AGAIN)
+            time.sleep(RETRY_SECONDS)
 
     def kill_node(self, name: str) -> None:
-        """Kills a node and what it has started, as ``kill -9`` would."""
+        """Kill a node and what it has started, as ``kill -9`` would."""
         stop([self.supernodes[name]], kill=True)
 
     def stop(self) -> None:
-        """Ends everything; nothing that was started here is left."""
+        """End everything; nothing that was started here is left."""
         started = [*self.supernodes.values()]
         stop(started)
         if self.superlink is not None:
@@ -232,7 +232,7 @@ class Loopback:
         show: Callable[[str], None] = lambda line: None,
         deadline: float | None = None,
     ) -> str:
-        """Runs an app to its end.
+        """Run an app to its end.
 
         Args:
             app: folder of the app.
@@ -272,7 +272,7 @@ class Loopback:
         return self.status(started[1])
 
     def status(self, run: str) -> str:
-        """Flower's word for where a run is."""
+        """Return Flower's word for the state of a run."""
         done = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")
         try:
             return str(json.loads(done.stdout)["runs"][0]["status"])
@@ -282,7 +282,7 @@ class Loopback:
             ) from None
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs the command ``flwr`` against this network."""
+        """Run the command ``flwr`` against this network."""
         return subprocess.run(
             [program("flwr"), *words],
             env=self._environment("superlink"),
@@ -294,7 +294,7 @@ class Loopback:
         )
 
     def _lines(self, streaming: Any, deadline: float | None) -> Any:
-        """Lines as they come, while the SuperLink runs."""
+        """Yield lines as they come, while the SuperLink runs."""
         assert self.superlink is not None
         lines: queue.Queue[str | None] = queue.Queue()
 
@@ -332,12 +332,12 @@ class Loopback:
         return home
 
     def _environment(self, name: str) -> dict[str, str]:
-        """Flower's own folder for each program: a node unpacks the app there."""
+        """Return an environment with a Flower folder of the program: a node unpacks apps there."""
         return environment(self._home(name))
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses at this moment."""
+    """Return a port of the loopback interface that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

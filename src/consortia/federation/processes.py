@@ -55,7 +55,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The number of its guard where there is one, else its own."""
+        """The process number of its guard where there is one, else its own."""
         return self._process.pid
 
     @property

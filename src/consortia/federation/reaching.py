@@ -1,4 +1,4 @@
-"""What keeps a site from its SuperLink, found before Flower's SuperNode would wait in silence."""
+"""Checks of a SuperLink before Flower's SuperNode would wait for it in silence."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ EARLY, LATE = 5.0, 300.0
 """Seconds by which a SuperLink lets a site's clock be early or late, when it signs in."""
 
 ROUNDED = 1.0
-"""The server's clock is told in whole seconds."""
+"""The server sends its clock in whole seconds."""
 
 DEADLINE = 10.0
 
 
 def check_superlink(address: str, authority: Path) -> str | None:
-    """Refuses a SuperLink whose certificate or clock the SuperNode could not use.
+    """Refuse a SuperLink whose certificate or clock the SuperNode could not use.
 
     Args:
         address: host:port.
         authority: certificate of the authority that signed the SuperLink's.
 
     Returns:
-        None; or, where nobody answers, why: a SuperNode goes on trying.
+        None; or, where nobody answers, why: a SuperNode tries on.
 
     Raises:
         InputError: the address or the file cannot be used.
@@ -42,12 +42,12 @@ def check_superlink(address: str, authority: Path) -> str | None:
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
         raise InputError(f"{authority} is no certificate: {error}") from error
-    asking = http.client.HTTPSConnection(
+    connection = http.client.HTTPSConnection(
         host.strip("[]"), int(port), timeout=DEADLINE, context=context
     )
     try:
-        asking.request("HEAD", "/")
-        told = asking.getresponse().getheader("date")
+        connection.request("HEAD", "/")
+        sent = connection.getresponse().getheader("date")
     except ssl.SSLCertVerificationError as error:
         advice = hint(f"[SSL: CERTIFICATE_VERIFY_FAILED] {error}")
         raise DeploymentError(
@@ -56,14 +56,14 @@ def check_superlink(address: str, authority: Path) -> str | None:
     except (OSError, http.client.HTTPException) as error:
         return f"nobody answers at {address} ({error})"
     finally:
-        asking.close()
-    if told is None:
+        connection.close()
+    if sent is None:
         return None
-    early = now() - parsedate_to_datetime(told).timestamp()
+    early = now() - parsedate_to_datetime(sent).timestamp()
     if early > EARLY + ROUNDED or -early > LATE:
         word = "early" if early > 0 else "late"
         raise DeploymentError(
-            f"this machine's clock is {abs(early):.0f} s {word} against the SuperLink's ({told}), "
+            f"this machine's clock is {abs(early):.0f} s {word} against the SuperLink's ({sent}), "
             f"which would not let it in: it may be {EARLY:g} s early or {LATE:g} s late. Set both "
             "by NTP."
         )

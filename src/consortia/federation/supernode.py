@@ -4,7 +4,7 @@
 
 A run of Flower brings the code that its sites run. Here that code (the app as one file, a FAB) is
 hashed before it is unpacked: an app that is not among the approved is never unpacked, and its
-server is told that it could not be verified. Flower has such a check for apps that its own hub has
+server learns that it could not be verified. Flower has such a check for apps that its own hub has
 signed; this is the same check, at the same place, by hash.
 """
 
@@ -22,7 +22,7 @@ PLACES = ("_pull_and_store_message", "_verify_fab")
 
 
 def approve(internal: Any, approved: Collection[str]) -> None:
-    """Has Flower's module ``start_client_internal`` refuse all apps but the approved ones.
+    """Have Flower's module ``start_client_internal`` refuse all apps but the approved ones.
 
     Raises:
         SystemExit: the module is not that of a version for which this was written.
@@ -56,7 +56,7 @@ def approve(internal: Any, approved: Collection[str]) -> None:
 
 
 def main() -> None:
-    """Starts the SuperNode."""
+    """Start the SuperNode."""
     internal = importlib.import_module("flwr.supernode.start_client_internal")
     from flwr.supernode.cli import flower_supernode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -13,17 +13,17 @@ class Abrupt(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While it is entered, notes the first interrupt instead of raising it.
+    """A context that notes the first interrupt instead of raising it.
 
     In other threads than the main one, and where a program has a handler of its own, it changes
     nothing.
 
     Attributes:
-        asked: an interrupt was noted.
+        requested: an interrupt was noted.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
@@ -32,17 +32,12 @@ class Interrupts:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: Any) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
             self._before = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise Abrupt
-        self.asked = True
+        self.requested = True

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from consortia.engines import Run
-from consortia.engines.types import Buffers, Carry, Window
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.phases import Carry
 from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.progress import Progress
@@ -215,7 +216,7 @@ class RunLoop:
             self._call(self._end_of_call(stop, thin), thin)
             calls += 1
             self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
-            if self._run.agree(self._interrupts.asked):
+            if self._run.agree(self._interrupts.requested):
                 raise KeyboardInterrupt
 
     def _end_of_call(self, stop: int, thin: int) -> int:

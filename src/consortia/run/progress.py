@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import time
-from types import TracebackType
 from typing import Any, Protocol
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(Protocol):
-    """What the run loop tells about itself."""
+    """What the run loop reports to."""
 
     def __enter__(self) -> Progress: ...
 
     def __exit__(self, *details: Any) -> None: ...
 
     def update(self, rounds: int, kept: int) -> None:
-        """So many rounds are done (warm-up included) and so many draws kept."""
+        """Report rounds that are done (warm-up included) and draws that are kept."""
         ...
 
 
 class Silent:
-    """Says nothing."""
+    """No report."""
 
     def __enter__(self) -> Silent:
         return self
@@ -33,7 +32,7 @@ class Silent:
         return None
 
     def update(self, rounds: int, kept: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Lines:
@@ -53,17 +52,12 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: Any) -> None:
         if self._state:
             self._print()
 
     def update(self, rounds: int, kept: int) -> None:
-        """Prints when the last line is old enough."""
+        """Print when the last line is old enough."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, rounds)
@@ -116,7 +110,7 @@ class Bar:
         self._bar.stop()
 
     def update(self, rounds: int, kept: int) -> None:
-        """Moves the bar."""
+        """Move the bar."""
         now = time.monotonic()
         rate = "compiled"
         if self._started is None:
@@ -127,7 +121,7 @@ class Bar:
 
 
 def progress_of(name: str, total: int, *, show: bool) -> Progress:
-    """A bar when standard error is a terminal, JSON lines when not, nothing when not asked for."""
+    """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
         return Silent()
     return Bar(name, total) if sys.stderr.isatty() else Lines(name, total)

@@ -20,7 +20,7 @@ NEVER = 2**62
 
 
 class Recorder:
-    """Takes chunks of draws and gives the groups of the result.
+    """Chunks of draws on their way to the groups of the result.
 
     Args:
         chains: number of chains.
@@ -34,7 +34,7 @@ class Recorder:
         store: draws are written there by `write`, and not kept in memory, when given.
         remember: keep the positions in memory too (a stopping rule reads them), with a store.
         stride: draws after which a store is to be written.
-        kept: draws so far of a run that is gone on with.
+        kept: draws so far of a run that is resumed.
         root: draws are kept in this process; otherwise they are only counted.
         accumulator: takes the draws in the place of memory and store, where not all are kept.
 
@@ -82,11 +82,11 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Whether a store is to be written now."""
+        """Return True if a store is to be written now."""
         return self.kept > self._stored and self.kept % self._stride == 0
 
     def add(self, buffers: Any, filled: int) -> None:
-        """The first ``filled`` slots of the engine's buffers."""
+        """Take the first ``filled`` slots of the engine's buffers."""
         if not self._root:
             self.kept += filled
             return
@@ -104,7 +104,7 @@ class Recorder:
         self.kept += filled
 
     def write(self) -> None:
-        """Hands the draws that came since the last time to the store."""
+        """Hand the draws that came since the last time to the store."""
         self._stored = self.kept
         if self._store is None or not self._pending:
             return
@@ -113,7 +113,7 @@ class Recorder:
         self._pending.clear()
 
     def _write(self, records: results.Records) -> None:
-        """Copies a chunk to the end of the last block, and the rest of it to a new one."""
+        """Copy a chunk to the end of the last block, and the rest of it to a new one."""
         taken, count = 0, records.draws.shape[1]
         while taken < count:
             if not self._blocks or self._filled == self._blocks[-1].draws.shape[1]:
@@ -127,16 +127,16 @@ class Recorder:
             self._filled, taken = self._filled + fits, taken + fits
 
     def _written(self) -> results.Records:
-        """All draws in memory."""
+        """Return all draws in memory."""
         last = self._blocks[-1].between(0, self._filled)
         return results.Records.joined([*self._blocks[:-1], last])
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must hold beside the draws in the store."""
+        """Return what a checkpoint must hold beside the draws in the store."""
         return {} if self._accumulator is None else self._accumulator.state()
 
     def draws_so_far(self) -> np.ndarray:
-        """(chains, draws, d)."""
+        """Return the kept draws so far, (chains, draws, d)."""
         if self._blocks:
             return self._written().draws
         if len(self._positions) > 1:
@@ -144,7 +144,7 @@ class Recorder:
         return self._positions[0]
 
     def groups(self) -> dict[str, Any]:
-        """The groups of the result, but for those that the store has already."""
+        """Return the groups of the result, but for those that the store has already."""
         if self._accumulator is not None:
             return self._accumulator.groups(self._variables) if self.kept else {}
         if self._store is not None or not self._blocks:
@@ -162,12 +162,12 @@ class Recorder:
         )
 
     def _iterations(self, first_draw: int, count: int) -> np.ndarray:
-        """The iterations in which these draws were made."""
-        number = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
-        return self._warmup + number // self._per_iteration
+        """Return the iterations in which these draws were made."""
+        indices = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        return self._warmup + indices // self._per_iteration
 
     def _weights(self, iterations: np.ndarray) -> np.ndarray | None:
-        """The algorithm's, of servers with steps of their own repeated for the chains of each."""
+        """Return the step weights; of servers with steps of their own, repeated for all chains."""
         weights = self._step_weights(iterations)
         if weights is None or weights.ndim == 1:
             return weights

@@ -38,7 +38,7 @@ def sample(
     keep: AccumulatorSpec | str = "draws",
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
-    """Samples a posterior from data that stay at their sites.
+    """Sample a posterior from data that stay at their sites.
 
     Which law is sampled, and how far from the posterior it is, depends on the algorithm; its
     docstring says so.
@@ -120,7 +120,7 @@ def resume(
     progress: bool = True,
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
-    """Goes on with a stored run; its draws are those of an uninterrupted one.
+    """Resume a stored run; its draws are those of an uninterrupted one.
 
     Bitwise: what was drawn since the last checkpoint is drawn again. A run that was stopped before
     its first checkpoint is started from its beginning; a finished one is returned as it is, unless
@@ -199,7 +199,7 @@ def resume(
 
 
 def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSpec | None:
-    """What the run keeps, made again; refuses another."""
+    """Return what the run keeps, made again; refuse another."""
     if given == "same":
         if stored is None:
             return None

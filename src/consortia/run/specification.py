@@ -1,13 +1,10 @@
-"""What a run is, as plain values: kept with its draws, and compared before it is gone on with."""
+"""What a run is, as plain values: kept with its draws, and compared before it is resumed."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,9 +25,9 @@ MOST_DIFFERENCES = 6
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """How long a run is, and what it starts from: the numbers among the arguments of `sample`.
+    """How long a run is, and what it starts from: the scalar arguments of `sample`.
 
-    ``chains`` are those that were asked for; several servers multiply them.
+    ``chains`` are those of one server; several servers multiply them.
     """
 
     rounds: int
@@ -48,7 +45,7 @@ def specification_of(
     rounding: Mapping[str, Any],
     stop: StopWhen | None,
 ) -> dict[str, Any]:
-    """Everything that decides a run's draws.
+    """Return everything that decides a run's draws.
 
     ``request`` and ``stop`` say how long it is; ``algorithm``, ``model`` and ``data`` what it is,
     with fingerprints; ``rounding`` what else its bits depend on.
@@ -78,7 +75,7 @@ def specification_of(
 def requested_spec(
     request: Request, target: Target, sites: Sites, method: Method
 ) -> dict[str, Any]:
-    """What several processes that run one study must all have been given, by argument."""
+    """Return what all processes that run one study must have been given, by argument."""
     return {
         **dataclasses.asdict(request),
         "model": fingerprints.of_model(target, sites.first),
@@ -88,7 +85,7 @@ def requested_spec(
 
 
 def rounding_of(run: Any, engine: str) -> dict[str, Any]:
-    """What the bits of a run depend on beside its specification: programs, machine, versions."""
+    """Return what the bits of a run depend on beside the rest: programs, machine, versions."""
     versions = results.versions()
     given = run.participation
     participation = {} if given is None else {"participation": fingerprints.of_value(given)}
@@ -99,27 +96,17 @@ def rounding_of(run: Any, engine: str) -> dict[str, Any]:
         "block": run.layout.block,
         "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
         "devices": list(run.parts),
-        "processor": processor(),
+        "processor": fingerprints.of_processor(),
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
         "versions": {name: versions[name] for name in ("consortia", "jax", "jaxlib", "numpy")},
     }
-
-
-def processor() -> str:
-    """The kind of processor, for which programs are compiled: a short fingerprint."""
-    kind = platform.machine() + platform.processor()
-    flags = Path("/proc/cpuinfo")  # only Linux has the file
-    if flags.exists():
-        lines = flags.read_text().splitlines()
-        kind += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(kind.encode()).hexdigest()[:12]
 
 
 # --- comparing -----------------------------------------------------------------------------------
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Any, *, exact: bool) -> None:
-    """Refuses to go on with a run of something else.
+    """Refuse to resume a run of something else.
 
     Args:
         then: the specification in the run directory.
@@ -222,7 +209,7 @@ def extended(
     ended: str | None,
     stop: StopWhen | None,
 ) -> Request:
-    """The request of a run that is gone on with, perhaps to another number of rounds.
+    """Return the request of a run that is resumed, perhaps to another number of rounds.
 
     Raises:
         InputError: fewer rounds than are done; or a stopping rule that ended the run already.
@@ -246,7 +233,7 @@ def extended(
 
 
 def check_extensible(before: Mapping[str, Any], request: Request, run: Any) -> None:
-    """Refuses another length where it would change the target of the rounds that are done.
+    """Refuse another length where it would change the target of the rounds that are done.
 
     Raises:
         InputError: sites are weighted by their shares of the updates of all rounds.

@@ -1,4 +1,4 @@
-"""Stopping rules, judged on the kept draws while a run goes on."""
+"""Stopping rules, checked on the kept draws in mid-run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StopWhen:
     every: int
 
     def reason(self, draws: np.ndarray, started: float) -> str | None:
-        """Why to stop now, or None.
+        """Return why to stop now, or None.
 
         Args:
             draws: the kept draws so far, (chains, draws, d).
@@ -54,7 +54,7 @@ def stop_when(
     *,
     every: int = 100,
 ) -> StopWhen:
-    """A stopping rule for `sample(..., stop=...)`; ``rounds`` stays the most that are run.
+    """Return a stopping rule for `sample(..., stop=...)`; ``rounds`` stays the most that are run.
 
     R-hat and ESS say whether chains agree and how many independent draws they are worth. They
     cannot see bias: a sampler of the wrong law passes. Compare with the exact law or a reference.
@@ -64,7 +64,7 @@ def stop_when(
             between the halves of a single one).
         ess: and the smallest ESS, bulk or tail, is at least this.
         budget: stop when this many seconds have passed, whatever the other two say.
-        every: kept draws between two judgements, at which a chunk ends.
+        every: kept draws between two checks, at which a chunk ends.
 
     Raises:
         InputError: no rule is given, or one is out of its range.
@@ -75,17 +75,16 @@ def stop_when(
     """
     if rhat is None and ess is None and budget is None:
         raise InputError("stop_when needs at least one of rhat, ess and budget.")
-    infinity = float("inf")
     return StopWhen(
-        None if rhat is None else arguments.number("rhat", rhat, 1.0, infinity),
-        None if ess is None else arguments.number("ess", ess, 1.0, infinity),
-        None if budget is None else arguments.number("budget", budget, 0.0, infinity),
+        arguments.optional_number("rhat", rhat, 1.0),
+        arguments.optional_number("ess", ess, 1.0),
+        arguments.optional_number("budget", budget, 0.0),
         arguments.whole("every", every, 4),
     )
 
 
 def check_rule(stop: Any) -> StopWhen | None:
-    """``stop`` itself when it is None or a rule."""
+    """Return ``stop`` where it is None or a rule."""
     if stop is None or isinstance(stop, StopWhen):
         return stop
     raise InputError(f"stop is {stop!r}: give consortia.stop_when(...).")

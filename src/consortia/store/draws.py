@@ -1,9 +1,9 @@
 """The Zarr store of a run's draws: appended to, cut back, checked.
 
 Arrays are cut along the draws into files of equal length, uncompressed (draws are noise) and each
-with a checksum. Zarr writes a file beside its place and renames it, so that a kill leaves the old
-one or the new one. Another checksum, of all draws of an array so far, goes into the checkpoints: it
-tells a file that is whole, but of another run.
+with a checksum. Zarr writes a file under another name and renames it, so that a kill leaves the
+old one or the new one. Another checksum, of all draws of an array so far, goes into the
+checkpoints: it finds a file that is whole, but of another run.
 """
 
 from __future__ import annotations
@@ -41,44 +41,31 @@ class DrawStore:
         self._sums: dict[str, int] = {}
 
     def append(self, groups: Mapping[str, Any]) -> None:
-        """Adds draws to every group and has them on the disk."""
+        """Add draws to every group and have them on the disk."""
         for name, dataset in groups.items():
             if name not in self._growing and not (self.path / name).exists():
                 self._create(name, dataset)
                 continue
             for variable, array in self._arrays(name).items():
                 values = dataset.variables[variable]
-                axis, new = values.dims.index(DRAW), np.asarray(values.values)
+                axis, new = _axis(array), np.asarray(values.values)
                 first = array.shape[axis]
-                shape = list(array.shape)
-                shape[axis] += new.shape[axis]
-                array.resize(tuple(shape))
-                place = [slice(None)] * new.ndim
-                place[axis] = slice(first, None)
-                array[tuple(place)] = new
-                self._sync(array, axis, first)
-                self._add(f"{name}/{variable}", array, axis, new)
+                _resize(array, first + new.shape[axis])
+                array[_between(array, first, None)] = new
+                self._added(f"{name}/{variable}", array, first, new)
 
     def sums(self) -> dict[str, int]:
-        """A checksum of the draws of each array so far, by group and name."""
+        """Return a checksum of the draws of each array so far, by group and name."""
         return dict(self._sums)
 
     def put(self, name: str, dataset: Any) -> None:
-        """Writes a group that does not grow, over what was there."""
-        _with_order(dataset).to_zarr(
-            self.path, group=name, mode="w", consolidated=False, write_empty_chunks=True
-        )
-
-    def remove(self, name: str) -> None:
-        """Removes a group, if it is there."""
-        self._growing.pop(name, None)
-        self._sums = {k: v for k, v in self._sums.items() if not k.startswith(f"{name}/")}
-        shutil.rmtree(self.path / name, ignore_errors=True)
+        """Write a group that does not grow, over what was there."""
+        self._write(name, dataset)
 
     def cut(self, sums: Mapping[str, int], kept: int) -> None:
-        """Leaves ``kept`` draws in the groups of these arrays, and removes all other groups.
+        """Leave ``kept`` draws in the groups of these arrays, and remove all other groups.
 
-        What is there must have been looked at by `problem`.
+        What is there must have been checked by `problem`.
         """
         self._growing.clear()
         self._sums = dict(sums) if kept else {}
@@ -93,17 +80,16 @@ class DrawStore:
                     shutil.rmtree(group)
         for name in sorted(names):
             for array in self._arrays(name).values():
-                axis = array.metadata.dimension_names.index(DRAW)
-                shape = list(array.shape)
-                shape[axis] = kept
-                array.resize(tuple(shape))
+                _resize(array, kept)
 
     def problem(self, sums: Mapping[str, int], kept: int) -> str | None:
-        """Reads the first ``kept`` draws of these arrays; what is wrong with them, or None."""
+        """Read the first ``kept`` draws of these arrays; return a problem with them, or None."""
         if not kept or not sums:
             return None
+        import zarr
+
         try:
-            groups = self._groups()
+            groups = list(zarr.open_group(self.path, mode="r").group_keys())
         except Exception as error:  # Zarr raises whatever a damaged description leads to
             return f"their description is damaged ({error})"
         for name in sorted({name.partition("/")[0] for name in sums}):
@@ -113,7 +99,8 @@ class DrawStore:
                 arrays = self._arrays(name)
             except Exception as error:  # Zarr raises whatever a damaged description leads to
                 return f"the description of the group {name!r} is damaged ({error})"
-            if any(key not in arrays for group, _, key in _parts(sums) if group == name):
+            keys = [key.partition("/") for key in sums]
+            if any(variable not in arrays for group, _, variable in keys if group == name):
                 return f"an array of the group {name!r} is missing"
             try:
                 self._read_others(name)
@@ -136,7 +123,14 @@ class DrawStore:
                     "chunks": tuple(max(size, 1) for size in sizes),
                     "compressors": (Crc32cCodec(),),
                 }
-        _with_order(dataset).to_zarr(
+        self._write(name, dataset, encoding)
+        for variable, array in self._arrays(name).items():
+            values = np.asarray(dataset.variables[variable].values)
+            self._added(f"{name}/{variable}", array, 0, values)
+        sync_directory(self.path)
+
+    def _write(self, name: str, dataset: Any, encoding: Any = None) -> None:
+        dataset.assign_attrs({ORDER: list(dataset.data_vars)}).to_zarr(
             self.path,
             group=name,
             mode="w",
@@ -144,21 +138,9 @@ class DrawStore:
             consolidated=False,
             write_empty_chunks=True,
         )
-        for variable, array in self._arrays(name).items():
-            axis = array.metadata.dimension_names.index(DRAW)
-            self._sync(array, axis, 0)
-            values = np.asarray(dataset.variables[variable].values)
-            self._add(f"{name}/{variable}", array, axis, values)
-        sync_directory(self.path)
-
-    def _groups(self) -> list[str]:
-        """The groups that are there, as a reader finds them."""
-        import zarr
-
-        return list(zarr.open_group(self.path, mode="r").group_keys())
 
     def _arrays(self, name: str) -> dict[str, Any]:
-        """The arrays of a group that grow, opened once."""
+        """Return the arrays of a group that grow, opened once."""
         if name not in self._growing:
             import zarr
 
@@ -171,13 +153,18 @@ class DrawStore:
                 }
         return self._growing[name]
 
-    def _add(self, key: str, array: Any, axis: int, new: np.ndarray) -> None:
-        """Takes draws up into the checksum of an array."""
+    def _added(self, key: str, array: Any, first: int, new: np.ndarray) -> None:
+        """Have the draws from index ``first`` on, and the description, on the disk; sum them."""
+        files = _files(array, first, array.shape[_axis(array)])
+        for file in (*files, _folder(array) / "zarr.json"):
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+            sync_directory(file.parent)
         new = new.astype(array.dtype, copy=False)
-        self._sums[key] = _sum(new, axis, self._sums.get(key, 0))
+        self._sums[key] = _sum(new, _axis(array), self._sums.get(key, 0))
 
     def _read_others(self, name: str) -> None:
-        """Reads the arrays that do not grow, and then the group as a whole."""
+        """Read the arrays that do not grow, and then the group as a whole."""
         import xarray
         import zarr
 
@@ -185,23 +172,16 @@ class DrawStore:
         group: Any = zarr.open_group(self.path, path=name, mode="r")
         for variable, array in group.arrays():
             if variable not in growing:
-                for place in np.ndindex(array.cdata_shape):
-                    if not (_folder(array) / array.metadata.encode_chunk_key(place)).is_file():
+                for chunk in np.ndindex(array.cdata_shape):
+                    if not (_folder(array) / array.metadata.encode_chunk_key(chunk)).is_file():
                         raise FileNotFoundError(f"{variable}: a file is missing")
         xarray.open_zarr(
             self.path, group=name, consolidated=False, chunks=None, drop_variables=growing
         ).load()
 
-    def _sync(self, array: Any, axis: int, first: int) -> None:
-        """Has the files from draw number ``first`` on, and the description, on the disk."""
-        for file in (*_files(array, axis, first, array.shape[axis]), _folder(array) / "zarr.json"):
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-            sync_directory(file.parent)
-
 
 def in_order(dataset: Any) -> Any:
-    """A group as it was read, its variables in the order in which they were written."""
+    """Return a group that was read with its variables in the order in which they were written."""
     import xarray
 
     attributes = dict(dataset.attrs)
@@ -212,45 +192,51 @@ def in_order(dataset: Any) -> Any:
     return xarray.Dataset(variables, coords=dataset.coords, attrs=attributes)
 
 
-def _with_order(dataset: Any) -> Any:
-    return dataset.assign_attrs({ORDER: list(dataset.data_vars)})
+def _axis(array: Any) -> int:
+    return array.metadata.dimension_names.index(DRAW)
+
+
+def _resize(array: Any, draws: int) -> None:
+    shape = list(array.shape)
+    shape[_axis(array)] = draws
+    array.resize(tuple(shape))
+
+
+def _between(array: Any, first: int, stop: int | None) -> tuple[slice, ...]:
+    """Return the index of some draws."""
+    return (slice(None),) * _axis(array) + (slice(first, stop),)
 
 
 def _folder(array: Any) -> Path:
     return Path(array.store.root) / array.path
 
 
-def _files(array: Any, axis: int, first: int, stop: int) -> Iterator[Path]:
-    """The files that hold these draws; only the draws are cut into several."""
+def _files(array: Any, first: int, stop: int) -> Iterator[Path]:
+    """Yield the files that hold these draws; only the draws are cut into several."""
+    axis = _axis(array)
     length = array.chunks[axis]
     for index in range(first // length, -(-stop // length)):
-        place = tuple(index if dim == axis else 0 for dim in range(array.ndim))
-        yield _folder(array) / array.metadata.encode_chunk_key(place)
-
-
-def _parts(sums: Mapping[str, int]) -> list[tuple[str, str, str]]:
-    return [key.partition("/") for key in sums]
+        chunk = tuple(index if dim == axis else 0 for dim in range(array.ndim))
+        yield _folder(array) / array.metadata.encode_chunk_key(chunk)
 
 
 def _sum(draws: np.ndarray, axis: int, before: int) -> int:
-    """CRC-32 of draws one after another, going on from those before."""
+    """Return the CRC-32 of draws one after another, from that of those ``before`` on."""
     return zlib.crc32(np.ascontiguousarray(np.moveaxis(draws, axis, 0)).data, before)
 
 
 def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
-    axis = array.metadata.dimension_names.index(DRAW)
+    axis = _axis(array)
     if array.shape[axis] < kept:
         return f"it holds {array.shape[axis]} draws of {kept}"
     length, found = array.chunks[axis], 0
-    for number, file in enumerate(_files(array, axis, 0, kept)):
-        first, stop = number * length, min((number + 1) * length, kept)
+    for index, file in enumerate(_files(array, 0, kept)):
+        first, stop = index * length, min((index + 1) * length, kept)
         where = f"draws {first} to {stop - 1}, in {file.name} of {file.parent}"
         if not file.is_file():
             return f"{where}: the file is missing"
-        place = [slice(None)] * array.ndim
-        place[axis] = slice(first, stop)
         try:
-            draws = np.asarray(array[tuple(place)])
+            draws = np.asarray(array[_between(array, first, stop)])
         except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
             return f"{where}: the file is damaged ({type(error).__name__})"
         found = _sum(draws, axis, found)

@@ -11,7 +11,7 @@ from consortia.store.runs import open_run
 
 
 def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
-    """Writes a result to one netCDF-4 file, groups and attributes as they are.
+    """Write a result to one netCDF-4 file, groups and attributes as they are.
 
     Such a file is opened by `xarray.open_datatree`, ArviZ, and netCDF in other languages. One
     variable at a time is in memory.

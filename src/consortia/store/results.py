@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from consortia.core import parameters
+from consortia.core.version import __version__
 
 FORMAT_VERSION = 2
 
 
-class Records:
+class Records(NamedTuple):
     """The recorded arrays of one chunk or of a whole run, on the host.
 
     Attributes:
@@ -25,91 +27,57 @@ class Records:
         node_info: name to (chains, draws, sites).
     """
 
-    def __init__(
-        self,
-        draws: np.ndarray,
-        agents: np.ndarray | None,
-        hub_info: Mapping[str, np.ndarray],
-        node_info: Mapping[str, np.ndarray],
-    ) -> None:
-        self.draws = draws
-        self.agents = agents
-        self.hub_info = dict(hub_info)
-        self.node_info = dict(node_info)
+    draws: np.ndarray
+    agents: np.ndarray | None
+    hub_info: Mapping[str, np.ndarray]
+    node_info: Mapping[str, np.ndarray]
 
     @classmethod
     def of_buffers(cls, buffers: Any, filled: int, chains: int) -> Records:
-        """The filled slots of the engine's buffers, as views of them: to be copied, not kept."""
+        """Return the filled slots of the engine's buffers as views, to be copied and not kept."""
 
-        def host(array: Any, nodes: bool) -> np.ndarray:
+        def host(array: Any, *, nodes: bool) -> np.ndarray:
             array = np.asarray(array)[:filled]
             if chains == 1:
                 array = np.expand_dims(array, 2 if nodes else 1)
-            if nodes:  # (draws, sites, chains, ...) to (chains, draws, sites, ...)
-                return np.moveaxis(array, 2, 0)
-            return np.moveaxis(array, 1, 0)
+            # (draws, sites, chains, ...) or (draws, chains, ...), to chains first
+            return np.moveaxis(array, 2 if nodes else 1, 0)
 
         return cls(
-            host(buffers.draws, False),
-            None if buffers.agents is None else host(buffers.agents, True),
-            {name: host(array, False) for name, array in buffers.hub_info.items()},
-            {name: host(array, True) for name, array in buffers.node_info.items()},
-        )
-
-    def _map(self, function: Callable[..., np.ndarray], *others: Records) -> Records:
-        """The same records with a function applied to every array (and its like in others)."""
-
-        def named(pick: Callable[[Records], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-            return {
-                name: function(array, *(pick(other)[name] for other in others))
-                for name, array in pick(self).items()
-            }
-
-        agents = None
-        if self.agents is not None:
-            agents = function(self.agents, *(other.agents for other in others))
-        return Records(
-            function(self.draws, *(other.draws for other in others)),
-            agents,
-            named(lambda records: records.hub_info),
-            named(lambda records: records.node_info),
+            host(buffers.draws, nodes=False),
+            None if buffers.agents is None else host(buffers.agents, nodes=True),
+            {name: host(array, nodes=False) for name, array in buffers.hub_info.items()},
+            {name: host(array, nodes=True) for name, array in buffers.node_info.items()},
         )
 
     @property
     def bytes_per_draw(self) -> int:
-        """Of all arrays and chains."""
-        arrays = [self.draws, *self.hub_info.values(), *self.node_info.values()]
-        if self.agents is not None:
-            arrays.append(self.agents)
-        return sum(array[:, :1].nbytes for array in arrays)
+        """Bytes of all arrays and chains."""
+        return sum(array[:, :1].nbytes for array in jax.tree.leaves(self))
 
     def room_for(self, draws: int) -> Records:
-        """Records without content, of the same kind, with so many draws."""
-        return self._map(lambda array: np.empty((len(array), draws, *array.shape[2:]), array.dtype))
+        """Return records without content, of the same kind, with so many draws."""
+        return jax.tree.map(lambda a: np.empty((len(a), draws, *a.shape[2:]), a.dtype), self)
 
     def put(self, part: Records, first: int) -> None:
-        """Copies other records to the places from number ``first`` on."""
-
-        def copy(array: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Copy other records to the draws from index ``first`` on."""
+        for array, own in zip(jax.tree.leaves(self), jax.tree.leaves(part), strict=True):
             array[:, first : first + own.shape[1]] = own
-            return array
-
-        self._map(copy, part)
 
     def copy(self) -> Records:
-        """The same arrays in memory of their own."""
-        return self._map(np.array)
+        """Return the same arrays in memory of their own."""
+        return jax.tree.map(np.array, self)
 
     def between(self, first: int, stop: int) -> Records:
-        """A view of some draws."""
-        return self._map(lambda array: array[:, first:stop])
+        """Return a view of some draws."""
+        return jax.tree.map(lambda array: array[:, first:stop], self)
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
-        """The chunks of a run, one after the other."""
+        """Return the chunks of a run one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return parts[0]._map(lambda *arrays: np.concatenate(arrays, axis=1), *parts[1:])
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays, axis=1), *parts)
 
 
 def datasets(
@@ -120,7 +88,7 @@ def datasets(
     first_draw: int,
     weights: np.ndarray | None,
 ) -> dict[str, Any]:
-    """The groups ``posterior``, ``sample_stats`` and ``agents`` as datasets.
+    """Return the groups ``posterior``, ``sample_stats`` and ``agents`` as datasets.
 
     Args:
         records: what was recorded.
@@ -130,42 +98,30 @@ def datasets(
         weights: step weight of each draw, (draws,) or (chains, draws), or None when the step size
             does not vary.
     """
+    import xarray
     from arviz_base import dict_to_dataset
 
-    count = records.draws.shape[1]
-    coordinates = {
+    coordinates: dict[str, Any] = {
         "chain": np.arange(records.draws.shape[0]),
-        "draw": np.arange(first_draw, first_draw + count),
+        "draw": np.arange(first_draw, first_draw + records.draws.shape[1]),
     }
 
-    def dataset(arrays: dict[str, np.ndarray], **options: Any) -> Any:
-        made = dict_to_dataset(
-            arrays,
-            check_conventions=False,
-            coords=coordinates | options.pop("coords", {}),
-            **options,
-        )
+    def dataset(arrays: Mapping[str, np.ndarray], **options: Any) -> Any:
+        coords = coordinates | options.pop("coords", {})
+        made = dict_to_dataset(dict(arrays), check_conventions=False, coords=coords, **options)
         made.attrs.clear()  # the root of the tree carries the record of the run
         return made
 
     groups = {"posterior": dataset(parameters.split(records.draws, variables))}
-    stats: dict[str, np.ndarray] = dict(records.hub_info)
+    stats = xarray.Dataset()
+    if records.hub_info:
+        stats = dataset(records.hub_info, sample_dims=["chain", "draw"])
     if weights is not None:
-        stats["weight"] = weights
-    if stats:
-        no_chain = {"sample_dims": ["chain", "draw"]}
-        made = dataset(dict(records.hub_info), **no_chain) if records.hub_info else None
-        if weights is not None:
-            import xarray
-
-            over = ("chain", "draw")[-weights.ndim :]
-            weight = xarray.DataArray(
-                weights, dims=over, coords={dim: coordinates[dim] for dim in over}
-            )
-            made = (
-                xarray.Dataset({"weight": weight}) if made is None else made.assign(weight=weight)
-            )
-        groups["sample_stats"] = made
+        over = ("chain", "draw")[-weights.ndim :]
+        coords = {dim: coordinates[dim] for dim in over}
+        stats = stats.assign(weight=xarray.DataArray(weights, dims=over, coords=coords))
+    if stats.data_vars:
+        groups["sample_stats"] = stats
     arrays = dict(records.node_info)
     if records.agents is not None:
         arrays |= parameters.split(records.agents, variables)
@@ -180,7 +136,7 @@ def datasets(
 
 
 def tree_of(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """A DataTree of these groups with the record of the run at its root."""
+    """Return a DataTree of these groups with the record of the run at its root."""
     import xarray
 
     tree = xarray.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
@@ -189,7 +145,7 @@ def tree_of(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 
 def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that netCDF and Zarr can hold: numbers and text, anything else as JSON."""
+    """Return what netCDF and Zarr can hold: numbers and text, and all else as JSON."""
     plain: dict[str, Any] = {}
     for name, value in attributes.items():
         if isinstance(value, bool) or value is None or isinstance(value, (dict, list, tuple)):
@@ -202,11 +158,7 @@ def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computed the run."""
-    import jax
-
-    from consortia.core.version import __version__
-
+    """Return the versions of what computed the run."""
     return {
         "consortia": __version__,
         "jax": jax.__version__,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ class RunStore:
 
     Args:
         path: a directory that does not exist yet, or is empty.
-        existing: the run that is there is to be gone on with.
+        existing: the run that is there is to be resumed.
 
     Raises:
-        StoreError: the directory already holds something, or holds no run to go on with.
+        StoreError: the directory already holds something, or holds no run to resume.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, existing: bool = False) -> None:
@@ -70,7 +71,7 @@ class RunStore:
     # --- one writer at a time --------------------------------------------------------------------
 
     def claim(self, *, existing: bool = False) -> None:
-        """Makes the directory and locks it; the lock ends with the process, however it ends.
+        """Make the directory and lock it; the lock ends with the process, however it ends.
 
         Raises:
             StoreError: another process writes there, or has written since this object was made.
@@ -93,7 +94,7 @@ class RunStore:
             self._check_free()
 
     def release(self) -> None:
-        """Lets others write."""
+        """Let others write."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -103,19 +104,19 @@ class RunStore:
     def begin(
         self, attributes: Mapping[str, Any], specification: Mapping[str, Any], stride: int = 1
     ) -> None:
-        """Writes what is known before the first round; ``stride`` draws go into one file."""
+        """Write what is known before the first round; ``stride`` draws go into one file."""
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawStore(self.path / DRAWS, stride)
         self._files.cut({}, 0)
         self._write_record({**attributes, "state": "running"})
 
     def append(self, groups: Mapping[str, Any]) -> None:
-        """Adds the draws of one chunk to every group."""
-        with Writing(self.path):
+        """Add the draws of one chunk to every group."""
+        with writing(self.path):
             self._files.append(groups)
 
     def save(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a checkpoint that counts the draws that were appended so far."""
+        """Write a checkpoint that counts the draws that were appended so far."""
         self._number += 1
         whole = {
             **header,
@@ -124,40 +125,35 @@ class RunStore:
             "record": plain_attributes(self._record),
             "specification": self.specification,
         }
-        with Writing(self.path):
+        with writing(self.path):
             self._checkpoints.save(Checkpoint(whole, dict(arrays)))
 
     def finish(
         self, attributes: Mapping[str, Any], extra: Mapping[str, Any], state: str = "finished"
     ) -> None:
-        """Writes the groups that do not grow with the draws, and the final record."""
-        with Writing(self.path):
+        """Write the groups that do not grow with the draws, and the final record."""
+        with writing(self.path):
             for name, dataset in extra.items():
                 self._files.put(name, dataset)
             self._write_record({**attributes, "state": state})
 
     def _write_record(self, attributes: Mapping[str, Any]) -> None:
-        content = {
-            **plain_attributes(attributes),
-            "specification": self.specification,
-        }
+        content = {**plain_attributes(attributes), "specification": self.specification}
         record = {"format": FORMAT_VERSION, "checksum": checksum(content), **content}
-        with Writing(self.path):
+        with writing(self.path):
             replace_file(self.path / RECORD, [json.dumps(record, indent=1).encode()])
 
-    # --- going on --------------------------------------------------------------------------------
+    # --- resuming --------------------------------------------------------------------------------
 
     def reopen(self) -> Checkpoint | None:
-        """The latest checkpoint whose draws are there; draws beyond it are removed.
-
-        What is damaged is left out with a warning.
+        """Return the latest checkpoint whose draws are there; warn of what is damaged.
 
         Returns:
             None when the run has no checkpoint yet; its record says then how it was begun.
 
         Raises:
             StoreError: there is no run, it is of another format version, or nothing that is left
-                of it can be gone on with. Nothing was changed then.
+                of it can be resumed. Nothing was changed then.
         """
         found, problems = self._checkpoints.readable()
         usable: Checkpoint | None = None
@@ -192,16 +188,16 @@ class RunStore:
         specification: Mapping[str, Any],
         stride: int,
     ) -> None:
-        """Removes the draws beyond a checkpoint, and what is written at the end of a run."""
+        """Remove the draws beyond a checkpoint, and what is written at the end of a run."""
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawStore(self.path / DRAWS, stride)
-        with Writing(self.path):
+        with writing(self.path):
             self._files.cut(checkpoint.header["draws"], checkpoint.kept)
         self._write_record({**self._record, "state": "running"})
 
     @property
     def finished(self) -> bool:
-        """Whether the run that was reopened was written to its end, and its record says so."""
+        """Return True if the run that was reopened was written to its end, as its record says."""
         try:
             record, specification = read_record(self.path)
         except StoreError:
@@ -209,28 +205,24 @@ class RunStore:
         return record.get("state") == "finished" and specification == self.specification
 
     def posterior(self, kept: int) -> dict[str, np.ndarray]:
-        """The first draws of every variable of the posterior, (chains, kept, ...)."""
+        """Return the first draws of every variable of the posterior, (chains, kept, ...)."""
         tree = open_run(self.path)
         arrays = tree["posterior"].data_vars.items()
         return {str(name): np.asarray(array.isel(draw=slice(0, kept))) for name, array in arrays}
 
 
-class Writing:
-    """Says what failed when a file cannot be written, and that what was saved is still there."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise StoreError(
-                f"{str(self._path)!r} cannot be written: {error.strerror or error}. What was saved "
-                "before is intact: make room, then go on with `consortia resume "
-                f"{self._path}` or consortia.resume."
-            ) from error
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file system's error when a file cannot be written; what was saved is still there."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved before is "
+            f"intact: make room, then go on with `consortia resume {path}` or consortia.resume."
+        ) from error
 
 
 def checksum(content: Mapping[str, Any]) -> str:
@@ -242,7 +234,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The record of a run and its specification, from ``run.json``.
+    """Return the record of a run and its specification, from ``run.json``.
 
     Raises:
         StoreError: there is none, it was written in another format version, or it is damaged.
@@ -260,9 +252,8 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     if damaged:
         raise DamagedRecord(f"{str(file)!r} is damaged: it is not what was written.")
     if version != FORMAT_VERSION:
-        age = "an older"
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            age = "a newer"
+        older = isinstance(version, int) and version < FORMAT_VERSION
+        age = "an older" if older else "a newer"
         raise StoreError(
             f"{str(path)!r} was written in format {version} by {age} version of consortia, this "
             f"version reads {FORMAT_VERSION}: open it with the version that wrote it."
@@ -276,7 +267,7 @@ class DamagedRecord(StoreError):  # noqa: N818 - says what is there
 
 
 def open_run(path: str | os.PathLike[str]) -> Any:
-    """Opens a stored run lazily.
+    """Open a stored run lazily.
 
     Args:
         path: the run directory given to ``sample(..., store=...)`` or ``consortia run --output``.
@@ -318,10 +309,10 @@ def open_run(path: str | os.PathLike[str]) -> Any:
 
 
 def _group(path: Path, name: str, kept: int | None) -> Any:
-    """One group, lazily; of a run that has not ended its first ``kept`` draws.
+    """Open one group lazily; of a run that has not ended its first ``kept`` draws.
 
     Its arrays may be of unlike lengths then: a write was cut short between them. Draws that are
-    counted from 0 are so without their numbers being read, which would take 8 bytes a draw.
+    counted from 0 are so without their indices being read, which would take 8 bytes a draw.
     """
     import pandas
     import xarray
@@ -337,8 +328,8 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
     if DRAW not in growing:
         return opened([])
     count = arrays[DRAW].shape[0] if kept is None else kept
-    numbers = arrays[DRAW]
-    if not count or int(numbers[0]) != 0 or int(numbers[count - 1]) != count - 1:
+    indices = arrays[DRAW]
+    if not count or int(indices[0]) != 0 or int(indices[count - 1]) != count - 1:
         return opened([])  # evenly spaced ones of a longer run; they are few
     if kept is None:
         found = opened([DRAW])

@@ -23,7 +23,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
 from consortia.core.model import Model
-from consortia.data.reading import check_same, jointly, read_sites
+from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
 from consortia.engines import LocalEngine
 from consortia.errors import InputError
@@ -232,7 +232,7 @@ class Study(Table):
             RankError: the processes have been given other studies.
         """
         engine = LocalEngine() if engine is None else engine
-        check_same(engine, self.model_dump())
+        engine.check_same_arguments(lambda: {"study": self.model_dump()})
         try:
             return self._build(
                 self._path.parent if self._path else Path(), engine, data_folder, own
@@ -241,6 +241,14 @@ class Study(Table):
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
+
+    def contribution(self, path: Path, index: int) -> SiteFacts:
+        """Return what other processes learn of the site whose file is at ``path``.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        return self.data.contribution(path, index)[1]
 
     def _build(
         self,
@@ -252,12 +260,9 @@ class Study(Table):
         method = self.algorithm._method
         folder = directory if data_folder is None else data_folder
         prepared = self.data.read(folder, engine, method, own)
-        if prepared.sites is not None:
-            sites = read_sites(prepared.train.__getitem__, prepared.sites, method, engine)
-        else:
-            sites = deal(self.partition, prepared)
+        sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
-        model = jointly(engine, lambda: self.model.make(prepared, directory))
+        model = run_on_all(engine, lambda: self.model.make(prepared, directory))
         labels = {} if self.model.kind is None else prepared.labels()
         return Built(model, sites, method, prepared.test, stop, labels, prepared.skipped)
 

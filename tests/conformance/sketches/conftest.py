@@ -13,8 +13,8 @@ import pytest
 
 import consortia
 from consortia.core.target import Target
-from consortia.engines import drawing
-from consortia.engines.types import Window
+from consortia.engines import rng
+from consortia.engines.buffers import Window
 from consortia.store.results import Records
 
 
@@ -53,9 +53,9 @@ class Runner:
 
     def numbers(self, at: int) -> Any:
         """What the engine draws for the phases of a round."""
-        counter = drawing.Counter(jnp.int32(at), jnp.int32(0))
+        counter = rng.Counter(jnp.int32(at), jnp.int32(0))
         phases = self.run.program.algorithm.phases
-        made = drawing.round_numbers(phases, self.run.keys, counter, self.run.layout, self.weights)
+        made = rng.round_randomness(phases, self.run.keys, counter, self.run.layout, self.weights)
         return jax.tree.map(np.asarray, made)
 
 

@@ -21,7 +21,7 @@ from consortia import latency
 from consortia.core import random
 from consortia.core.contract import Algorithm, Draws, Exchange, Mailbox, Phase, Route, Site, Sum
 from consortia.core.target import Target
-from consortia.engines import drawing, mailbox
+from consortia.engines import mailbox, rng
 from consortia.engines.events import simulate
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -43,7 +43,7 @@ class Toy:
         self.algorithm, self.sites, self.weights = algorithm, sites, jnp.asarray(weights)
         self.prior_shares = self.weights if prior_shares is None else jnp.asarray(prior_shares)
         base = jnp.asarray(random.base_key(seed))
-        self.key = random.phase_key(base, chain, drawing.ROUND * 65536)
+        self.key = random.phase_key(base, chain, rng.ROUND * 65536)
         self.data = jax.tree.map(jnp.asarray, sites.padded())
         self.fitted = self.fit() if algorithm.fit else [()] * len(sites)
         self.local, self.hub = jax.jit(self.phase.local), self.phase.hub and jax.jit(self.phase.hub)

@@ -53,7 +53,7 @@ class Rejected:
             self.lines.append(line)
 
 
-class Post:
+class RequestChannel:
     """The server's side of all messages.
 
     Args:

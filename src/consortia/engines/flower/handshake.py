@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from consortia.engines.flower.asking import POLLS, REFUSAL, REQUEST, Post, refused
+from consortia.engines.flower.asking import POLLS, REFUSAL, REQUEST, RequestChannel, refused
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.site import HELLO, description
 from consortia.engines.flower.transport import Arrival
@@ -15,74 +15,74 @@ AGAIN = 30.0
 """Seconds after which a node that has not said who it is is asked again."""
 
 
-def joined(post: Post, deadline: float) -> None:
-    """Asks every node who it is, until all sites are there; fills ``post.node``.
+def joined(channel: RequestChannel, deadline: float) -> None:
+    """Asks every node who it is, until all sites are there; fills ``channel.node``.
 
     Raises:
         SiteMissingError: not all sites came in time.
         SiteRefusedError: a site does not take part, or runs something else than the server.
     """
-    hello = Envelope(HELLO, post.run, "", post.study).encode()
+    hello = Envelope(HELLO, channel.run, "", channel.study).encode()
     named, own = digest(hello), description()
     asked: dict[int, float] = {}
     waiting: list[str] = []
     began, polls = time.monotonic(), 0
-    while len(post.node) < len(post.names):
+    while len(channel.node) < len(channel.names):
         now = time.monotonic()
         left = began + deadline - now
         if left <= 0:
-            missing = tuple(n for i, n in enumerate(post.names) if i not in post.node)
+            missing = tuple(n for i, n in enumerate(channel.names) if i not in channel.node)
             raise SiteMissingError(missing, waited=deadline)
-        known = set(post.node.values())
+        known = set(channel.node.values())
         due = [
             node
-            for node in post.transport.nodes()
+            for node in channel.transport.nodes()
             if node not in known and now - asked.get(node, -AGAIN) >= AGAIN
         ]
         if due:
-            waiting += post.transport.push([(node, hello) for node in due], left)
+            waiting += channel.transport.push([(node, hello) for node in due], left)
             asked.update(dict.fromkeys(due, now))
-        arrivals = post.transport.replies(waiting)
+        arrivals = channel.transport.replies(waiting)
         for arrival in arrivals:
-            post.count(arrival)
+            channel.count(arrival)
             if arrival.message in waiting:
                 waiting.remove(arrival.message)
-                _take(post, arrival, named, own)
+                _take(channel, arrival, named, own)
         polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
-        if len(post.node) < len(post.names):
+        if len(channel.node) < len(channel.names):
             time.sleep(POLLS[polls])
-    post.messages += 1
-    post.seconds += time.monotonic() - began
+    channel.messages += 1
+    channel.seconds += time.monotonic() - began
 
 
-def _take(post: Post, arrival: Arrival, named: str, own: dict[str, Any]) -> None:
+def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> None:
     """A node that says which site it is, and runs what the server runs."""
     if arrival.payload is None:
-        post.rejected.add(f"before the run: a node: no answer: {arrival.error}")
+        channel.rejected.add(f"before the run: a node: no answer: {arrival.error}")
         return
     try:
         answer = decode(arrival.payload)
     except EnvelopeError as error:
-        post.rejected.add(f"before the run: a node: malformed: {error}")
+        channel.rejected.add(f"before the run: a node: malformed: {error}")
         return
-    if answer.run != post.run or answer.values.get(REQUEST) != named:
-        post.rejected.add("before the run: a node: it answers no request of this run")
+    if answer.run != channel.run or answer.values.get(REQUEST) != named:
+        channel.rejected.add("before the run: a node: it answers no request of this run")
         return
-    if answer.kind == REFUSAL and answer.site in post.names:
+    if answer.kind == REFUSAL and answer.site in channel.names:
         raise refused(answer.site[:60], answer, 0)
-    if answer.site not in post.names or answer.kind != HELLO:
-        post.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
+    if answer.site not in channel.names or answer.kind != HELLO:
+        channel.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
         return
-    site = post.names.index(answer.site)
-    if post.node.get(site) == arrival.sender:
+    site = channel.names.index(answer.site)
+    if channel.node.get(site) == arrival.sender:
         return  # it was asked twice, being slow
-    if site in post.node:
-        post.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
+    if site in channel.node:
+        channel.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
         return
     difference = _difference(answer.values, own)
     if difference is not None:
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
-    post.node[site] = arrival.sender
+    channel.node[site] = arrival.sender
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:

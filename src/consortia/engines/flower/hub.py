@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Route
-from consortia.engines import drawing, exchanges
-from consortia.engines.drawing import Counter, Drawn, PhaseKeys
+from consortia.engines import exchanges, rng
 from consortia.engines.flower.stages import Stage
-from consortia.engines.iteration import kept_where
-from consortia.engines.types import Carry
+from consortia.engines.phases import Carry, kept_where
+from consortia.engines.rng import Counter, PhaseKeys, PhaseRandomness
 
 Array = jax.Array
 PyTree = Any
@@ -73,14 +72,14 @@ class Hub:
 
     # --- compiled -----------------------------------------------------------------------------
 
-    def _drawn(self, index: int, keys: PhaseKeys, counter: Array) -> Drawn:
+    def _drawn(self, index: int, keys: PhaseKeys, counter: Array) -> PhaseRandomness:
         phase = self.stage.phases[index]
         here = Counter(counter[0], counter[1], counter[2] if phase.repeated else None)
         return self.stage.drawn(phase, keys, here)
 
     def _hub_only(self, index: int, carry: Carry, keys: PhaseKeys, counter: Array) -> Any:
         stage, phase = self.stage, self.stage.phases[index]
-        drawn = drawing.phase_numbers(
+        drawn = rng.phase_randomness(
             phase,
             keys,
             Counter(counter[0], counter[1]),
@@ -125,7 +124,7 @@ def _packed(counter: Counter) -> np.ndarray:
 
 
 def _no_sites() -> Any:
-    from consortia.engines.types import SiteArrays
+    from consortia.engines.phases import SiteArrays
 
     one = jnp.ones(1, jnp.result_type(float))
     return SiteArrays((), jnp.ones(1, jnp.int32), one, one, ())

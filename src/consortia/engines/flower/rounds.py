@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from consortia.core.contract import Mean, Route
-from consortia.engines import drawing
-from consortia.engines.drawing import Counter
+from consortia.engines import rng
 from consortia.engines.flower import nonfinite
-from consortia.engines.flower.asking import Post
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.hub import Hub
 from consortia.engines.flower.stages import STAGES, Label, Sent, Stages, from_arrays, named_arrays
-from consortia.engines.types import Carry
+from consortia.engines.phases import Carry
+from consortia.engines.rng import Counter
 
 PyTree = Any
 Note = Callable[[PyTree, Any], None]
@@ -35,7 +35,7 @@ class Rounds:
     Args:
         stages: of the algorithm.
         weights: w_c of all sites.
-        post: carries the messages.
+        channel: carries the messages.
         enough: so many sites make an average; all when None.
         base: the run's base key.
 
@@ -47,12 +47,12 @@ class Rounds:
         self,
         stages: Stages,
         weights: np.ndarray,
-        post: Post,
+        channel: RequestChannel,
         enough: int | None,
         base: np.ndarray,
     ) -> None:
         self.away: dict[int, np.ndarray] = {}
-        self._weights, self._post, self._enough = weights, post, enough
+        self._weights, self._channel, self._enough = weights, channel, enough
         self._hubs = {number: Hub(stages.of(number), base) for number in STAGES}
         self._all = tuple(range(len(weights)))
         self._stored: list[np.ndarray] = []
@@ -81,7 +81,7 @@ class Rounds:
         hub = self._hubs[number]
         node_info: dict[str, Any] = {}
         hub_info: dict[str, Any] = {}
-        if number == drawing.ROUND:
+        if number == rng.ROUND:
             self.away.pop(iteration, None)
         for index, phase in enumerate(hub.stage.phases):
             if phase.local is None:
@@ -113,8 +113,8 @@ class Rounds:
         arrays = named_arrays(carry.inbox, "inbox")
         if phase.repeats is not None:
             arrays["runs"] = label.repetition < hub.counts(label.phase, carry)
-        may_miss = isinstance(phase.exchange, Mean) and label.stage == drawing.ROUND
-        answers = self._post.ask(
+        may_miss = isinstance(phase.exchange, Mean) and label.stage == rng.ROUND
+        answers = self._channel.ask(
             {site: self._request(label, carry, site, arrays) for site in self._all},
             partial(_read, sent.outbox, sent.info),
             iteration=label.iteration,
@@ -166,7 +166,7 @@ class Rounds:
                 ),
                 sent.outbox,
             )
-        answers = self._post.ask(
+        answers = self._channel.ask(
             requests,
             lambda site, answer: _read(likes[site], {}, site, answer),
             iteration=label.iteration,
@@ -188,12 +188,12 @@ class Rounds:
         return after._replace(node=labels), {}, hub_info
 
     def _counted(self, label: Label, warmup: int) -> int:
-        return warmup if label.stage == drawing.ROUND else 0
+        return warmup if label.stage == rng.ROUND else 0
 
     def _request(
         self, label: Label, carry: Carry, site: int, arrays: Mapping[str, np.ndarray]
     ) -> Envelope:
-        return self._post.request(
+        return self._channel.request(
             STAGES[label.stage],
             site,
             label=tuple(label),

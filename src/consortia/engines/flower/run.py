@@ -12,17 +12,16 @@ import numpy as np
 from consortia.core import random
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines import drawing, slots
-from consortia.engines import state as states
-from consortia.engines.contract import Run
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
-from consortia.engines.flower.asking import Post
+from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
 Array = jax.Array
@@ -47,17 +46,17 @@ class FlowerRun(Run):
         sites: Sites,
         weights: np.ndarray,
         target: Target,
-        post: Post,
+        channel: RequestChannel,
         begin: Mapping[str, Any],
         enough: int | None,
     ) -> None:
         super().__init__(program, sites, arrays)
-        self._stages, self._target, self._post = stages, target, post
+        self._stages, self._target, self._channel = stages, target, channel
         self._weights = np.asarray(weights, jnp.result_type(float))
         self._begin, self._enough = begin, enough
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
-        self._shapes: slots.Yield | None = None
+        self._shapes: Yield | None = None
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
@@ -88,9 +87,9 @@ class FlowerRun(Run):
             return found
 
         arrays = {"positions": np.asarray(positions)}
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(BEGIN, site, values=self._begin, arrays=arrays)
+                site: self._channel.request(BEGIN, site, values=self._begin, arrays=arrays)
                 for site in self._all
             },
             read,
@@ -104,18 +103,18 @@ class FlowerRun(Run):
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
             begun = self._stages.begin_fit(positions[0])
-            carry = self.rounds.iterate(drawing.FIT, begun._replace(node=before), 0, 0)[0]
+            carry = self.rounds.iterate(rng.FIT, begun._replace(node=before), 0, 0)[0]
             self._fitted = self._fitted_at_sites(carry)
         begun = self._stages.begin(positions[0] if self.layout.chains == 1 else positions)
-        return self.rounds.iterate(drawing.SETUP, begun._replace(node=before), 0, 0)[0]
+        return self.rounds.iterate(rng.SETUP, begun._replace(node=before), 0, 0)[0]
 
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Has the sites keep what was fitted; what they have, node axis first."""
         like = self._stages.fit.after().node
         inbox = named_arrays(carry.inbox, "inbox")
-        answers = self._post.ask(
+        answers = self._channel.ask(
             {
-                site: self._post.request(
+                site: self._channel.request(
                     FITTED, site, values=self.rounds.places(carry, site), arrays=inbox
                 )
                 for site in self._all
@@ -132,7 +131,7 @@ class FlowerRun(Run):
 
     def _keyed(self, seed: int) -> None:
         base = random.base_key(seed)
-        self._rounds = Rounds(self._stages, self._weights, self._post, self._enough, base)
+        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base)
 
     @property
     def rounds(self) -> Rounds:
@@ -141,14 +140,14 @@ class FlowerRun(Run):
             raise RuntimeError("the run has not been started")
         return self._rounds
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The hub's part of the carry, and after which message each site's state is."""
         self.rounds.stored(carry)
         away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
-        return states.named(carry, "carry") | {
-            RUN: np.frombuffer(self._post.run.encode(), np.uint8),
+        return named(carry, "carry") | {
+            RUN: np.frombuffer(self._channel.run.encode(), np.uint8),
             AWAY: np.array(away, np.int32).reshape(-1, 1 + len(self.names)),
         }
 
@@ -165,13 +164,13 @@ class FlowerRun(Run):
                 "the checkpoint was not made over Flower: the states of its sites are nowhere but "
                 "in it. Go on with the engine that it was made with."
             )
-        self._post.run = state[RUN].tobytes().decode("ascii")
+        self._channel.run = state[RUN].tobytes().decode("ascii")
         self._keyed(seed)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry
         labels = jax.ShapeDtypeStruct((len(self.names), 4), np.int32)
-        carry = states.from_names(state, after._replace(node=labels), "carry")
+        carry = from_names(state, after._replace(node=labels), "carry")
         return carry._replace(node=np.asarray(carry.node))
 
     # --- rounds -----------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class FlowerRun(Run):
         self.rounds.started(carry)
         for iteration in range(int(window.first), int(window.stop)):
             try:
-                after, *infos = self.rounds.iterate(drawing.ROUND, carry, iteration, warmup)
+                after, *infos = self.rounds.iterate(rng.ROUND, carry, iteration, warmup)
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
@@ -217,7 +216,7 @@ class FlowerRun(Run):
                     if not np.isfinite(part).all():
                         lost.append(site)
 
-        self.rounds.iterate(drawing.ROUND, carry, at, warmup, note)
+        self.rounds.iterate(rng.ROUND, carry, at, warmup, note)
         return self.names[lost[0]] if lost else None
 
     # --- what the caller sees ---------------------------------------------------------------------
@@ -225,17 +224,17 @@ class FlowerRun(Run):
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
-        rejected = self._post.rejected
+        rejected = self._channel.rejected
         received = {
-            name: list(self._post.received.get(self._post.node[site], (0, 0)))
+            name: list(self._channel.received.get(self._channel.node[site], (0, 0)))
             for site, name in enumerate(self.names)
         }
         facts: dict[str, Any] = {
-            "flower_run": self._post.run,
+            "flower_run": self._channel.run,
             "rejected_replies": rejected.count,
             "rejected": rejected.lines,
             "received": received,
-            "seconds_per_message": self._post.seconds / max(self._post.messages, 1),
+            "seconds_per_message": self._channel.seconds / max(self._channel.messages, 1),
         }
         if not away:
             return facts, {}
@@ -257,11 +256,13 @@ class FlowerRun(Run):
 
     def expected(self, messages: int, rounds: int) -> str:
         """How long rounds of so many messages will take, by the messages so far."""
-        each = max(self._post.seconds / max(self._post.messages, 1), self._post.transport.seconds)
+        each = max(
+            self._channel.seconds / max(self._channel.messages, 1), self._channel.transport.seconds
+        )
         return (
             f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
-            f"site, one after the other, {each:.2g} s each ({self._post.transport.kind}), and the "
-            "sites' own work"
+            f"site, one after the other, {each:.2g} s each ({self._channel.transport.kind}), and "
+            "the sites' own work"
         )
 
     def buffers(self, carry: Carry) -> Buffers:
@@ -271,7 +272,7 @@ class FlowerRun(Run):
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
-        return slots.empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:
@@ -296,8 +297,8 @@ class FlowerRun(Run):
     @property
     def where(self) -> list[str]:
         """Which process holds which sites, one line each."""
-        sites = [f"node {self._post.node[site]}: {self.names[site]}" for site in self._all]
-        return [f"server ({self._post.transport.kind}): no site", *sites]
+        sites = [f"node {self._channel.node[site]}: {self.names[site]}" for site in self._all]
+        return [f"server ({self._channel.transport.kind}): no site", *sites]
 
     def _whole_carry(self) -> Carry:
         """Shapes of the carry of all nodes in one process."""

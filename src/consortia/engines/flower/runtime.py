@@ -20,8 +20,7 @@ from consortia.core.contract import Method, Route
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines import drawing
-from consortia.engines.drawing import Counter, PhaseKeys
+from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.files import RunFiles
@@ -33,9 +32,9 @@ from consortia.engines.flower.stages import (
     from_arrays,
     named_arrays,
 )
-from consortia.engines.iteration import kept_where
 from consortia.engines.local import LocalEngine, site_arrays
-from consortia.engines.types import Carry, SiteArrays
+from consortia.engines.phases import Carry, SiteArrays, kept_where
+from consortia.engines.rng import Counter, PhaseKeys
 
 Array = jax.Array
 PyTree = Any
@@ -63,7 +62,7 @@ class Job:
     warmup: int
 
 
-class Work:
+class SiteRuntime:
     """One run at one site.
 
     Args:
@@ -116,7 +115,7 @@ class Work:
         """Keeps what ``fit`` has left here; what it is told of it, for the method to judge."""
         stage = self._stages.fit
         after = stage.after()
-        node = self._state(stage, Label(drawing.FIT, 0, len(stage.phases), 0), request, after.node)
+        node = self._state(stage, Label(rng.FIT, 0, len(stage.phases), 0), request, after.node)
         inbox = from_arrays(request.arrays, after.inbox, "inbox")
         fitted = self._stages.fitted(Carry(node, (), inbox))
         self._files.keep("fitted", named_arrays(fitted, "fitted"))
@@ -126,12 +125,12 @@ class Work:
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The first half of a phase; keeps the state after it, and returns what is sent."""
         stage = self._stages.of(label.stage)
-        if label.stage > drawing.ROUND or label.phase >= len(stage.phases):
+        if label.stage > rng.ROUND or label.phase >= len(stage.phases):
             raise EnvelopeError("the study has no such phase")
         phase = stage.phases[label.phase]
         if phase.local is None or label.repetition >= phase.repeat:
             raise EnvelopeError("this phase has nothing to do at a site")
-        if label.stage != drawing.FIT and self._algorithm.fit:
+        if label.stage != rng.FIT and self._algorithm.fit:
             self._take_fitted()
         before = stage.before(label.phase)
         node = self._state(stage, label, request, before.node)
@@ -162,7 +161,7 @@ class Work:
         before = _label(request.values.get("before"))
         if before == BEFORE_ALL:
             positions = jnp.asarray(self._positions)
-            if stage.number == drawing.FIT:
+            if stage.number == rng.FIT:
                 return self._stages.begin_fit(positions[0]).node
             return self._stages.begin(positions[0] if len(positions) == 1 else positions).node
         if before >= label:
@@ -196,7 +195,7 @@ class Work:
         return self._keys[stage.number][label.phase]
 
     def _counter(self, label: Label) -> np.ndarray:
-        warmup = self._job.warmup if label.stage == drawing.ROUND else 0
+        warmup = self._job.warmup if label.stage == rng.ROUND else 0
         return np.array([label.iteration, warmup, label.repetition], np.int32)
 
     def _star(

@@ -10,18 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
-from consortia.engines import drawing, exchanges
-from consortia.engines import state as states
-from consortia.engines.drawing import Counter, Drawn, PhaseKeys
+from consortia.engines import exchanges, rng
+from consortia.engines.contract import named
 from consortia.engines.flower.envelope import EnvelopeError
-from consortia.engines.iteration import Iteration
-from consortia.engines.types import Carry, Layout, SiteArrays
+from consortia.engines.phases import Carry, Iteration, SiteArrays
+from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
 
 Array = jax.Array
 PyTree = Any
 
-STAGES = {drawing.FIT: "fit", drawing.SETUP: "setup", drawing.ROUND: "round"}
+STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round"}
 """Names of the stages, which are kinds of messages too."""
 
 
@@ -109,7 +108,7 @@ class Stage:
         weights: np.ndarray,
     ) -> None:
         self.number, self.phases, self.own = number, phases, own
-        self.chains = 1 if number == drawing.FIT else whole.chains
+        self.chains = 1 if number == rng.FIT else whole.chains
         self.layout = replace(whole, chains=self.chains)
         self.weights = jnp.asarray(weights, jnp.result_type(float))
         self._arrays = arrays
@@ -136,9 +135,9 @@ class Stage:
             self.shapes(len(self.phases) - 1)
         return self._next
 
-    def drawn(self, phase: Phase, keys: PhaseKeys, counter: Counter) -> Drawn:
+    def drawn(self, phase: Phase, keys: PhaseKeys, counter: Counter) -> PhaseRandomness:
         """The numbers of one repetition, of the nodes whose private keys are given."""
-        return drawing.once_numbers(phase, keys, counter, self.layout, self.weights)
+        return rng.once_randomness(phase, keys, counter, self.layout, self.weights)
 
     def keys(self, base: Array, only: int | None = None) -> tuple[PhaseKeys, ...]:
         """Of all phases; private ones of one node only, but of a `Route`, where they are of all."""
@@ -148,7 +147,7 @@ class Stage:
                 return keys
             return PhaseKeys(keys.shared, keys.private[only : only + 1])
 
-        every = drawing.stage_keys(self.phases, self.number, base, self.layout)
+        every = rng.stage_keys(self.phases, self.number, base, self.layout)
         return tuple(map(chosen, self.phases, every))
 
     def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
@@ -205,13 +204,13 @@ class Stages:
         def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
             return Stage(number, phases, own, whole, carry, shapes, weights)
 
-        self.fit = stage(drawing.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
+        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
         if algorithm.fit:
             after = self.fit.after()
             shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, after))
         begun = jax.eval_shape(self.begin, several)
-        self.setup = stage(drawing.SETUP, algorithm.setup, begun)
-        self.rounds = stage(drawing.ROUND, algorithm.phases, self.setup.after())
+        self.setup = stage(rng.SETUP, algorithm.setup, begun)
+        self.rounds = stage(rng.ROUND, algorithm.phases, self.setup.after())
 
     def begin_fit(self, position: Array) -> Carry:
         """The carry before the first phase of ``fit``, from the first chain's position."""
@@ -229,12 +228,12 @@ class Stages:
 
     def of(self, number: int) -> Stage:
         """The stage of this number."""
-        return {drawing.FIT: self.fit, drawing.SETUP: self.setup}.get(number, self.rounds)
+        return {rng.FIT: self.fit, rng.SETUP: self.setup}.get(number, self.rounds)
 
 
 def named_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
     """The leaves of a pytree by their paths, as they travel."""
-    return states.named(tree, prefix)
+    return named(tree, prefix)
 
 
 def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:

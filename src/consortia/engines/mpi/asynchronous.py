@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Mailbox
-from consortia.engines.drawing import PhaseKeys
+from consortia.engines.buffers import Buffers, Window
 from consortia.engines.events import LEAST_SHARE
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.foreign import Foreign, raised
-from consortia.engines.mpi.formula import Formula
+from consortia.engines.mpi.foreign import HostCallback, raised
+from consortia.engines.mpi.formula import AsyncKernels
 from consortia.engines.mpi.wire import Packed
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, SiteArrays
+from consortia.engines.rng import PhaseKeys
 from consortia.errors import RankError
 
 Array = jax.Array
@@ -40,13 +41,13 @@ class Worker:
     """One worker: fetches, computes, sends, until its server ends the run."""
 
     def __init__(
-        self, formula: Formula, communicator: Communicator, server: int, site: int
+        self, formula: AsyncKernels, communicator: Communicator, server: int, site: int
     ) -> None:
         self._formula, self._communicator = formula, communicator
         self._server, self._site = server, site
         self._task, self._ready = 0, False
         self._sent: list[Any] = []
-        self._fetching = Foreign(self._fetch)
+        self._fetching = HostCallback(self._fetch)
         self._together = jax.jit(self._tasks)
 
     def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
@@ -57,7 +58,7 @@ class Worker:
         """
         state, formula = carry.node, self._formula
         packed = tuple(np.zeros(*form) for form in formula.gradient_wire.arrays(1))
-        if Foreign.serve():
+        if HostCallback.serve():
             with raised(self._fetching):
                 jax.block_until_ready(self._together(state, packed, keys, np.int32(warmup), arrays))
             return
@@ -126,7 +127,7 @@ class Server:
 
     def __init__(
         self,
-        formula: Formula,
+        formula: AsyncKernels,
         communicator: Communicator,
         mailbox: Mailbox,
         ranks: list[int],
@@ -146,7 +147,7 @@ class Server:
         self._warmup = 0
         self._answering: int | None = None
         self._finite = (formula.chains,)
-        self._meeting = Foreign(self._meet)
+        self._meeting = HostCallback(self._meet)
         self._together = jax.jit(self._updates, donate_argnums=1)
 
     def go_on(self, held: list[Packed], log: list[tuple[int, int, float]], warmup: int) -> None:
@@ -183,7 +184,7 @@ class Server:
             self._begin(reply)
         self._warmup = int(window.warmup)
         numbers = np.array([self.done, *window], np.int32)
-        rounds = self._together if Foreign.serve() else self._one_by_one
+        rounds = self._together if HostCallback.serve() else self._one_by_one
         with raised(self._meeting):
             carry, buffers, reply, good = rounds(carry, buffers, reply, keys, numbers)
             finite = np.asarray(good)

@@ -14,16 +14,14 @@ from consortia.core import random
 from consortia.core.contract import Mailbox
 from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
-from consortia.engines import slots
-from consortia.engines import state as states
-from consortia.engines.contract import Run
-from consortia.engines.drawing import PhaseKeys
+from consortia.engines.buffers import Buffers, Window, held_bytes, infos_at, with_infos
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.events import simulate
 from consortia.engines.mpi.asynchronous import Server, Worker
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.formula import Formula
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.mpi.formula import AsyncKernels
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
 
@@ -60,7 +58,7 @@ class AsynchronousRun(Run):
         self.serves = self._servers is None
         own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
         self._own = Program(whole.algorithm, own, whole.start_values)
-        self._formula = Formula(self._own, self._place[0], self._box)
+        self._formula = AsyncKernels(self._own, self._place[0], self._box)
         self._server: Server | None = None
         self._keys: PhaseKeys | None = None
         self._warmup = 0
@@ -94,7 +92,7 @@ class AsynchronousRun(Run):
     def _site_of(self, worker: int) -> str:
         return self.names[worker if len(self.names) > 1 else 0]
 
-    # --- between two updates, see `consortia.engines.state` --------------------------------------
+    # --- between two updates, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """All servers' states, what their workers hold, and the log so far; servers call it."""
@@ -103,7 +101,7 @@ class AsynchronousRun(Run):
             raise TypeError("over MPI the workers of a Mailbox have no state of their own")
         chains = {
             name: self._of_servers(value[None])
-            for name, value in states.named((carry.hub, carry.inbox), "server").items()
+            for name, value in named((carry.hub, carry.inbox), "server").items()
         }
         held = server.held or [self._reply(carry)] * box.workers
         replies = {
@@ -129,7 +127,7 @@ class AsynchronousRun(Run):
         place, box = self._place[0], self._box
         mine = {name: values[place] for name, values in state.items()}
         shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
-        hub, inbox = states.from_names(mine, shapes, "server")
+        hub, inbox = from_names(mine, shapes, "server")
         kinds = self._formula.reply_wire.kinds
         held = [tuple(mine[f"held[{k}]"][w : w + 1] for k in kinds) for w in range(box.workers)]
         rows = mine["log"][: int(mine["lengths"])]
@@ -138,16 +136,14 @@ class AsynchronousRun(Run):
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """What is recorded so far of a block of thinned updates."""
-        infos = slots.infos_at(buffers, slot)
-        named = states.named(infos, "block").items()
-        return {name: self._of_servers(value[None]) for name, value in named}
+        infos = infos_at(buffers, slot)
+        own = named(infos, "block").items()
+        return {name: self._of_servers(value[None]) for name, value in own}
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Empty buffers that go on with such a block, in their first slot."""
         mine = {name: values[self._place[0]] for name, values in block.items()}
-        return slots.with_infos(
-            buffers, states.from_names(mine, slots.infos_at(buffers, 0), "block")
-        )
+        return with_infos(buffers, from_names(mine, infos_at(buffers, 0), "block"))
 
     def _of_servers(self, own: np.ndarray) -> np.ndarray:
         """Of every server, server axis first, from each one's own, (1, ...)."""
@@ -276,7 +272,7 @@ class AsynchronousRun(Run):
     def memory(self, carry: Carry) -> dict[str, int]:
         """Bytes that this rank holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self._formula.empty_buffers(carry, self.keys))
-        return slots.held_bytes(self._arrays, buffers, carry, copies=1)
+        return held_bytes(self._arrays, buffers, carry, copies=1)
 
     @property
     def where(self) -> list[str]:

@@ -21,7 +21,7 @@ from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.engines import division
+from consortia.engines import sharding
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
@@ -29,8 +29,7 @@ from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks,
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.run import MPIRun
-from consortia.engines.program import Program
-from consortia.engines.types import SiteArrays
+from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, RankError
 
 LONGEST_DEADLINE = 1e6
@@ -69,7 +68,7 @@ class MPIEngine(Engine):
         self._local = LocalEngine(node_mode=node_mode, block=block)
         self._communicator = Communicator(self.deadline)
         # Nor do the ranks of a machine start more threads together than it has cores.
-        share = max(1, division.cores() // self._communicator.ranks_here)
+        share = max(1, sharding.cores() // self._communicator.ranks_here)
         os.environ.setdefault("PJRT_NPROC", str(share))
         _leave_when_nothing_catches(self)
 

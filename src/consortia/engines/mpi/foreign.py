@@ -35,7 +35,7 @@ MOST_VIEWS = 256
 """Views of buffers that a place keeps; XLA gives the same few addresses again and again."""
 
 
-class Foreign:
+class HostCallback:
     """A function that compiled programs call; calls happen in the order of their turns.
 
     Args:
@@ -85,7 +85,7 @@ class Foreign:
 
 
 @contextlib.contextmanager
-def raised(*foreign: Foreign) -> Iterator[None]:
+def raised(*foreign: HostCallback) -> Iterator[None]:
     """Raises what a function raised, in place of what JAX makes of it.
 
     An interrupt during the program is raised where Python is entered next: at the first step of a
@@ -114,7 +114,7 @@ def raised(*foreign: Foreign) -> Iterator[None]:
     _raise_failure(foreign)
 
 
-def _raise_failure(foreign: Sequence[Foreign]) -> None:
+def _raise_failure(foreign: Sequence[HostCallback]) -> None:
     for one in foreign:
         error = one.failure or one.skipped
         one.skipped = None
@@ -125,7 +125,9 @@ def _raise_failure(foreign: Sequence[Foreign]) -> None:
 class _Place:
     """One call in a traced program: the forms of its buffers."""
 
-    def __init__(self, owner: Foreign, operands: Sequence[Any], results: Sequence[Any]) -> None:
+    def __init__(
+        self, owner: HostCallback, operands: Sequence[Any], results: Sequence[Any]
+    ) -> None:
         self.owner = owner
         self._forms = [(leaf.shape, np.dtype(leaf.dtype)) for leaf in (*operands, *results)]
         self._operands = len(operands)

@@ -10,18 +10,17 @@ import numpy as np
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase
-from consortia.engines import drawing, slots
-from consortia.engines.drawing import PhaseKeys
-from consortia.engines.iteration import Iteration
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
 from consortia.engines.mpi.wire import Packed, Wire
-from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines.phases import Carry, Iteration, SiteArrays
+from consortia.engines.rng import Layout, PhaseKeys
 
 Array = jax.Array
 PyTree = Any
 
 
-class Formula:
+class AsyncKernels:
     """What a worker and a server compute, for the chains of one server.
 
     Args:
@@ -49,9 +48,7 @@ class Formula:
         """The keys of this server's chains, of what is private those of one worker."""
         total = self.chains * self._mailbox.servers
         layout = Layout(1, total, False, 1, 1)
-        (keys,) = drawing.stage_keys(
-            self._own.algorithm.phases, drawing.ROUND, jnp.asarray(base), layout
-        )
+        (keys,) = rng.stage_keys(self._own.algorithm.phases, rng.ROUND, jnp.asarray(base), layout)
         shared, private = keys.shared, keys.private[worker]
         if total == 1:
             return PhaseKeys(shared, private)
@@ -133,7 +130,7 @@ class Formula:
         message = [jax.ShapeDtypeStruct(*form) for form in self.gradient_wire.arrays(1)]
         at = jax.ShapeDtypeStruct((4,), jnp.int32)
         _, made = jax.eval_shape(self._after, carry, tuple(message), keys, at)
-        return slots.empty_buffers(made, self._own.layout, 1)
+        return empty_buffers(made, self._own.layout, 1)
 
     def fix(self, gradient: Wire, reply: Wire) -> None:
         """The forms of the two kinds of message."""

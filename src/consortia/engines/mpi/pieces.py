@@ -19,16 +19,16 @@ import numpy as np
 
 from consortia import graphs
 from consortia.core.contract import Mix, Phase
-from consortia.engines import drawing, exchanges
-from consortia.engines.drawing import Counter, Drawn, PhaseKeys
-from consortia.engines.iteration import Iteration, kept_where
+from consortia.engines import exchanges, rng
+from consortia.engines.buffers import Buffers, Window
 from consortia.engines.mpi.placement import Neighbourhood, Places
 from consortia.engines.mpi.wire import Packed, Wire
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
+from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 
 Array = jax.Array
 PyTree = Any
-RandomStreams = tuple[Drawn, ...]
+RandomStreams = tuple[PhaseRandomness, ...]
 Carrier = Callable[[int, list[np.ndarray], list[np.ndarray]], None]
 """``(phase, packed own rows, packed arrays)``: fills the latter with what the exchange brings."""
 
@@ -156,7 +156,7 @@ class Stage:
         ]
 
     def begin(
-        self, index: int, flow: Flow, numbers: Drawn, at: Array, sites: SiteArrays
+        self, index: int, flow: Flow, numbers: PhaseRandomness, at: Array, sites: SiteArrays
     ) -> tuple[Flow, Packed]:
         """Up to the exchange of a phase; the packed rows or partial sums to be exchanged."""
         phase, drawn = self.phases[index], self._drawn(index, numbers, at)
@@ -191,7 +191,7 @@ class Stage:
         index: int,
         flow: Flow,
         message: Packed,
-        numbers: Drawn,
+        numbers: PhaseRandomness,
         at: Array,
         sites: SiteArrays,
     ) -> Flow:
@@ -206,7 +206,9 @@ class Stage:
             info = {}
         return flow._replace(carry=carry, outbox=(), before=(), hub_info=flow.hub_info | info)
 
-    def whole(self, index: int, flow: Flow, numbers: Drawn, at: Array, sites: SiteArrays) -> Flow:
+    def whole(
+        self, index: int, flow: Flow, numbers: PhaseRandomness, at: Array, sites: SiteArrays
+    ) -> Flow:
         """A phase in which nothing crosses the network."""
         phase = self.phases[index]
         drawn = jax.tree.map(lambda leaf: leaf[at[0]], numbers)
@@ -218,7 +220,7 @@ class Stage:
             carry=carry, node_info=flow.node_info | node, hub_info=flow.hub_info | hub
         )
 
-    def _drawn(self, index: int, numbers: Drawn, at: Array) -> Drawn:
+    def _drawn(self, index: int, numbers: PhaseRandomness, at: Array) -> PhaseRandomness:
         here = jax.tree.map(lambda leaf: leaf[at[0]], numbers)
         if self.phases[index].repeated:
             here = jax.tree.map(lambda leaf: leaf[at[1]], here)
@@ -285,7 +287,7 @@ class Blocks:
 
     def begin(self, base: np.ndarray) -> None:
         """The keys of a run."""
-        self.keys = own_keys(self._phases, drawing.ROUND, base, self._layout, self._own)
+        self.keys = own_keys(self._phases, rng.ROUND, base, self._layout, self._own)
         self._at = None
 
     def at(self, iteration: int, warmup: int) -> tuple[RandomStreams, At]:
@@ -301,7 +303,7 @@ class Blocks:
         """The numbers of the block that begins with this iteration; to be compiled."""
 
         def at(iteration: Array) -> RandomStreams:
-            return drawing.round_numbers(
+            return rng.round_randomness(
                 self._phases, keys, Counter(iteration, warmup), self._layout, self._weights
             )
 
@@ -323,7 +325,7 @@ def own_keys(
     phases: tuple[Phase, ...], stage: int, base: np.ndarray, layout: Layout, own: np.ndarray
 ) -> tuple[PhaseKeys, ...]:
     """The keys of a stage's phases, of what is private only for a rank's nodes."""
-    keys = jax.jit(lambda base: drawing.stage_keys(phases, stage, base, layout))(base)
+    keys = jax.jit(lambda base: rng.stage_keys(phases, stage, base, layout))(base)
     return tuple(PhaseKeys(of_phase.shared, of_phase.private[own]) for of_phase in keys)
 
 

@@ -13,21 +13,19 @@ import numpy as np
 from consortia.core import random
 from consortia.core.contract import Route, Site
 from consortia.data.sites import Sites
-from consortia.engines import drawing, slots
-from consortia.engines import state as states
-from consortia.engines.contract import Run
-from consortia.engines.drawing import Counter
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, infos_at, with_infos
+from consortia.engines.contract import Run, from_names, named
 from consortia.engines.mpi import pieces
 from consortia.engines.mpi.carrier import carrier_of
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.foreign import Foreign
+from consortia.engines.mpi.foreign import HostCallback
 from consortia.engines.mpi.pieces import At, Flow, Recording, Stage
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.straight import Straight
 from consortia.engines.mpi.travelling import Travel
-from consortia.engines.program import Program
-from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import Counter
 
 Array = jax.Array
 PyTree = Any
@@ -77,7 +75,7 @@ class MPIRun(Run):
             self._carrier = carrier_of(self._rounds, communicator)
         self._recording = Recording(own, places)
         self._straight: Straight | None = None
-        if self._rounds is not None and Foreign.serve():
+        if self._rounds is not None and HostCallback.serve():
             here = self._recorded_here
             self._straight = Straight(
                 self._rounds, self._recording, self._blocks, here, self._carrier
@@ -102,13 +100,13 @@ class MPIRun(Run):
             node, hub, inbox = algorithm.init(positions[0])
             stage = Stage(own, algorithm.fit, 1, False, self._places)
             carry = Carry(own.everywhere(node), hub, inbox)
-            carry = self._once(stage, drawing.FIT, base, carry)
+            carry = self._once(stage, rng.FIT, base, carry)
             inbox = carry.inbox if stage.per_node[-1] else own.everywhere(carry.inbox)
             self._arrays = self._arrays._replace(fitted=(carry.node, inbox))
         carry = own.start(positions[0] if self.layout.chains == 1 else positions, 1)
         if algorithm.setup:
             stage = Stage(own, algorithm.setup, self.layout.chains, False, self._places)
-            carry = self._once(stage, drawing.SETUP, base, carry)
+            carry = self._once(stage, rng.SETUP, base, carry)
             if own.inbox_per_node and not stage.per_node[-1]:
                 carry = carry._replace(inbox=own.everywhere(carry.inbox))
         return carry
@@ -116,12 +114,12 @@ class MPIRun(Run):
     def _once(self, stage: Stage, number: int, base: np.ndarray, carry: Carry) -> Carry:
         layout = replace(self.layout, chains=stage.chains)
         keys = pieces.own_keys(stage.phases, number, base, layout, self._places.own)
-        drawn = drawing.round_numbers(stage.phases, keys, Counter(0, 0), layout, self._weights)
+        drawn = rng.round_randomness(stage.phases, keys, Counter(0, 0), layout, self._weights)
         drawn = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], drawn)
         carrier = carrier_of(stage, self._communicator)
         return stage.run(carry, drawn, At(0), self._arrays, carrier).carry
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The carry and what ``fit`` left, of all nodes, as named arrays; all ranks call it."""
@@ -132,7 +130,7 @@ class MPIRun(Run):
         elif self._own.inbox_per_node:
             inbox = jax.tree.map(self._of_all, inbox)
         whole = Carry(node, hub, inbox)
-        return states.named(whole, "carry") | states.named(self.fitted, "fitted")
+        return named(whole, "carry") | named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
@@ -148,10 +146,10 @@ class MPIRun(Run):
             _, arrays = self._abstract()
             key = jax.ShapeDtypeStruct((2,), jnp.uint32)
             shapes = jax.eval_shape(self.program.fit, arrays, key, positions[0])
-            fitted = states.from_names(state, shapes, "fitted")
+            fitted = from_names(state, shapes, "fitted")
             self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
         carry, _ = self._abstract()
-        whole = states.from_names(state, carry, "carry")
+        whole = from_names(state, carry, "carry")
         inbox = whole.inbox
         if self._own.inbox_per_node:
             inbox = jax.tree.map(self._mine, inbox)
@@ -159,15 +157,15 @@ class MPIRun(Run):
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """What is recorded so far of a block of thinned rounds, of all nodes."""
-        hub, node = slots.infos_at(buffers, slot)
-        return states.named((hub, jax.tree.map(self._of_all, node)), "block")
+        hub, node = infos_at(buffers, slot)
+        return named((hub, jax.tree.map(self._of_all, node)), "block")
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Empty buffers that go on with such a block, in their first slot."""
-        hub, node = slots.infos_at(buffers, 0)
+        hub, node = infos_at(buffers, 0)
         shapes = (hub, jax.tree.map(self._everywhere, node))
-        hub, node = states.from_names(block, shapes, "block")
-        return slots.with_infos(buffers, (hub, jax.tree.map(self._mine, node)))
+        hub, node = from_names(block, shapes, "block")
+        return with_infos(buffers, (hub, jax.tree.map(self._mine, node)))
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -249,7 +247,7 @@ class MPIRun(Run):
             agents=None if shapes.agents is None else own(shapes.agents),
             node_info=jax.tree.map(own, shapes.node_info),
         )
-        return slots.empty_buffers(cut, self.layout, self.draws_per_iteration)
+        return empty_buffers(cut, self.layout, self.draws_per_iteration)
 
     def collected(self, buffers: Buffers) -> Any:
         """The draws of all ranks, at rank 0; elsewhere this rank's part."""

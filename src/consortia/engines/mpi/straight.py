@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.engines.drawing import PhaseKeys
-from consortia.engines.mpi.foreign import Foreign, raised
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.mpi.foreign import HostCallback, raised
 from consortia.engines.mpi.pieces import Blocks, Carrier, Flow, RandomStreams, Recording, Stage
 from consortia.engines.mpi.wire import Packed
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.phases import Carry, SiteArrays
+from consortia.engines.rng import PhaseKeys
 
 Array = jax.Array
 State = tuple[Buffers, Carry, Array]
@@ -45,7 +46,7 @@ class Straight:
     ) -> None:
         self._stage, self._recording, self._blocks, self._here = stage, recording, blocks, here
         self._exchanges = {
-            index: Foreign(partial(carrier, index))
+            index: HostCallback(partial(carrier, index))
             for index, phase in enumerate(stage.phases)
             if phase.exchange is not None
         }

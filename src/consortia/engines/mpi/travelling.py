@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Phase
-from consortia.engines.iteration import Iteration
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.pieces import Blocks, Flow
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.wire import Wire
-from consortia.engines.types import Carry, SiteArrays
+from consortia.engines.phases import Carry, Iteration, SiteArrays
 
 Array = jax.Array
 PyTree = Any

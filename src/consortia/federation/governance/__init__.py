@@ -1,4 +1,4 @@
-"""A site's own say: its policy, the one gate through which messages leave, and their ledger.
+"""A site's own rules: its policy, the one gate through which messages leave, and their ledger.
 
 What is here runs at a site, before it touches data. It needs neither JAX nor Flower.
 """

@@ -58,7 +58,7 @@ class Gate:
 
     Attributes:
         policy: what is permitted.
-        terms: what the study asks.
+        terms: what the study requires.
         site: the site's name.
     """
 
@@ -71,18 +71,18 @@ class Gate:
         self._folder = folder
         self._ledger = ledger
 
-    def rows(self, number: int) -> None:
-        """To be called with the number of the site's rows as soon as they are read.
+    def rows(self, count: int) -> None:
+        """Check the count of the site's rows, as soon as they are read.
 
         Raises:
             PolicyError: they are too few.
         """
-        self.policy.permits_rows(number)
+        self.policy.permits_rows(count)
 
     def release(
         self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
-        """Returns the message once it may leave and its line is in the ledger.
+        """Return the message once it may leave and its line is in the ledger.
 
         Args:
             kind: of `consortia.federation.governance.terms.KINDS`.
@@ -114,7 +114,7 @@ class Gate:
         return payload
 
     def refusal(self, error: BaseException, wrap: Callable[[str], bytes] = str.encode) -> bytes:
-        """What may leave of an error; see `refusal`."""
+        """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
         return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap)
 
@@ -161,13 +161,13 @@ def open_gate(
     site: str,
     terms: StudyTerms,
 ) -> Gate:
-    """Asks the policy, before any data are read; then opens the ledger.
+    """Check the policy before any data are read; then open the ledger.
 
     Args:
         folder: of the site, made if it is not there; holds the ledger and the log of errors.
         policy: the site's ``site-policy.toml``.
         site: the site's name, for the ledger.
-        terms: what the study asks, of files at the site.
+        terms: what the study requires, of files at the site.
 
     Raises:
         InputError: the policy cannot be read.
@@ -200,7 +200,7 @@ def refusal(
     run: str,
     wrap: Callable[[str], bytes] = str.encode,
 ) -> bytes:
-    """What may leave of an error, also where no gate could be opened.
+    """Return what may leave of an error, also where no gate could be opened.
 
     Its text goes into ``errors.log`` in the site's folder, which may hold data and never leaves;
     the refusal, a fixed phrase for the class of the error, the keys of a policy that forbade

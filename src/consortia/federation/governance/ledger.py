@@ -82,13 +82,13 @@ class Entry:
 
     @property
     def left(self) -> bool:
-        """Whether bytes left the site."""
+        """Return True if the entry released bytes."""
         return self.event in ("released", "refused")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What is to be said of a ledger.
+    """The state of a ledger.
 
     Attributes:
         entries: the lines up to the first that is wrong.
@@ -144,7 +144,7 @@ class Ledger:
         details: Mapping[str, str] | None = None,
         check: Callable[[], None] | None = None,
     ) -> Entry:
-        """Writes a line and has it on the disk before it returns.
+        """Write a line and have it on the disk before it returns.
 
         ``check`` is called when the lines of all other processes are known and none can come
         between; what it raises leaves the ledger as it is.
@@ -185,7 +185,7 @@ class Ledger:
             raise LedgerError(f"{self.path} cannot be used: {error}") from error
 
     def _catch_up(self) -> bytes:
-        """Takes up the lines since the last time; returns what a crash left of another."""
+        """Read the lines since the last time; return what a crash left of another."""
         data = b""
         if self.path.exists():
             with self.path.open("rb") as file:
@@ -221,7 +221,7 @@ class Ledger:
             self.messages[entry.run] += 1
 
     def _cut(self, torn: bytes, run: str, site: str) -> None:
-        """Removes a line that was never finished, and says so in one of its own."""
+        """Remove a line that was never finished, and record that in one of its own."""
         with self.path.open("r+b") as file:
             file.truncate(self._offset)
             os.fsync(file.fileno())
@@ -265,7 +265,7 @@ class Ledger:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Reads a ledger and finds the first line that was changed, removed, inserted or moved.
+    """Read a ledger and find the first line that was changed, removed, inserted or moved.
 
     Raises:
         LedgerError: there is no such file, or it cannot be read.
@@ -310,7 +310,7 @@ def _canonical(record: Mapping[str, Any]) -> bytes:
 
 
 def _parse(line: bytes, last: Entry | None) -> Entry:
-    """A line that follows ``last``; a `ValueError` says what is wrong with it."""
+    """Return a line that follows ``last``; a `ValueError` says what is wrong with it."""
     wanted = [field.name for field in fields(Entry)]
     try:
         record = json.loads(line)
@@ -335,7 +335,7 @@ def _parse(line: bytes, last: Entry | None) -> Entry:
 
 
 def plain(entry: Entry) -> dict[str, Any]:
-    """A line as values that JSON can hold."""
+    """Return a line as values that JSON can hold."""
     return json.loads(json.dumps(asdict(entry)))
 
 
@@ -360,7 +360,7 @@ def _read_head(path: Path) -> tuple[int, str] | None:
 
 
 def _head_problem(path: Path, last: Entry | None) -> str | None:
-    """What the head says against the last line; a crash may leave it one line behind."""
+    """Return what the head has against the last line; a crash may leave it one line behind."""
     head = _read_head(path)
     if head is None:
         return None

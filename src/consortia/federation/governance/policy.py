@@ -142,7 +142,7 @@ class Policy(BaseModel):
         return self._digest
 
     def permits(self, terms: StudyTerms, app: str | None = None) -> None:
-        """Nothing, when all that a study asks is within the policy.
+        """Check that all a study requires is within the policy.
 
         Args:
             terms: what it asks.
@@ -166,7 +166,7 @@ class Policy(BaseModel):
             raise forbidden("this study", found)
 
     def permits_rows(self, rows: int) -> None:
-        """Nothing, when the site has rows enough.
+        """Check that the site has rows enough.
 
         Raises:
             PolicyError: it has fewer.
@@ -216,7 +216,7 @@ class Policy(BaseModel):
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """Reads and checks a policy.
+    """Read and check a policy.
 
     Raises:
         InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong;
@@ -234,7 +234,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
 
 
 def forbidden(what: str, found: list[tuple[str, str]]) -> PolicyError:
-    """The error of what a policy forbids, with (key, reason) of each rule."""
+    """Return the error of what a policy forbids, with (key, reason) of each rule."""
     reasons = "; ".join(f"{rule}: {reason}" for rule, reason in found)
     return PolicyError(
         f"the site's policy forbids {what}: {reasons}. Only who is responsible for the site may "
@@ -244,7 +244,7 @@ def forbidden(what: str, found: list[tuple[str, str]]) -> PolicyError:
 
 
 def _explained(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as a sentence with the dotted key."""
+    """Return one of pydantic's errors as a sentence with the dotted key."""
     location = [part for part in error["loc"] if isinstance(part, str)]
     table: Any = Noise if location[:1] == ["noise"] and len(location) > 1 else Policy
     key, value = ".".join(location), error["input"]

@@ -1,4 +1,4 @@
-"""A policy to begin with: it permits one study as it stands, and says what can be added."""
+"""A policy to begin with: it permits one study as it is, and lists what can be added."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ apps = ["{app}"]
 
 
 def proposed(terms: StudyTerms, app: str | None = None, rows: int = MINIMUM_ROWS) -> str:
-    """The text of a ``site-policy.toml`` that permits a study and nothing else.
+    """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
     Args:
-        terms: what the study asks.
+        terms: what the study requires.
         app: hash of the Flower app that runs it.
         rows: fewest rows of the site.
     """
@@ -26,7 +26,7 @@ def proposed(terms: StudyTerms, app: str | None = None, rows: int = MINIMUM_ROWS
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
     names = ", ".join(f'"{kind}"' for kind in terms.messages)
     return f"""\
-# What this site permits. It is asked before data are read; what is not permitted is refused.
+# What this site permits. It is checked before data are read; what is not permitted is refused.
 
 # The study, with all that decides what is computed, and the code of its model.
 studies = ["{terms.study}"]

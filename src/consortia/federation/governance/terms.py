@@ -1,4 +1,4 @@
-"""What a study asks of a site, found from its files alone: before any data are read."""
+"""What a study requires of a site, found from its files alone: before any data are read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DECIDING = ("data", "partition", "model", "algorithm", "run", "stop")
 
 @dataclass(frozen=True)
 class StudyTerms:
-    """What a study asks of a site.
+    """What a study requires of a site.
 
     Attributes:
         run: which run, as its engine calls it; "" before there is one.
@@ -57,7 +57,7 @@ class StudyTerms:
 
 
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
-    """The terms of a study file; no data are read.
+    """Return the terms of a study file; no data are read.
 
     ``model`` is the SHA-256 of the table ``[model]``, defaults left out as written, and of the text
     of the Python modules beside the study file that a ``factory`` is in or imports by an ``import``
@@ -92,7 +92,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
 
 
 def messages_of(study: Study) -> tuple[str, ...]:
-    """The kinds of messages that leave a site in a study."""
+    """Return the kinds of messages that leave a site in a study."""
     method = study.algorithm._method
     found = {"description", "round"}
     if study.data.standardise or study.data.standardise_target:
@@ -102,7 +102,7 @@ def messages_of(study: Study) -> tuple[str, ...]:
 
 
 def _stages(method: Any) -> set[str]:
-    """Which stages before the rounds a method has: its phases on a model of as many parameters."""
+    """Return the stages before the rounds of a method, built for a model of as many parameters."""
     import jax.numpy as jnp
 
     from consortia.core.model import Model
@@ -123,7 +123,7 @@ def _stages(method: Any) -> set[str]:
 
 
 def modules(study: Study) -> dict[str, str]:
-    """SHA-256 of the Python files of the model's factory, by name from the study's folder on."""
+    """Return the SHA-256 of each Python file of the model's factory, by its name in the folder."""
     if study.model.factory is None:
         return {}
     folder = study.path.parent if study.path else Path()
@@ -145,7 +145,7 @@ def modules(study: Study) -> dict[str, str]:
 
 
 def _files_of(folder: Path, name: str) -> list[Path]:
-    """The files that run when a module beside the study is imported: itself and its packages."""
+    """Return the files that an import of a module beside the study runs: it and its packages."""
     parts = name.split(".")
     found = []
     for length in range(1, len(parts) + 1):
@@ -156,7 +156,7 @@ def _files_of(folder: Path, name: str) -> list[Path]:
 
 
 def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
-    """Modules that a file names in its import statements, relative ones from the folder on."""
+    """Return the modules that a file imports, relative ones from the folder on."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

@@ -16,11 +16,10 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
-from consortia.engines import state as states
-from consortia.engines.contract import Run
-from consortia.engines.drawing import PhaseKeys
-from consortia.engines.program import Program
-from consortia.engines.types import Buffers, Carry, SiteArrays, Window
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.contract import Run, from_names, named
+from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -86,11 +85,11 @@ class LocalRun(Run):
             carry = self.program.setup(arrays, base, carry)
         return carry
 
-    # --- between two rounds, see `consortia.engines.state` ---------------------------------------
+    # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """The carry and what ``fit`` left, as named arrays on the host."""
-        return states.named(self._here(carry), "carry") | states.named(self.fitted, "fitted")
+        return named(self._here(carry), "carry") | named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
@@ -104,10 +103,10 @@ class LocalRun(Run):
         arrays = self._arrays
         if self.program.algorithm.fit:
             shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
-            arrays = arrays._replace(fitted=states.from_names(state, shapes, "fitted"))
+            arrays = arrays._replace(fitted=from_names(state, shapes, "fitted"))
             self._arrays = arrays
         shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
-        return states.from_names(state, shapes, "carry")
+        return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
         """Empty buffers for the draws of one chunk."""

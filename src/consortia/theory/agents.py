@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.theory.gaussian_clients import floats, number
-from consortia.theory.gossip_recursion import block_diagonal
+from consortia.theory.arguments import floats, number
 
 Array = NDArray[np.floating[Any]]
 
@@ -235,3 +234,11 @@ def _expansions(model: Model, key: Any) -> tuple[Any, Any, Any]:
         jax.jit(jax.vmap(rows_of_site, in_axes=(None, 0))),
         jax.jit(lambda point: expansion(lambda x: -target.log_prior(x), point)),
     )
+
+
+def block_diagonal(blocks: Array) -> Array:
+    """Blocks (N, d, d) on the diagonal of a matrix (N d, N d)."""
+    agents, d, _ = blocks.shape
+    result = np.zeros((agents, d, agents, d))
+    result[np.arange(agents), :, np.arange(agents)] = blocks
+    return result.reshape(agents * d, agents * d)

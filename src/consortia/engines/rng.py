@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
-from consortia.engines.types import Events, Layout
 
 Array = jax.Array
 PyTree = Any
@@ -20,6 +19,43 @@ FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
 
 ROUTE_STREAM = "node that the chain visits"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What fixes the compiled program beside the algorithm and the shapes.
+
+    Attributes:
+        nodes: number of sites.
+        chains: number of independent chains.
+        map_nodes: run the sites one after the other (for large gradients) or batched.
+        block: rounds whose random numbers are drawn at once.
+        slots: kept draws that fit in the buffers of one chunk.
+    """
+
+    nodes: int
+    chains: int
+    map_nodes: bool
+    block: int
+    slots: int
+
+
+class Events(NamedTuple):
+    """A stretch of the trace of a `Mailbox`: whose gradient each update takes.
+
+    Attributes:
+        first: the update of the first column, int32 scalar.
+        worker: (servers, updates), int32, as are the next two.
+        task: number of the worker's task.
+        staleness: updates of the server since the worker fetched its parameters.
+        shares: weight of each worker's site, (servers, workers).
+    """
+
+    first: Any
+    worker: Any
+    task: Any
+    staleness: Any
+    shares: Any
 
 
 class PhaseKeys(NamedTuple):
@@ -50,7 +86,7 @@ class Arrival(NamedTuple):
     weight: Array
 
 
-class Drawn(NamedTuple):
+class PhaseRandomness(NamedTuple):
     """The numbers of one phase in one round.
 
     Attributes:
@@ -106,45 +142,45 @@ def stage_keys(
     return tuple(of_phase(position) for position in range(len(phases)))
 
 
-def phase_numbers(
+def phase_randomness(
     phase: Phase,
     keys: PhaseKeys,
     counter: Counter,
     layout: Layout,
     weights: Array,
     events: Events | tuple[()] = (),
-) -> Drawn:
+) -> PhaseRandomness:
     """All numbers of one phase in one round (every repetition of it)."""
     if isinstance(phase.exchange, Mailbox):
         if not isinstance(events, Events):
             raise TypeError("a phase with a Mailbox needs a trace of events")
-        return _arrival_numbers(phase, phase.exchange, keys, counter, layout, events)
+        return _arrival_randomness(phase, phase.exchange, keys, counter, layout, events)
 
-    def draw(repetition: Array | None) -> Drawn:
+    def draw(repetition: Array | None) -> PhaseRandomness:
         here = Counter(counter.iteration, counter.warmup, repetition)
-        return once_numbers(phase, keys, here, layout, weights)
+        return once_randomness(phase, keys, here, layout, weights)
 
     if not phase.repeated:
         return draw(None)
     return jax.vmap(draw)(jnp.arange(phase.repeat, dtype=jnp.int32))
 
 
-def once_numbers(
+def once_randomness(
     phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
-) -> Drawn:
+) -> PhaseRandomness:
     """The numbers of one repetition of a phase in which nothing arrives one at a time.
 
     They are those of the nodes whose private ``keys`` are given.
     """
     if isinstance(phase.exchange, Route):
-        return _visit_numbers(phase, phase.exchange, keys, counter, layout, weights)
+        return _visit_randomness(phase, phase.exchange, keys, counter, layout, weights)
     noise = jax.vmap(lambda key: _per_chain(phase.noise, key, counter, layout))(keys.private)
-    return Drawn(_per_chain(phase.shared, keys.shared, counter, layout), noise)
+    return PhaseRandomness(_per_chain(phase.shared, keys.shared, counter, layout), noise)
 
 
-def _visit_numbers(
+def _visit_randomness(
     phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
-) -> Drawn:
+) -> PhaseRandomness:
     """The node that each chain visits, and the numbers there."""
     shares = weights
     if route.probabilities is not None:
@@ -161,17 +197,17 @@ def _visit_numbers(
     visited = jnp.minimum(node, layout.nodes - 1).astype(jnp.int32)
     chains = () if layout.chains == 1 else (jnp.arange(layout.chains),)
     key = keys.private[(visited, *chains)]
-    return Drawn(own, _per_chain(phase.noise, key, counter, layout), visited)
+    return PhaseRandomness(own, _per_chain(phase.noise, key, counter, layout), visited)
 
 
-def _arrival_numbers(
+def _arrival_randomness(
     phase: Phase,
     mailbox: Mailbox,
     keys: PhaseKeys,
     counter: Counter,
     layout: Layout,
     events: Events,
-) -> Drawn:
+) -> PhaseRandomness:
     """The numbers of the worker whose message arrives, by its task, and the server's, by update."""
     alone = layout.chains == 1
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
@@ -206,7 +242,7 @@ def _arrival_numbers(
     if not alone:
         shared, noise = jax.vmap(shared), jax.vmap(noise)
     update = jnp.asarray(counter.iteration, jnp.int32)
-    return Drawn(
+    return PhaseRandomness(
         shared(keys.shared, server),
         noise(key, task),
         worker if layout.nodes > 1 else jnp.zeros_like(worker),
@@ -214,22 +250,22 @@ def _arrival_numbers(
     )
 
 
-def round_numbers(
+def round_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
     counter: Counter,
     layout: Layout,
     weights: Array,
     events: Events | tuple[()] = (),
-) -> tuple[Drawn, ...]:
+) -> tuple[PhaseRandomness, ...]:
     """All numbers of one round."""
     return tuple(
-        phase_numbers(phase, own, counter, layout, weights, events)
+        phase_randomness(phase, own, counter, layout, weights, events)
         for phase, own in zip(phases, keys, strict=True)
     )
 
 
-def block_numbers(
+def block_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
     first: Array,
@@ -237,16 +273,16 @@ def block_numbers(
     layout: Layout,
     weights: Array,
     events: Events | tuple[()] = (),
-) -> tuple[Drawn, ...]:
+) -> tuple[PhaseRandomness, ...]:
     """All numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
-    def at(iteration: Array) -> tuple[Drawn, ...]:
-        return round_numbers(phases, keys, Counter(iteration, warmup), layout, weights, events)
+    def at(iteration: Array) -> tuple[PhaseRandomness, ...]:
+        return round_randomness(phases, keys, Counter(iteration, warmup), layout, weights, events)
 
     return jax.vmap(at)(first + jnp.arange(layout.block, dtype=jnp.int32))
 
 
-def deferred_numbers(
+def deferred_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
     at: Array,
@@ -254,18 +290,18 @@ def deferred_numbers(
     layout: Layout,
     weights: Array,
     events: Events | tuple[()] = (),
-) -> tuple[Drawn, ...]:
+) -> tuple[PhaseRandomness, ...]:
     """The numbers of one round, private ones drawn only where and when their node runs."""
     counter = Counter(at, warmup)
 
-    def drawn(phase: Phase, own: PhaseKeys) -> Drawn:
+    def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
         if phase.repeated or isinstance(phase.exchange, Route | Mailbox):
-            return phase_numbers(phase, own, counter, layout, weights, events)
+            return phase_randomness(phase, own, counter, layout, weights, events)
 
         def noise(node: Array) -> PyTree:
             return _per_chain(phase.noise, own.private[node], counter, layout)
 
-        return Drawn(_per_chain(phase.shared, own.shared, counter, layout), noise)
+        return PhaseRandomness(_per_chain(phase.shared, own.shared, counter, layout), noise)
 
     return tuple(drawn(phase, own) for phase, own in zip(phases, keys, strict=True))
 

@@ -8,10 +8,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.engines.types import Buffers, Layout, Window
+from consortia.engines.rng import Layout
 
 Array = jax.Array
 PyTree = Any
+
+
+class Window(NamedTuple):
+    """Which rounds a call runs and where their draws go; int32 scalars.
+
+    Draws are counted from the end of the warm-up. Number n of them goes to slot n // thin − origin,
+    so that the last of each block of ``thin`` stays.
+    """
+
+    first: Any
+    stop: Any
+    origin: Any
+    thin: Any
+    warmup: Any
+
+
+class Buffers(NamedTuple):
+    """What is recorded of a chunk, slot axis first; the last slot is for a block in progress."""
+
+    draws: Array
+    agents: Array | None
+    hub_info: PyTree
+    node_info: PyTree
 
 
 class Yield(NamedTuple):

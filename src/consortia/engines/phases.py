@@ -1,27 +1,72 @@
-"""The phases of an algorithm over nodes and chains as array axes; nothing is compiled here.
+"""The loop over an algorithm's phases: half a phase at the nodes, the exchange, half at the hub.
 
 Axes: node first, then chain, then the algorithm's own; a single chain has no chain axis at all
 (an axis of length one around a map over nodes costs a third of the speed). A phase is cut in two
 where its exchange stands, so that an engine may carry the outboxes itself.
+
+The iteration runs in a loop whose bounds are arguments, so that one compiled program serves every
+number of rounds, every chunk, every thinning and every seed, and a run that is cut into pieces
+gives the same bits as one that is not. Random numbers are drawn for a block of rounds at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from consortia.core.contract import Algorithm, Phase, Site
-from consortia.engines import exchanges, mailbox, slots
-from consortia.engines.drawing import Drawn
-from consortia.engines.slots import Yield
-from consortia.engines.types import Buffers, Carry, Layout, SiteArrays, Window
+from consortia.engines import exchanges, mailbox, rng
+from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, record, record_several
+from consortia.engines.mailbox import Ring
+from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
 
 Array = jax.Array
 PyTree = Any
+
+Keys = tuple[PhaseKeys, ...]
+
+
+class SiteArrays(NamedTuple):
+    """All sites' data and numbers, node axis first: the arguments behind `Site`.
+
+    ``events`` has no node axis and is empty where no phase has a `consortia.core.contract.Mailbox`;
+    ``present`` says which sites take part in an average, (nodes,), and is empty where all do.
+    """
+
+    data: PyTree
+    sizes: Array
+    weights: Array
+    prior_shares: Array
+    fitted: PyTree
+    events: Events | tuple[()] = ()
+    present: Array | tuple[()] = ()
+
+    def site(self, index: Any, number: Any = None) -> Site:
+        """Return the site at this index; its arrays are indexed where its rows are read.
+
+        ``number`` is its index among all sites, where these are a part; else the same.
+        """
+        return Site(
+            self.data,
+            self.sizes[index],
+            self.weights[index],
+            self.prior_shares[index],
+            jax.tree.map(lambda leaf: leaf[index], self.fitted),
+            jnp.asarray(index, jnp.int32),
+            jnp.asarray(index if number is None else number, jnp.int32),
+        )
+
+
+class Carry(NamedTuple):
+    """What an iteration needs from the one before it."""
+
+    node: PyTree
+    hub: PyTree
+    inbox: PyTree
 
 
 class Iteration:
@@ -34,7 +79,7 @@ class Iteration:
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
 
     def _iteration(
-        self, numbers: tuple[Drawn, ...], carry: Carry, sites: SiteArrays
+        self, numbers: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
     ) -> tuple[Carry, Yield]:
         """All phases once, and what they yield (repeated phases have no info)."""
         node_info: dict[str, Array] = {}
@@ -53,7 +98,7 @@ class Iteration:
     def phase(
         self,
         phase: Phase,
-        drawn: Drawn,
+        drawn: PhaseRandomness,
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
@@ -77,7 +122,7 @@ class Iteration:
     def send(
         self,
         phase: Phase,
-        drawn: Drawn,
+        drawn: PhaseRandomness,
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
@@ -96,7 +141,7 @@ class Iteration:
     def receive(
         self,
         phase: Phase,
-        drawn: Drawn,
+        drawn: PhaseRandomness,
         carry: Carry,
         outbox: PyTree,
         message: PyTree,
@@ -119,7 +164,7 @@ class Iteration:
     def _at_nodes(
         self,
         local: Callable[..., Any],
-        drawn: Drawn,
+        drawn: PhaseRandomness,
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
@@ -155,7 +200,7 @@ class Iteration:
             return jax.lax.map(lambda arguments: at_node(*arguments), (nodes, own))
         return jax.vmap(at_node)(nodes, own)
 
-    def _visit(self, phase: Phase, drawn: Drawn, carry: Carry, sites: SiteArrays) -> Any:
+    def _visit(self, phase: Phase, drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
         """``local`` of each chain at the one node that acts; infos have no node axis.
 
         Of a `Mailbox` it is a worker: what is common to the server's update is not known to it.
@@ -186,7 +231,7 @@ class Iteration:
     def repeated(
         self,
         phase: Phase,
-        drawn: Drawn,
+        drawn: PhaseRandomness,
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
@@ -234,8 +279,8 @@ class Iteration:
         """The buffers with what an iteration, counted from the end of the warm-up, has yielded."""
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
-            return slots.record(buffers, made, iteration, window)
-        return slots.record_several(buffers, made, iteration, window, self.layout, per_iteration)
+            return record(buffers, made, iteration, window)
+        return record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
     def draws_finite(self, carry: Carry) -> Array:
         """(chains,): are the draws of each chain in this state finite?"""
@@ -298,3 +343,167 @@ def _at_axis(flag: Array, axis: int, like: Array) -> Array:
     if flag.ndim == 0:
         return flag
     return flag.reshape((1,) * axis + flag.shape + (1,) * (like.ndim - axis - 1))
+
+
+class Program(Iteration):
+    """The functions of one algorithm in one layout; each is pure and is compiled once."""
+
+    def __init__(
+        self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
+    ) -> None:
+        super().__init__(algorithm, layout)
+        self.start_values = jax.jit(start_values)
+        self._shapes: Yield | None = None
+        self.start = jax.jit(self._start, static_argnums=1)
+        self.fit = jax.jit(self._fit)
+        self.setup = jax.jit(self._setup)
+        self.advance = jax.jit(self._advance, donate_argnums=(1,))
+        self.outboxes_finite = jax.jit(self._outboxes_finite)
+
+        self.keys = jax.jit(self._keys)
+
+    # --- stages -------------------------------------------------------------------------------
+
+    def _keys(self, base: Array) -> Keys:
+        """Keys of the phases of every iteration, from the run's base key (2,)."""
+        return rng.stage_keys(self.algorithm.phases, rng.ROUND, base, self.layout)
+
+    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+        """The keys of phases that run before the first iteration."""
+        return rng.stage_keys(phases, stage, base, layout)
+
+    def _start(self, positions: Array, ring: int = 1) -> Carry:
+        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
+
+        ``ring`` is the number of past replies that a `Mailbox` keeps.
+        """
+        node, hub, inbox = self.over_chains(self.algorithm.init)(positions)
+        if self.mailbox is not None:
+            return Carry(copies(node, self.mailbox.workers), hub, Ring(copies(inbox, ring), inbox))
+        if self.inbox_per_node and not self.algorithm.setup:
+            inbox = self.everywhere(inbox)
+        return Carry(self.everywhere(node), hub, inbox)
+
+    def _fit(self, sites: SiteArrays, base: Array, position: Array) -> PyTree:
+        """What the ``fit`` phases leave at each site: (state, inbox), node axis first."""
+        node, hub, inbox = self.algorithm.init(position)
+        carry = Carry(self.everywhere(node), hub, inbox)
+        single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
+        carry, per_node = self._once(rng.FIT, self.algorithm.fit, single, carry, sites, base)
+        return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
+
+    def _setup(self, sites: SiteArrays, base: Array, carry: Carry) -> Carry:
+        """The carry after the ``setup`` phases."""
+        phases = self.algorithm.setup
+        carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
+        if self.inbox_per_node and not per_node:
+            carry = carry._replace(inbox=self.everywhere(carry.inbox))
+        return carry
+
+    def _once(
+        self,
+        stage: int,
+        phases: tuple[Phase, ...],
+        layout: Layout,
+        carry: Carry,
+        sites: SiteArrays,
+        base: Array,
+    ) -> tuple[Carry, bool]:
+        """Phases that run before the first iteration; is the inbox per node after them?"""
+        per_node = False
+        keys = self.keys_of(phases, stage, base, layout)
+        numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
+        for phase, drawn in zip(phases, numbers, strict=True):
+            if phase.repeated:
+                carry = self.repeated(phase, drawn, carry, sites, per_node, layout.chains)
+            else:
+                carry, _, _, _ = self.phase(phase, drawn, carry, sites, per_node, layout.chains)
+            per_node = exchanges.reply_per_node(phase, per_node)
+        return carry, per_node
+
+    def _advance(
+        self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
+    ) -> tuple[Carry, Buffers, Array]:
+        """Rounds first … stop − 1; the last value (chains,) says which chains are still finite."""
+        block, phases = self.layout.block, self.algorithm.phases
+
+        def one_round(
+            numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
+        ) -> tuple[Carry, Buffers]:
+            carry, made = self._iteration(numbers, state[0], sites)
+            return carry, self.record(state[1], made, at - window.warmup, window)
+
+        def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
+            start = index * block
+            if block == 1:
+                numbers = rng.deferred_randomness(
+                    phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
+                )
+                return one_round(numbers, start, state)
+            numbers = rng.block_randomness(
+                phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
+            )
+
+            def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
+                here = jax.tree.map(lambda leaf: leaf[offset], numbers)
+                return one_round(here, start + offset, state)
+
+            low = jnp.maximum(window.first - start, 0)
+            high = jnp.minimum(window.stop - start, block)
+            return jax.lax.fori_loop(low, high, body, state)
+
+        blocks = (window.first // block, (window.stop - 1) // block + 1)
+        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
+        return carry, buffers, self.draws_finite(carry)
+
+    def _outboxes_finite(
+        self, carry: Carry, sites: SiteArrays, keys: Keys, at: Array, warmup: Array
+    ) -> list[Array]:
+        """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
+        numbers = self._round_randomness(keys, Counter(at, warmup), sites)
+        per_node, result = self.inbox_per_node, []
+        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
+            if not phase.repeated:
+                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
+                result.append(self.outbox_finite(outbox, drawn.visited))
+            else:
+                carry = self.repeated(phase, drawn, carry, sites, per_node)
+            per_node = exchanges.reply_per_node(phase, per_node)
+        return result
+
+    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
+        """Empty buffers of one chunk."""
+        if self._shapes is None:
+            self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
+        return empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
+
+    def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
+        """What one iteration yields, for its shapes."""
+        numbers = self._round_randomness(keys, Counter(0, 0), sites)
+        return self._iteration(numbers, carry, sites)[1]
+
+    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
+        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+
+        def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
+            phases = self.algorithm.phases
+            numbers = self._round_randomness(keys, Counter(0, 0), sites)
+            per_node, result = self.inbox_per_node, []
+            for phase, drawn in zip(phases, numbers, strict=True):
+                if phase.repeated:
+                    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
+                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
+                per_node = exchanges.reply_per_node(phase, per_node)
+                result.append((outbox, mailbox.latest(carry.inbox)))
+            return result
+
+        shapes = jax.eval_shape(messages, carry, sites, keys)
+        return exchanges.traffic(self.algorithm.phases, shapes, self.layout.nodes)
+
+    def _round_randomness(
+        self, keys: Keys, counter: Counter, sites: SiteArrays
+    ) -> tuple[PhaseRandomness, ...]:
+        """The numbers of one round."""
+        return rng.round_randomness(
+            self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
+        )

@@ -1,0 +1,632 @@
+"""A run over several devices, in one process or in those of ``jax.distributed``.
+
+Every device runs the phases for its own nodes and chains; sums, averages and gossip are collectives
+along the axis ``nodes`` of the mesh, and nothing crosses the axis ``chains``. What belongs to no
+node (the hub) is computed by all devices alike. Random numbers follow from the keys of nodes and
+chains, and are therefore those of one device; sums over nodes are rounded in another order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from consortia.core import arguments
+from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines import exchanges, rng
+from consortia.engines.buffers import Buffers, Window, emptied
+from consortia.engines.mailbox import Ring
+from consortia.engines.phases import Carry, Keys, Program, SiteArrays
+from consortia.engines.rng import Layout, PhaseKeys
+from consortia.engines.run import LocalRun, gradients
+from consortia.errors import InputError, RankError
+
+Array = jax.Array
+PyTree = Any
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+NODES, CHAINS = "nodes", "chains"
+"""Names of the axes of a mesh."""
+
+
+class Axes(NamedTuple):
+    """Where the node and chain axes of an array stand; None: it has none."""
+
+    node: int | None
+    chain: int | None
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A mesh of devices with the axes ``nodes`` and ``chains``.
+
+    Attributes:
+        mesh: (nodes, chains) devices.
+        chain_axis: whether arrays have a chain axis at all: a single chain has none.
+    """
+
+    mesh: Mesh
+    chain_axis: bool
+
+    @property
+    def nodes(self) -> int:
+        """Parts into which the nodes are divided."""
+        return int(self.mesh.shape[NODES])
+
+    @property
+    def chains(self) -> int:
+        """Parts into which the chains are divided."""
+        return int(self.mesh.shape[CHAINS])
+
+    @property
+    def processes(self) -> int:
+        """Processes that hold a device of the mesh."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    def spec(self, axes: Axes) -> PartitionSpec:
+        """How an array with such axes is cut."""
+        names: list[str | None] = [None] * (1 + max(axes.node or 0, axes.chain or 0))
+        if axes.node is not None:
+            names[axes.node] = NODES
+        if axes.chain is not None and self.chain_axis:
+            names[axes.chain] = CHAINS
+        while names and names[-1] is None:  # a scalar has no axis at all
+            names.pop()
+        return PartitionSpec(*names)
+
+    def specs(self, tree: PyTree) -> PyTree:
+        """The same of a pytree of `Axes`."""
+        return jax.tree.map(self.spec, tree, is_leaf=_is_axes)
+
+    def shardings(self, tree: PyTree) -> PyTree:
+        """As shardings."""
+        return jax.tree.map(
+            lambda axes: NamedSharding(self.mesh, self.spec(axes)), tree, is_leaf=_is_axes
+        )
+
+    def place(self, tree: PyTree, axes: PyTree) -> PyTree:
+        """Arrays on the host, the same in every process, on the devices of the mesh."""
+
+        def put(axes: Axes, part: PyTree) -> PyTree:
+            sharding = NamedSharding(self.mesh, self.spec(axes))
+
+            def leaf(value: Any) -> Any:
+                host = np.asarray(value)
+                return jax.make_array_from_callback(
+                    host.shape, sharding, lambda index: host[index], dtype=host.dtype
+                )
+
+            return jax.tree.map(leaf, part)
+
+        return jax.tree.map(put, axes, tree, is_leaf=_is_axes)
+
+
+def _is_axes(node: Any) -> bool:
+    return isinstance(node, Axes)
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | None:
+    """The argument ``devices`` of an engine, checked; starts as many CPU devices where it can.
+
+    Raises:
+        InputError: it is not a number of devices or a sequence of them.
+    """
+    if devices is None:
+        return None
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        wrong = [device for device in devices if not isinstance(device, jax.Device)]
+        if not devices or wrong:
+            raise InputError(f"devices is {devices!r}: give a number, or devices of JAX.")
+        return tuple(devices)
+    count = arguments.whole("devices", devices, 1)
+    offer_cpu_devices(count)
+    return count
+
+
+def offer_cpu_devices(count: int) -> None:
+    """Lets JAX make so many devices of the processor, if it has not started or been told yet."""
+    told = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not told and "JAX_NUM_CPU_DEVICES" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # JAX has started, with the devices that it has
+            jax.config.update("jax_num_cpu_devices", count)
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
+    """The devices that were asked for; all of JAX's where none were.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    if devices is None:
+        return tuple(jax.devices())
+    if not isinstance(devices, int):
+        return devices
+    there = jax.devices()
+    if len(there) < devices:
+        raise InputError(
+            f"devices is {devices}, but JAX has {len(there)} ({there[0].platform}): ask for fewer, "
+            f"or set JAX_NUM_CPU_DEVICES={devices} before the start to divide the processor."
+        )
+    return tuple(there[:devices])
+
+
+def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
+    """The division that a mesh asks for.
+
+    Raises:
+        InputError: it is not a mesh, its axes have other names or do not divide, or the algorithm
+            cannot be cut there.
+    """
+    if not isinstance(mesh, Mesh):
+        raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
+    strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
+    if strange:
+        raise InputError(
+            f"mesh has the axis {strange[0]!r}: name its axes 'nodes' and 'chains', or one of them."
+        )
+    parts = {name: int(mesh.shape.get(name, 1)) for name in (NODES, CHAINS)}
+    for name, count in ((NODES, nodes), (CHAINS, chains)):
+        if count % parts[name]:
+            raise InputError(
+                f"mesh has {parts[name]} devices along {name!r}, which does not divide the "
+                f"{count} {name if count > 1 else name[:-1]} of this run: give an axis whose "
+                f"length divides {count}."
+            )
+    refused = _cannot(algorithm, parts[NODES], parts[CHAINS])
+    if refused:
+        raise InputError(f"mesh: {refused}")
+    flat = mesh.devices
+    if mesh.axis_names == (CHAINS, NODES):
+        flat = flat.T
+    return _division(flat.reshape(parts[NODES], parts[CHAINS]), chains)
+
+
+def of_devices(
+    devices: Sequence[Any],
+    algorithm: Algorithm,
+    nodes: int,
+    chains: int,
+    *,
+    cut_nodes: bool = True,
+    all_of_them: bool,
+) -> Sharding | None:
+    """As many of these devices as divide the run evenly; None for JAX's first alone.
+
+    Chains are divided first: they never wait for each other.
+
+    Args:
+        devices: in order.
+        algorithm: what runs.
+        nodes: number of sites.
+        chains: of all servers.
+        cut_nodes: whether to divide the nodes too.
+        all_of_them: refuse to leave one out.
+
+    Raises:
+        InputError: not all can be used.
+    """
+    for count in range(len(devices), 0, -1):
+        for along_chains in range(count, 0, -1):
+            along_nodes, rest = divmod(count, along_chains)
+            if rest or chains % along_chains or nodes % along_nodes:
+                continue
+            if along_nodes > 1 and not cut_nodes:
+                continue
+            if not _cannot(algorithm, along_nodes, along_chains):
+                grid = np.asarray(devices[:count]).reshape(along_nodes, along_chains)
+                return _division(grid, chains)
+        if all_of_them:
+            break
+    reason = _cannot(algorithm, len(devices), len(devices))
+    raise InputError(
+        f"devices: {len(devices)} do not divide {chains} chain{'s' * (chains > 1)} and {nodes} "
+        f"site{'s' * (nodes > 1)} evenly{'; ' + reason if reason else ''}: ask for a number that "
+        "divides one of them, or change run.chains."
+    )
+
+
+def _division(grid: np.ndarray, chains: int) -> Sharding | None:
+    if grid.size == 1 and grid.flat[0] == jax.devices()[0]:
+        return None
+    return Sharding(Mesh(grid, (NODES, CHAINS)), chains > 1)
+
+
+def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | None:
+    """Why the algorithm's run cannot be cut so, or None."""
+    for phase in (*algorithm.fit, *algorithm.setup, *algorithm.phases):
+        if isinstance(phase.exchange, Route | Mailbox) and along_nodes > 1:
+            return (
+                "one site acts at a time in this algorithm, so its nodes cannot be divided; "
+                "divide the chains (a mesh axis 'chains')."
+            )
+        if isinstance(phase.exchange, Mailbox) and jax.process_count() > 1:
+            return "a parameter server is simulated in one process; use consortia.MPIEngine."
+        if isinstance(phase.exchange, Mailbox) and phase.exchange.servers > 1 < along_chains:
+            return "the chains of several servers cannot be divided; use one device."
+    return None
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+SECONDS_TO_JOIN = 120
+"""That a process waits at the start for the others."""
+
+
+def join(coordinator: str, processes: int, process: int) -> None:
+    """Makes the devices of all processes those of JAX; call it before anything else starts JAX.
+
+    Nothing is encrypted, and whoever reaches the port can join: for a trusted network only.
+
+    Args:
+        coordinator: ``"HOST:PORT"`` at which process 0 listens.
+        processes: how many.
+        process: number of this one, from 0.
+
+    Raises:
+        InputError: an argument is out of its range, or JAX has started already.
+        RankError: the others have not come in time.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911.")
+    processes = arguments.whole("processes", processes, 1)
+    process = arguments.whole("process", process, 0)
+    if process >= processes:
+        raise InputError(f"process is {process}: number the {processes} processes from 0.")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            coordinator, processes, process, initialization_timeout=SECONDS_TO_JOIN
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise RankError(
+            f"process {process} found not all of {processes} processes at {coordinator} within "
+            f"{SECONDS_TO_JOIN} s: start all of them, with the same address ({error})."
+        ) from error
+    except RuntimeError as error:
+        raise InputError(f"the processes cannot be joined: {error}.") from error
+
+
+@contextlib.contextmanager
+def rank_losses() -> Iterator[None]:
+    """Around what all processes do together: the loss of one becomes a `RankError`."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not jax.distributed.is_initialized():
+            raise
+        raise RankError(
+            f"process {jax.process_index()} lost another of the {jax.process_count()} processes "
+            f"of this run, which has ended or cannot be reached ({error})."
+        ) from error
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+def _axes(node: int | None, chain: int | None) -> Any:
+    """`Axes` in the place of arrays that have them."""
+    return Axes(node, chain)
+
+
+_OF_NODES = _axes(0, None)
+ARRAYS = SiteArrays(_OF_NODES, _OF_NODES, _OF_NODES, _OF_NODES, _OF_NODES, _axes(None, None))
+BUFFERS = Buffers(_axes(None, 1), _axes(1, 2), _axes(None, 1), _axes(1, 2))
+EVERYWHERE = PartitionSpec()
+
+
+class ShardedProgram(Program):
+    """As `Program`; its functions take and return arrays that lie on the devices of a mesh."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        start_values: Callable[..., Any],
+        division: Sharding,
+    ) -> None:
+        super().__init__(algorithm, layout, start_values)
+        self.division = division
+        own = replace(
+            layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
+        )
+        inner = _Part(algorithm, own, start_values, layout)
+        first, later = self.carry_axes(begun=False), self.carry_axes(begun=True)
+        keys = self.key_axes()
+        node_chain = PartitionSpec(NODES, CHAINS)
+
+        def compiled(body: Any, takes: tuple[Any, ...], gives: Any, **options: Any) -> Any:
+            whole = jax.shard_map(
+                body, mesh=division.mesh, in_specs=takes, out_specs=gives, check_vma=False
+            )
+            return jax.jit(whole, **options)
+
+        arrays, at = division.specs(ARRAYS), division.specs(later)
+        before, buffers = division.specs(first), division.specs(BUFFERS)
+        of_keys = division.specs(keys)
+        self.start = jax.jit(self._start, static_argnums=1, out_shardings=division.shardings(first))
+        self.keys = jax.jit(self._keys, out_shardings=division.shardings(keys))
+        self.empty = jax.jit(self._empty, out_shardings=division.shardings(BUFFERS))
+        self.emptied = jax.jit(emptied, donate_argnums=0)
+        self.start_values = compiled(
+            start_values,
+            (arrays, PartitionSpec(CHAINS)),
+            (PartitionSpec(CHAINS), node_chain, node_chain),
+        )
+        self.fit = compiled(inner._fit, (arrays, EVERYWHERE, EVERYWHERE), PartitionSpec(NODES))
+        self.setup = compiled(
+            lambda sites, base, carry: self._spread(
+                inner._setup(sites, base, self._own(carry, first)), later
+            ),
+            (arrays, EVERYWHERE, before),
+            at,
+        )
+        self.advance = compiled(
+            lambda carry, buffers, sites, keys, window: self._advance_part(
+                inner, carry, buffers, sites, keys, window
+            ),
+            (at, buffers, arrays, of_keys, EVERYWHERE),
+            (at, buffers, PartitionSpec(CHAINS)),
+            donate_argnums=(1,),
+        )
+        self.outboxes_finite = compiled(
+            lambda carry, sites, keys, at, warmup: inner._outboxes_finite(
+                self._own(carry, later), sites, self._own(keys, self.key_axes()), at, warmup
+            ),
+            (at, arrays, of_keys, EVERYWHERE, EVERYWHERE),
+            node_chain,
+        )
+
+    def carry_axes(self, *, begun: bool) -> Carry:
+        """Of a carry, after ``setup`` or before it."""
+        if self.mailbox is not None:
+            inbox = Ring(_axes(None, 1), _axes(None, 0))
+            return Carry(_axes(None, 1), _axes(None, 0), inbox)
+        everywhere = self.inbox_per_node and (begun or not self.algorithm.setup)
+        return Carry(_axes(0, 1), _axes(None, 0), _axes(0, 1) if everywhere else _axes(None, 0))
+
+    def key_axes(self) -> tuple[PhaseKeys, ...]:
+        """Of the keys of an iteration's phases."""
+        return tuple(
+            PhaseKeys(_axes(None, 0), _axes(None if isinstance(phase.exchange, Mailbox) else 0, 1))
+            for phase in self.algorithm.phases
+        )
+
+    def _empty(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
+        return super().buffers(carry, sites, keys)
+
+    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
+        """Empty buffers of one chunk."""
+        return self.empty(carry, sites, keys)
+
+    def _advance_part(
+        self,
+        inner: Program,
+        carry: Carry,
+        buffers: Buffers,
+        sites: SiteArrays,
+        keys: Keys,
+        window: Any,
+    ) -> tuple[Carry, Buffers, Array]:
+        axes = self.carry_axes(begun=True)
+        carry, buffers, finite = inner._advance(
+            self._own(carry, axes),
+            self._own(buffers, BUFFERS),
+            sites,
+            self._own(keys, self.key_axes()),
+            window,
+        )
+        return self._spread(carry, axes), self._spread(buffers, BUFFERS), finite
+
+    # A device's only chain has no chain axis, like the only chain of a run.
+
+    def _own(self, tree: PyTree, axes: PyTree) -> PyTree:
+        return self._reshaped(jnp.squeeze, tree, axes)
+
+    def _spread(self, tree: PyTree, axes: PyTree) -> PyTree:
+        return self._reshaped(jnp.expand_dims, tree, axes)
+
+    def _reshaped(self, change: Callable[..., Array], tree: PyTree, axes: PyTree) -> PyTree:
+        if self.layout.chains == 1 or self.layout.chains > self.division.chains:
+            return tree
+
+        def part(axes: Axes, below: PyTree) -> PyTree:
+            if axes.chain is None:
+                return below
+            return jax.tree.map(lambda leaf: change(leaf, axis=axes.chain), below)
+
+        return jax.tree.map(part, axes, tree, is_leaf=lambda node: isinstance(node, Axes))
+
+
+class _Part(Program):
+    """What one device computes, inside `jax.shard_map`."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        start_values: Callable[..., Any],
+        whole: Layout,
+    ) -> None:
+        super().__init__(algorithm, layout, start_values)
+        self._whole = whole
+
+    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
+        """The message that the outboxes of the nodes of all devices become."""
+        if self.layout.nodes == self._whole.nodes:
+            return super().exchanged(phase, outbox, sites)
+        if isinstance(phase.exchange, Mean | Sum):
+            return jax.lax.psum(super().exchanged(phase, outbox, sites), NODES)
+        if isinstance(phase.exchange, Mix):
+            everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
+            mixed = exchanges.message_of(phase.exchange, *everyone)
+            return jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+        return super().exchanged(phase, outbox, sites)
+
+    def average(self, agents: Array) -> Array:
+        """The mean over the nodes of all devices."""
+        return jax.lax.pmean(super().average(agents), NODES)
+
+    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+        """The keys of this device's nodes and chains."""
+        chains = 1 if stage == rng.FIT else self._whole.chains
+        whole = replace(layout, nodes=self._whole.nodes, chains=chains)
+
+        def own(keys: PhaseKeys) -> PhaseKeys:
+            private = self._cut(keys.private, 0, NODES, layout.nodes)
+            if chains == 1:
+                return PhaseKeys(keys.shared, private)
+            private = self._cut(private, 1, CHAINS, layout.chains)
+            shared = self._cut(keys.shared, 0, CHAINS, layout.chains)
+            if layout.chains > 1:
+                return PhaseKeys(shared, private)
+            return PhaseKeys(shared[0], private[:, 0])
+
+        return tuple(own(keys) for keys in rng.stage_keys(phases, stage, base, whole))
+
+    @staticmethod
+    def _cut(leaf: Array, axis: int, along: str, count: int) -> Array:
+        """This device's part of an array that every device has whole."""
+        first = jax.lax.axis_index(along) * count
+        return jax.lax.dynamic_slice_in_dim(leaf, first, count, axis)
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+class ShardedRun(LocalRun):
+    """As `LocalRun`, its arrays on the devices of a mesh; every process runs it.
+
+    What is recorded, kept in checkpoints and shown is gathered first, by all processes together:
+    all of them call the methods that need it.
+    """
+
+    program: ShardedProgram
+
+    def __init__(
+        self,
+        program: ShardedProgram,
+        arrays: SiteArrays,
+        sites: Sites,
+    ) -> None:
+        super().__init__(program, arrays, sites)
+        self.root = jax.process_index() == 0
+        self.division = program.division
+        self.parts = (self.division.nodes, self.division.chains)
+        self._arrays = self.division.place(arrays, ARRAYS)
+        self._gather = jax.jit(
+            lambda tree: tree,
+            out_shardings=NamedSharding(self.division.mesh, PartitionSpec()),
+        )
+
+    # --- between two rounds -----------------------------------------------------------------------
+
+    def start_values(self, positions: Array) -> Any:
+        """As of `LocalRun`."""
+        return self._here(super().start_values(_on_host(positions)))
+
+    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+        """As of `LocalRun`."""
+        return super().start(seed, _on_host(positions), rounds, warmup)
+
+    def restore(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+    ) -> Carry:
+        """As of `LocalRun`, on these devices."""
+        carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
+        self._arrays = self._arrays._replace(
+            fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
+        )
+        return self.division.place(carry, self.program.carry_axes(begun=True))
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """As of `LocalRun`, on these devices."""
+        begun = super().with_block(self._here(buffers), block)
+        return self.division.place(begun, BUFFERS)
+
+    def emptied(self, buffers: Buffers) -> Buffers:
+        """The buffers of a chunk whose draws have been taken, for the next one."""
+        return self.program.emptied(buffers)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """As of `LocalRun`."""
+        with rank_losses():
+            carry, buffers, finite = super().advance(carry, buffers, window)
+            return carry, buffers, self._here(finite)
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices of the mesh, nodes first."""
+        return list(self.division.mesh.devices.flat)
+
+    # --- several processes ------------------------------------------------------------------------
+
+    def agree(self, value: float) -> float:
+        """The value of the process that is the root."""
+        if self.division.processes == 1:
+            return value
+        with rank_losses():
+            return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which devices, one line each, if there are several."""
+        held: dict[int, list[str]] = {}
+        for device in self.division.mesh.devices.flat:
+            held.setdefault(device.process_index, []).append(f"{device.platform}:{device.id}")
+        if len(held) == 1:
+            return []
+        return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
+
+    # --- what is asked between rounds -------------------------------------------------------------
+
+    def site(self, name: str) -> Site | None:
+        """Return one site, as a visiting chain sees it; all processes call it."""
+        node = self.names.index(name)
+        arrays = self._arrays._replace(events=())
+        own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
+        return own.site(0, node)
+
+    def gradients(self, target: Target) -> Callable[[Array], Array]:
+        """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
+        if self.division.processes == 1:
+            return super().gradients(target)
+        here = jax.tree.map(lambda leaf: leaf.addressable_data(0), self._arrays)
+        whole = here._replace(events=())
+        return lambda position: gradients(target.model, target.unravel(position), whole)
+
+    def _here(self, tree: PyTree) -> PyTree:
+        """Arrays of all devices, whole in this process."""
+        if self.division.processes == 1:
+            return tree
+        with rank_losses():
+            gathered = jax.block_until_ready(self._gather(tree))
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
+
+
+def _on_host(positions: Any) -> Any:
+    """Starting points that every process gives alike to all of its devices."""
+    return np.asarray(positions)
