@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
+from consortia.cli.options import (
+    Chains,
+    Coordinator,
+    Devices,
+    Engine,
+    Process,
+    Processes,
+    Quiet,
+    Rounds,
+    Seed,
+    StudyFile,
+    engine_of,
+)
 from consortia.errors import MissingExtraError, StoreError
+from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
@@ -26,7 +40,7 @@ GO_ON = "interrupted; go on with: consortia resume {}"
 
 
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
+    study: StudyFile,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -41,13 +55,13 @@ def run(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process: Process = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
-    chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
+    seed: Seed = None,
+    chains: Chains = None,
+    rounds: Rounds = None,
     reference: Annotated[
         bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
     over = engine_of(engine, devices, (coordinator, processes, process))
@@ -57,23 +71,18 @@ def run(
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
 
-        asked = run_on_all(over, lambda: load_study(study))
-        directory = _free_directory(asked.name) if output is None else RunStore(output).path
+        given = run_on_all(over, lambda: load_study(study))
+        directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
-        asked = asked.with_run(**changes)
-        built = asked.build(over)
+        given = given.with_run(**changes)
+        built = given.build(over)
 
         def request() -> None:
             keep_request(directory, study, {**changes, "reference": reference})
 
+        begin = beginning(given, built, directory, over)
         code = sample_and_report(
-            asked,
-            built,
-            directory,
-            over,
-            request=request,
-            reference=reference,
-            quiet=quiet,
+            given, built, directory, begin, request=request, reference=reference, quiet=quiet
         )
     raise typer.Exit(code)
 
@@ -85,12 +94,11 @@ def sample_and_report(
     study: Study,
     built: Built,
     directory: Path,
-    engine: Any,
+    begin: Callable[..., Any],
     *,
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
-    resumed: Callable[..., Any] | None = None,
 ) -> int:
     """Sample, compare, write and show; return the exit code.
 
@@ -98,14 +106,12 @@ def sample_and_report(
         study: the study.
         built: its objects.
         directory: of the run.
-        engine: what runs the sites; None: as the run had it.
+        begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
         quiet: print errors only.
-        resumed: ``resume`` without the objects, for a run that is there.
     """
     from consortia.report.terminal import console_of, plan_panel
-    from consortia.run.sampling import sample
 
     console = console_of(quiet=quiet)
 
@@ -113,30 +119,18 @@ def sample_and_report(
         console.print(plan_panel(study.title or study.name, plan))
         request()
 
-    if resumed is not None:
-        tree = resumed(
-            built.model,
-            built.sites,
-            built.algorithm,
-            engine=engine,
-            progress=not quiet,
-            on_plan=on_plan,
-        )
-    else:
-        tree = sample(
-            built.model,
-            built.sites,
-            built.algorithm,
-            **study.run.model_dump(),
-            stop=built.stop,
-            engine=engine,
-            store=directory,
-            progress=not quiet,
-            on_plan=on_plan,
-        )
+    tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
     if tree is None:
         return 0
     return _report(study, built, directory, tree, console, reference=reference)
+
+
+def beginning(study: Study, built: Built, directory: Path, engine: Any) -> Callable[..., Any]:
+    """Return `consortia.sample` with the study's options, without the objects."""
+    from consortia.run.sampling import sample
+
+    options = study.run.model_dump()
+    return functools.partial(sample, **options, stop=built.stop, engine=engine, store=directory)
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -144,9 +138,7 @@ def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None
     with writing(directory):
         shutil.copyfile(source, directory / STUDY)
         content = {"study": str(source.resolve()), **options}
-        temporary = directory / (COMMAND + ".part")
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        os.replace(temporary, directory / COMMAND)
+        replace_file(directory / COMMAND, [json.dumps(content, indent=1).encode()])
 
 
 def _report(
@@ -156,7 +148,7 @@ def _report(
     from consortia.report.run_report import report_of
     from consortia.report.terminal import report_tables
 
-    interrupted = tree.attrs["stopped"].startswith("interrupted")
+    interrupted = tree.attrs["state"] == "interrupted"
     if "posterior" not in tree.children:
         console.print("no draw was kept")
         console.print(GO_ON.format(directory), soft_wrap=True)
@@ -264,8 +256,5 @@ def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
 
 def _free_directory(name: str) -> Path:
     """Return ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
-    directory, number = RUNS / name, 1
-    while directory.exists():
-        number += 1
-        directory = RUNS / f"{name}-{number}"
-    return directory
+    names = itertools.chain([name], (f"{name}-{index}" for index in itertools.count(2)))
+    return next(RUNS / each for each in names if not (RUNS / each).exists())
