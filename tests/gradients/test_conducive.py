@@ -13,8 +13,7 @@ import pytest
 
 import consortia
 from consortia import gradients, surrogates
-from consortia.algorithms import fa_hmc, gossip_phases
-from consortia.algorithms.gossip_method import Gossip
+from consortia.algorithms import fa_hmc, gossip
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
@@ -148,7 +147,7 @@ def two_gaussians() -> consortia.Model:
     return consortia.Model(lambda theta: -0.0 * jnp.sum(theta**2), log_likelihood, np.zeros(1))
 
 
-class CorrectedGossip(Gossip):
+class CorrectedGossip(gossip.DESGHMC):
     """DE-SGHMC whose agents fit surrogates first; its oracle is wrapped by the test."""
 
     def build(self, target: Target) -> Any:
@@ -171,9 +170,9 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the model has no prior")
         assert np.abs(rest(plain) - MODE).max() > 0.1
-        original = gossip_phases._estimate
+        original = gossip._estimate
         monkeypatch.setattr(
-            gossip_phases, "_estimate", lambda *given: gradients.conducive(original(*given))
+            gossip, "_estimate", lambda *given: gradients.conducive(original(*given))
         )
         # An agent's curvature is 0.3125: the slowest mode falls by exp(−0.05 · 0.3125 / 2) a step.
         found = rest(CorrectedGossip(**vars(plain)))

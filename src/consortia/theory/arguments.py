@@ -32,6 +32,51 @@ def filled(value: ArrayLike, shape: tuple[int, ...], name: str) -> Array:
     return np.broadcast_to(array, shape)
 
 
+def curvatures_of(
+    value: ArrayLike, shape: tuple[int, ...], name: str, holders: str, *, rounding: float = 1e-10
+) -> Array:
+    """Return positive semi-definite matrices, (N, d, d), or their diagonals, (N, d).
+
+    Args:
+        value: (N,), times the identity; (N, d), diagonals; or (N, d, d), symmetric.
+        shape: (N, d).
+        name: of the argument.
+        holders: whose matrices they are.
+        rounding: by which an eigenvalue may be negative, relative to the largest entry.
+    """
+    n, d = shape
+    given = floats(value, name)
+    if given.shape not in ((n,), (n, d), (n, d, d)):
+        raise InputError(
+            f"{name}: shape {given.shape} for {n} {holders} in {d} dimensions; give ({n},), "
+            f"({n}, {d}) or ({n}, {d}, {d})"
+        )
+    if given.ndim < 3:
+        given = np.broadcast_to(given if given.ndim == 2 else given[:, None], (n, d))
+        lowest, rounding = given.min(axis=1), 0.0
+    else:
+        size = np.abs(given).max()
+        if not np.allclose(given, np.swapaxes(given, 1, 2), rtol=1e-8, atol=1e-12 * size):
+            raise InputError(f"{name}: a matrix is not symmetric; give (L + L.T) / 2")
+        lowest, rounding = np.linalg.eigvalsh(given)[:, 0], rounding * size
+    if np.any(lowest < -rounding):
+        raise InputError(
+            f"{name}: matrix {int(np.argmin(lowest))} has a negative eigenvalue; give positive "
+            "semi-definite matrices"
+        )
+    return given
+
+
+def check_density(precision: Array, name: str, rounding: float = 0.0) -> None:
+    """Refuse a precision, (d, d) or its diagonal (d,), that no proper density has."""
+    values = precision if precision.ndim == 1 else np.linalg.eigvalsh(precision)
+    if values.min() <= rounding * np.abs(values).max():
+        raise InputError(
+            f"{name}: their sum is not positive definite, so the target is not a density; add a "
+            "prior or drop the flat coordinates"
+        )
+
+
 def number(
     value: float, name: str, *, least: float = 0.0, most: float = math.inf, strict: bool = False
 ) -> float:

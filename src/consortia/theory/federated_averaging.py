@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
-from consortia.theory.arguments import count, filled, floats, number
+from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
 from consortia.theory.law import Law, Moments
 
 
@@ -385,16 +385,10 @@ def read_clients(
     d = m.shape[1] if m.ndim == 2 else lam.shape[1] if lam.ndim >= 2 else 1
     if m.shape not in ((n,), (n, d)):
         raise InputError(f"means: shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
-    if lam.shape not in ((n,), (n, d), (n, d, d)):
-        raise InputError(
-            f"curvatures: shape {lam.shape}; give ({n},), ({n}, {d}) or ({n}, {d}, {d}) "
-            f"for {n} weights and {d} coordinates"
-        )
     m = np.broadcast_to(m if m.ndim == 2 else m[:, None], (n, d))
-    if lam.ndim == 1:
-        lam = np.broadcast_to(lam[:, None], (n, d))
+    lam = curvatures_of(lam, (n, d), "curvatures", "weights")
+    check_density(np.tensordot(w, lam, axes=1), "curvatures", 1e-10 if lam.ndim == 3 else 0.0)
     mass = _mass(mass_matrix, d)
-    _check_curvatures(lam, w)
     if lam.ndim == 2 and mass.ndim == 1:
         return GaussianClients(w, m, lam, mass, lam / mass, 1.0 / np.sqrt(mass))
     full = lam if lam.ndim == 3 else lam[:, :, None] * np.eye(d)
@@ -403,32 +397,6 @@ def read_clients(
     values, vectors = np.linalg.eigh(whiten.T @ full @ whiten)
     # A semi-definite matrix can have eigenvalues of minus a rounding error.
     return GaussianClients(w, m, full, mass, np.maximum(values, 0.0), whiten @ vectors)
-
-
-def _check_curvatures(curvatures: Array, weights: Array) -> None:
-    overall = np.tensordot(weights, curvatures, axes=1)
-    size = np.abs(curvatures).max()
-    if curvatures.ndim == 3:
-        across = np.swapaxes(curvatures, 1, 2)
-        if not np.allclose(curvatures, across, rtol=1e-8, atol=1e-12 * size):
-            raise InputError("curvatures: a matrix is not symmetric; give (L + L.T) / 2")
-        lowest, lowest_overall = (
-            np.linalg.eigvalsh(curvatures)[:, 0],
-            np.linalg.eigvalsh(overall)[0],
-        )
-        rounding = 1e-10 * size
-    else:
-        lowest, lowest_overall, rounding = curvatures.min(axis=1), overall.min(), 0.0
-    if np.any(lowest < -rounding):
-        raise InputError(
-            f"curvatures: client {int(np.argmin(lowest))} has a negative curvature; "
-            "give positive semi-definite matrices"
-        )
-    if lowest_overall <= rounding:
-        raise InputError(
-            "curvatures: their weighted sum is not positive, so the target is not a density; "
-            "add a prior or drop the flat coordinates"
-        )
 
 
 def _mass(mass_matrix: ArrayLike | None, d: int) -> Array:

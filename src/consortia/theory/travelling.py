@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
-from consortia.theory.arguments import count, filled, floats, number
+from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
 from consortia.theory.estimates import minibatch_covariance
 from consortia.theory.law import Law, Moments
 
@@ -110,7 +110,8 @@ def travelling_law(
             raise InputError(
                 f"probabilities: got {shares}; give {sites} positive numbers of sum one"
             )
-    own = _matrices(precisions, sites, d, "precisions")
+    own = curvatures_of(precisions, (sites, d), "precisions", "sites")
+    own = own if own.ndim == 3 else own[:, :, None] * np.eye(d)
     h = number(step_size, "step_size", strict=True)
     alpha = number(strength, "strength")
     prior = _matrix(prior_precision, d, "prior_precision")
@@ -139,8 +140,7 @@ def travelling_law(
     spread = h * np.eye(d) + h**2 / 4 * noise / share[:, :, None] ** 2
 
     precision = prior + own.sum(0)
-    if np.linalg.eigvalsh(precision)[0] <= 0:
-        raise InputError("precisions: prior and sites together are not a density; add a prior")
+    check_density(precision, "precisions")
     if record not in ("visits", "updates"):
         raise InputError(f"record is {record!r}: use 'visits' or 'updates'.")
     target_mean = np.linalg.solve(precision, prior @ prior_centre + pull.sum(0))
@@ -380,19 +380,6 @@ def gradient_constants(
 
 
 # --- arguments -------------------------------------------------------------------------------
-
-
-def _matrices(value: ArrayLike, sites: int, d: int, name: str) -> Array:
-    array = floats(value, name)
-    if array.shape == (sites,):
-        array = array[:, None] * np.ones(d)
-    if array.shape == (sites, d):
-        array = array[:, :, None] * np.eye(d)
-    if array.shape != (sites, d, d):
-        raise InputError(f"{name}: shape {array.shape}; give ({sites},), ({sites}, {d}) or more")
-    if np.any(np.linalg.eigvalsh(array)[:, 0] < -1e-10 * np.abs(array).max()):
-        raise InputError(f"{name}: a matrix has a negative eigenvalue")
-    return array
 
 
 def _matrix(value: ArrayLike, d: int, name: str) -> Array:
