@@ -153,7 +153,7 @@ def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, pro
 @pytest.mark.slow
 def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     # A quarter turn: sds are about .055. Half a turn would only change the sign of deviations.
-    method = consortia.decentralized_hmc(0.03, "ring", variant="exact", leapfrog_steps=3)
+    method = consortia.decentralized_exact_hmc(0.03, "ring", leapfrog_steps=3)
     tree = consortia.sample(model, sites, method, rounds=4000, warmup=200, chains=8, progress=False)
     draws = np.asarray(tree["posterior"]["coefficients"], np.float64)
     _, ess, tail = (np.asarray(part) for part in rhat_and_ess_of(np.moveaxis(draws, -1, 0)))
@@ -235,7 +235,7 @@ def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
         shards.append({"x": x.astype(np.float32), "y": y.astype(np.int32)})
     sites = consortia.Sites.from_list(shards)
     model = consortia.models.logistic_regression(FEATURES, intercept=False)
-    method = consortia.decentralized_hmc(0.2, "ring", variant="exact", leapfrog_steps=2)
+    method = consortia.decentralized_exact_hmc(0.2, "ring", leapfrog_steps=2)
     size = {"chains": 16, "rounds": 6000}
     tree = consortia.sample(model, sites, method, warmup=200, progress=False, **size)
     ours = np.asarray(tree["posterior"]["coefficients"], np.float64)

@@ -16,12 +16,12 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia import graphs, schedules
-from consortia.algorithms.decentralized_method import DecentralizedHMC
+from consortia.algorithms.decentralized_hmc import DecentralizedExactHMC, DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
-from consortia.algorithms.federated_hmc_method import FederatedHMC
-from consortia.algorithms.federated_hmc_surrogate import SurrogateHMC
+from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
+from consortia.algorithms.surrogate_hmc import SurrogateHMC
 from consortia.algorithms.travelling import DSGLD, FSGLD
 from consortia.core import parameters as naming
 from consortia.core.contract import Method
@@ -294,9 +294,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
 
 def _keeps_posterior(method: Method) -> bool:
     """Return True if a Metropolis test on the summed log-density makes the method exact."""
-    if isinstance(method, DecentralizedHMC):
-        return method.variant == "exact"
-    return isinstance(method, FederatedHMC | SurrogateHMC)
+    return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.surrogates.curvature import hessian
-from consortia.surrogates.laplace import mode_of
+from consortia.surrogates.curvature import hessian, mode_of
 
 PyTree = Any
 Scalar = Float[Array, ""]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia import graphs, schedules
-from consortia.algorithms.decentralized_method import DecentralizedHMC
+from consortia.algorithms.decentralized_hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method
@@ -183,7 +183,7 @@ def _of_tracked_gradients(
     method: DecentralizedHMC, model: Model, sites: Sites, parameters: PyTree
 ) -> str | None:
     """Judge by the largest curvature of the sum; where proposals are tested, acceptance tells."""
-    if method.variant == "exact" or not isinstance(method.step_size, schedules.Constant):
+    if not isinstance(method.step_size, schedules.Constant):
         return None
     dimension = _dimension(parameters)
     entries, operations = len(sites) * dimension**2, sites.rows * dimension**2
