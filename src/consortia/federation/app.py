@@ -50,7 +50,7 @@ def client_app(study: str | Path) -> Any:
 
 
 def serve(path: Path, transport: Transport, config: Config) -> None:
-    """Runs a study, or goes on with it, in its run directory; prints the expected time first.
+    """Run a study, or resume it, in its run directory; print the expected time first.
 
     Args:
         path: the study file.
@@ -107,7 +107,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
 
 
 def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
-    """How long a study will take at least, in words."""
+    """Return in words how long a study takes at least."""
     each = _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
     rounds = study.run.warmup + study.run.rounds
@@ -129,13 +129,13 @@ def _directory(study: Study, config: Config) -> Path:
 
 
 def _origin(config: Config) -> Path | None:
-    """The folder where the study's data are in a simulation."""
+    """Return the folder where the study's data are in a simulation."""
     origin = str(config.get("origin") or "")
     return Path(origin) if origin else None
 
 
 def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
-    """What the sites are called in messages: names of data files, or numbers."""
+    """Return the names of the sites in messages: of their data files, or their indices."""
     if study.data.files is not None:
         return names_of(study.data.files)
     return tuple(map(str, range(len(study.build(data_folder=origin).sites))))
@@ -151,7 +151,7 @@ def _set_width(config: Config) -> None:
 
 
 def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
-    """A site's reply to a message.
+    """Return a site's reply to a message.
 
     Args:
         path: the study file.
@@ -264,7 +264,7 @@ def _policy(folder: Path, node: Config) -> Path:
 
 
 def _folder(node: Config, config: Config) -> Path:
-    """Of a site: its own, or in a simulation one below the run's."""
+    """Return the folder of a site: its own, or in a simulation one below the run's."""
     if "folder" in node:
         return Path(str(node["folder"])).expanduser()
     if "site" in node:
@@ -327,9 +327,9 @@ class Simulated:
         """Any number will do."""
 
     def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
-        """The message."""
+        """Return the message."""
         return payload
 
     def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
-        """As of any site."""
+        """Return the refusal of any site."""
         return _refusal(self._folder, self._name, error, "", wrap)

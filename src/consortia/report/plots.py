@@ -423,7 +423,7 @@ def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def overview(report: RunReport) -> list[list[Any]]:
-    """Return the figures of a run's picture by column: intervals; verdict, traces, predictions."""
+    """Return the figures of a run's picture by column: intervals; verdict, traces; predictions."""
     shown, calibration = forest([report]), predictions(report)
     left = [] if shown is None else [shown.figure, _text(shown.caption)]
     right = [_text("\n".join(_words(report)), report.title)]
@@ -432,7 +432,9 @@ def overview(report: RunReport) -> list[list[Any]]:
         right.append(_text("The dashed line is the reference's mean."))
     if calibration is not None:
         rows = f"On {report.held_out_rows:,} held-out rows. "
-        right += [calibration.figure, _text(rows + calibration.caption)]
+        heights = [sum(f.get_size_inches()[1] for f in column) for column in (left, right)]
+        shorter = left if heights[0] < heights[1] else right
+        shorter += [calibration.figure, _text(rows + calibration.caption)]
     return [left, right]
 
 

@@ -74,7 +74,7 @@ class ModelTable(Table):
         return given(self.model_extra)
 
     def make(self, data: Prepared, directory: Path) -> Model:
-        """The model for these data."""
+        """Return the model for these data."""
         factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
         known: dict[str, Any] = {}
         if data.features is not None:
@@ -206,7 +206,7 @@ class Study(Table):
         return self._path
 
     def with_run(self, **changes: int | None) -> Study:
-        """The same study with other values in ``[run]``, where they are not None."""
+        """Return the study with other values in ``[run]``, where they are not None."""
         given = {key: value for key, value in changes.items() if value is not None}
         return self.model_copy(update={"run": self.run.model_copy(update=given)})
 
@@ -217,7 +217,7 @@ class Study(Table):
         data_folder: Path | None = None,
         own: Mapping[int, Path] | None = None,
     ) -> Built:
-        """The objects that `consortia.sample` takes, and the rest.
+        """Return the objects that `consortia.sample` takes, and the rest.
 
         Args:
             engine: what will run the study; `LocalEngine()` when None. All processes of a
@@ -294,7 +294,7 @@ class Built:
 
 
 def load_study(path: str | Path, origin: Path | None = None) -> Study:
-    """Reads and checks a study file; no data are read and nothing is compiled.
+    """Read and check a study file; no data are read and nothing is compiled.
 
     Args:
         path: the TOML file.
@@ -320,7 +320,7 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
 
 
 def _explained(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as a sentence with the dotted key."""
+    """Return one of pydantic's errors as a sentence with the dotted key."""
     location = [part for part in error["loc"] if isinstance(part, str)]
     table: Any = Study
     if location[:1] == ["partition"] and len(location) > 1:  # pydantic puts the kind in between
@@ -356,7 +356,7 @@ def _table(name: str) -> Any:
 
 
 def _imported(factory: str, directory: Path) -> Callable[..., Any]:
-    """The function ``module:name``, from the study file's folder or from what is installed."""
+    """Return the function ``module:name``, from the study file's folder or as installed."""
     module_name, _, name = factory.partition(":")
     sys.path.insert(0, str(directory.resolve()))
     try:

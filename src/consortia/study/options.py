@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from consortia import latency, schedules
-from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import unknown
 from consortia.errors import InputError
 
@@ -19,33 +18,17 @@ SCHEDULES = (
 
 
 def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of a factory, and those that it hands on as ``**options``.
-
-    An algorithm hands its options on to the one beside it, in the same module, that has them all.
-    """
+    """Return the arguments of a factory by name; ``**options`` are none."""
     own = inspect.signature(factory).parameters
-    found = {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
-    if len(found) < len(own):
-        for entry in ALGORITHMS.values():
-            other = inspect.signature(entry.factory).parameters
-            if entry.factory.__module__ == factory.__module__ and not _takes_any(other):
-                for name, value in other.items():
-                    if value.kind is value.KEYWORD_ONLY:
-                        found.setdefault(name, value)
-    return found
-
-
-def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    return {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
 
 
 def check_options(
     table: str, factory: Callable[..., Any], options: Mapping[str, Any], later: tuple[str, ...] = ()
 ) -> None:
-    """Refuses arguments that a factory does not have, and names those it lacks."""
+    """Refuse arguments that a factory does not have, and name those it lacks."""
     known = arguments(factory)
-    of_user = factory.__module__.partition(".")[0] != __name__.partition(".")[0]
-    takes_any = of_user and _takes_any(inspect.signature(factory).parameters)
+    takes_any = len(known) < len(inspect.signature(factory).parameters)
     for key in options:
         if key not in known and not takes_any:
             raise InputError(f"{table}.{key}: {unknown(key, known)}.")
@@ -58,7 +41,7 @@ def check_options(
 
 
 def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """What the factory makes; a value of a type that it cannot use is the study's mistake."""
+    """Return what the factory makes; a value that it cannot use is the study's mistake."""
     try:
         return factory(**options)
     except (TypeError, OverflowError) as error:
@@ -69,7 +52,7 @@ def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) 
 
 
 def given(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments as written: "none" means None, a table what the function that it names makes."""
+    """Return the arguments: "none" is None, a table what the function that it names makes."""
     given = {key: None if value == "none" else value for key, value in (options or {}).items()}
     tables = {key: value for key, value in given.items() if isinstance(value, dict)}
     return given | {key: _made(key, value) for key, value in tables.items()}

@@ -32,7 +32,7 @@ TABLES = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a study file, with the arguments of every algorithm and ready model."""
+    """Return the JSON schema of a study file, with all arguments of algorithms and models."""
     schema = Study.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "A study file of consortia"
@@ -48,7 +48,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..., Any]]) -> None:
-    """Lets the value of one key of a table decide about the others."""
+    """Let the value of one key of a table decide about the others."""
     own = table["properties"]
     own[key]["description"] += "; it decides the other keys"
     choice = {"enum": list(factories)}
@@ -78,10 +78,10 @@ def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..
 
 def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     """Type, description and default of every argument that a study file may give."""
-    texts = described(factory)
+    texts, hints = described(factory), typing.get_type_hints(factory)
     found = {}
     for name, parameter in arguments(factory).items():
-        one = _type(name, _hint(factory, name))
+        one = _type(name, hints.get(name, Any))
         if name in texts:
             one["description"] = texts[name]
         if parameter.default is not parameter.empty:
@@ -95,7 +95,7 @@ def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
 
 
 def described(factory: Callable[..., Any]) -> dict[str, str]:
-    """The texts of a function's arguments, of handed-on ones from their owner's docstring."""
+    """Return the texts of the arguments; those left out stand at an algorithm of the same file."""
     texts: dict[str, str] = {}
     for entry in ALGORITHMS.values():
         if entry.factory.__module__ == factory.__module__:
@@ -104,7 +104,7 @@ def described(factory: Callable[..., Any]) -> dict[str, str]:
 
 
 def _documented(factory: Callable[..., Any]) -> dict[str, str]:
-    """The section Args of a docstring, by argument."""
+    """Return the section Args of a docstring, by argument."""
     text = inspect.getdoc(factory) or ""
     found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
     texts: dict[str, str] = {}
@@ -117,16 +117,8 @@ def _documented(factory: Callable[..., Any]) -> dict[str, str]:
     return texts
 
 
-def _hint(factory: Callable[..., Any], name: str) -> Any:
-    for function in (factory, *(entry.factory for entry in ALGORITHMS.values())):
-        hints = typing.get_type_hints(function)
-        if name in hints:
-            return hints[name]
-    return Any
-
-
 def _type(name: str, hint: Any) -> dict[str, Any]:
-    """What may be written for an argument; "none" where None is allowed."""
+    """Return the schema of an argument; "none" where None is allowed."""
     if name == "step_size":
         table = _choice_of_tables("schedule", SCHEDULES, schedules)
         numbers = {"type": "array", "items": {"anyOf": [{"type": "number"}, table]}}

@@ -302,7 +302,7 @@ class Prepared:
     skipped: tuple[str, ...] = ()
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
-        """Names along the axes of the ready models' parameters, (classes, features)."""
+        """Return names along the axes of the ready models' parameters, (classes, features)."""
         features, classes = self.feature_names or None, self.class_names
         return {"coefficients": (classes, features), "intercept": (classes,)}
 
@@ -373,7 +373,7 @@ PARTITIONS: dict[str, type[_Partition]] = {
 
 
 def deal(table: Any, data: Prepared) -> Sites:
-    """The rows at their sites, as a table ``[partition]`` says."""
+    """Return the rows at their sites, dealt out by a table ``[partition]``."""
     options = table.model_dump(exclude={"kind"}, exclude_none=True)
     if isinstance(table, ByColumn):
         if table.column not in data.columns:
@@ -436,7 +436,7 @@ def _scaled(arrays: Arrays, key: str, centre: float, unit: float) -> Arrays:
 
 
 def _as_type(arrays: Arrays, dtype: str) -> Arrays:
-    """Features and fractions in this type, integers no wider than it."""
+    """Return features and fractions in this type, integers no wider than it."""
     whole = np.dtype(dtype.replace("float", "int"))
 
     def narrowed(name: str, array: np.ndarray) -> np.ndarray:
