@@ -48,7 +48,7 @@ def predict(
 
     Returns:
         `xarray.DataArray`, float64, of dimensions ("row",) or ("row", "class"); its attributes
-        say how many draws were averaged and whether they were weighted.
+        ``draws`` and ``weights``: how many draws were averaged, and how they were weighted.
 
     Raises:
         InputError: the model has no ``predict``, the rows disagree in number, the result is of

@@ -160,7 +160,7 @@ def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
 
 
 def _check_blackjax() -> str:
-    """Return the version of BlackJAX, or an error that says how to get it."""
+    """Return the version of BlackJAX; refuse, with what to install, where it is missing."""
     try:
         import blackjax
     except ImportError as error:

@@ -130,7 +130,7 @@ def summary(
     .. math:: \bar x = \frac{\sum_i w_i x_i}{\sum_i w_i}, \qquad
               s^2 = \frac{\sum_i w_i (x_i - \bar x)^2}{\sum_i w_i - \sum_i w_i^2 / \sum_i w_i}
 
-    and a note says so; R-hat and ESS are always those of the unweighted draws.
+    with a note; R-hat and ESS are always those of the unweighted draws.
 
     Args:
         tree: result of a run; only its group ``posterior`` holds chains.

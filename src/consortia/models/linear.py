@@ -39,7 +39,7 @@ def linear_regression(
         features: columns of x.
         noise_scale: σ, in units of y; None to infer it.
         prior_scale: s.
-        intercept: whether the model has an intercept of its own (else add a column of ones).
+        intercept: add an intercept to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
         log_noise_prior_scale: s_σ, used with ``noise_scale=None`` only.
 

@@ -52,7 +52,7 @@ def logistic_regression(
     Args:
         features: columns of x.
         prior_scale: s.
-        intercept: whether the model has an intercept of its own (else add a column of ones).
+        intercept: add an intercept to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
 
     Returns:

@@ -38,7 +38,7 @@ def softmax_regression(
         features: columns of x.
         classes: K >= 2.
         prior_scale: s.
-        intercept: whether the model has intercepts of its own (else add a column of ones).
+        intercept: add intercepts to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
 
     Returns:

@@ -75,7 +75,7 @@ def write_report(
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
     check_extra()
-    text = page(_told_apart([r if isinstance(r, RunReport) else load_run(r) for r in given]))
+    text = page(_distinct([r if isinstance(r, RunReport) else load_run(r) for r in given]))
     target = Path(output)
     try:
         target.write_text(text, encoding="utf-8")
@@ -130,7 +130,7 @@ def page(reports: Sequence[RunReport]) -> str:
     )
 
 
-def _told_apart(reports: Sequence[RunReport]) -> list[RunReport]:
+def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
     """Return the runs with a number behind names that occur twice."""
     names = [report.name for report in reports]
     return [
@@ -198,7 +198,7 @@ def _parts(report: RunReport) -> list[Part]:
         Part(
             "bias",
             "Bias, predicted and measured",
-            "What the method's oracle says it will do on this posterior, beside what it did "
+            "What the method's oracle predicts on this posterior, beside what it did "
             "against the reference.",
             [plots.bias(report)],
             notes=_predicted_lines(report),
