@@ -133,9 +133,9 @@ def engine_of(kind: str) -> Any:
     """The engine that a process is told to use."""
     if kind.startswith("mpi"):
         if kind == CARRIED:
-            from consortia.engines.mpi.foreign import HostCallback
+            from consortia.engines.mpi.callback import HostCallback
 
-            HostCallback.serve = lambda: False
+            HostCallback.in_place = lambda: False
         return consortia.MPIEngine(deadline=120)
     if "x" in kind:
         nodes, chains = (int(part) for part in kind.split("x"))

@@ -186,18 +186,19 @@ def communication(
 
 
 def traffic(
-    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], nodes: int
+    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], own: int, nodes: int
 ) -> tuple[int, int, int]:
     """(communication rounds, bytes up, bytes down) of one iteration of all chains.
 
     Args:
         phases: of one iteration.
-        messages: shapes of the outboxes and of the reply of each of them.
-        nodes: number of sites.
+        messages: shapes of the outboxes of ``own`` nodes, and of the reply, of each of them.
+        own: number of nodes of this process.
+        nodes: number of nodes.
     """
     rounds = up = down = 0
     for phase, (outbox, reply) in zip(phases, messages, strict=True):
-        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else nodes
+        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else own
         sizes = (_bytes(outbox) // senders, _bytes(reply))
         here = communication(phase.exchange, *sizes, nodes)
         rounds += phase.repeat * here[0]

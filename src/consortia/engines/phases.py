@@ -62,15 +62,29 @@ class SiteArrays(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What an iteration needs from the one before it."""
+    """What an iteration needs from the one before it.
+
+    Attributes:
+        node: states of the nodes, node axis first.
+        hub: states of the hub.
+        inbox: what the nodes have received last.
+        turn: inside a program whose exchanges leave it, int32 that orders them; else ().
+    """
 
     node: PyTree
     hub: PyTree
     inbox: PyTree
+    turn: Any = ()
 
 
 class Iteration:
-    """What the nodes and the hub of one process do in an iteration of an algorithm."""
+    """What the nodes and the hub of one process do in an iteration of an algorithm.
+
+    Attributes:
+        first_turn: of `Carry`, at the begin of a program.
+    """
+
+    first_turn: Any = ()
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self.algorithm = algorithm
@@ -79,21 +93,51 @@ class Iteration:
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
 
     def _iteration(
-        self, numbers: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
+        self, randomness: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
     ) -> tuple[Carry, Yield]:
-        """All phases once, and what they yield (repeated phases have no info)."""
+        """Return the carry after all phases, and what they yield (repeated ones have no info)."""
+        phases, per_node = self.algorithm.phases, self.inbox_per_node
+        carry, _, node_info, hub_info = self.run_phases(phases, randomness, carry, sites, per_node)
+        return carry, self.made(carry, node_info, hub_info)
+
+    def run_phases(
+        self,
+        phases: tuple[Phase, ...],
+        randomness: tuple[PhaseRandomness, ...],
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+        note: Callable[[PhaseRandomness, PyTree], None] | None = None,
+    ) -> tuple[Carry, bool, dict[str, Array], dict[str, Array]]:
+        """Run phases in order: half at the nodes, the exchange, half at the hub, for each.
+
+        Args:
+            phases: of a stage.
+            randomness: of each phase.
+            carry: before the first.
+            sites: data of the nodes of this process.
+            per_node: the inbox differs from node to node.
+            chains: of the stage; those of the layout when None.
+            note: is called with the randomness and the outboxes of each phase that runs once.
+
+        Returns:
+            The carry after the last phase; True if its inbox differs from node to node; infos of
+            nodes and hub.
+        """
         node_info: dict[str, Array] = {}
         hub_info: dict[str, Array] = {}
-        per_node = self.inbox_per_node
-        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if not phase.repeated:
-                carry, node, hub, _ = self.phase(phase, drawn, carry, sites, per_node)
+        for phase, drawn in zip(phases, randomness, strict=True):
+            if phase.repeated:
+                carry = self.repeated(phase, drawn, carry, sites, per_node, chains)
+            else:
+                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node, chains)
                 node_info |= node
                 hub_info |= hub
-            else:
-                carry = self.repeated(phase, drawn, carry, sites, per_node)
+                if note is not None:
+                    note(drawn, outbox)
             per_node = exchanges.reply_per_node(phase, per_node)
-        return carry, self.made(carry, node_info, hub_info)
+        return carry, per_node, node_info, hub_info
 
     def phase(
         self,
@@ -106,18 +150,21 @@ class Iteration:
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
         """The carry after the phase, the infos of nodes and hub, and the outboxes."""
         node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
-        message = self.exchanged(phase, outbox, sites)
-        sent = carry._replace(node=_where_present(sites.present, node_state, carry.node))
+        message, turn = self.exchanged(phase, outbox, sites, carry.turn)
+        node = _where_present(sites.present, node_state, carry.node)
+        sent = carry._replace(node=node, turn=turn)
         after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
         return after, node_info, hub_info, outbox
 
-    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
-        """The message that the outboxes of all nodes become."""
+    def exchanged(
+        self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the message that the outboxes of all nodes become, and the next turn."""
         weights = sites.weights
         if not isinstance(sites.present, tuple):
             weights = jnp.where(sites.present, weights, 0)
             weights = weights / jnp.sum(weights)
-        return exchanges.message_of(phase.exchange, outbox, weights)
+        return exchanges.message_of(phase.exchange, outbox, weights), turn
 
     def send(
         self,
@@ -159,7 +206,7 @@ class Iteration:
         )
         if drawn.arrival is not None:
             reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
-        return Carry(carry.node, hub_state, reply), dict(info)
+        return carry._replace(hub=hub_state, inbox=reply), dict(info)
 
     def _at_nodes(
         self,
@@ -328,6 +375,7 @@ def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carr
         jax.tree.map(keep(1), after.node, before.node),
         jax.tree.map(keep(0), after.hub, before.hub),
         jax.tree.map(keep(1 if per_node else 0), after.inbox, before.inbox),
+        after.turn,
     )
 
 
@@ -352,6 +400,7 @@ class Program(Iteration):
         self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
     ) -> None:
         super().__init__(algorithm, layout)
+        self.nodes_in_all = layout.nodes
         self.start_values = jax.jit(start_values)
         self._shapes: Yield | None = None
         self.start = jax.jit(self._start, static_argnums=1)
@@ -366,10 +415,10 @@ class Program(Iteration):
 
     def _keys(self, base: Array) -> Keys:
         """Keys of the phases of every iteration, from the run's base key (2,)."""
-        return rng.stage_keys(self.algorithm.phases, rng.ROUND, base, self.layout)
+        return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
 
     def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
-        """The keys of phases that run before the first iteration."""
+        """Return the keys of a stage's phases, of what is private for the nodes of this process."""
         return rng.stage_keys(phases, stage, base, layout)
 
     def _start(self, positions: Array, ring: int = 1) -> Carry:
@@ -410,16 +459,11 @@ class Program(Iteration):
         base: Array,
     ) -> tuple[Carry, bool]:
         """Phases that run before the first iteration; is the inbox per node after them?"""
-        per_node = False
         keys = self.keys_of(phases, stage, base, layout)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
-        for phase, drawn in zip(phases, numbers, strict=True):
-            if phase.repeated:
-                carry = self.repeated(phase, drawn, carry, sites, per_node, layout.chains)
-            else:
-                carry, _, _, _ = self.phase(phase, drawn, carry, sites, per_node, layout.chains)
-            per_node = exchanges.reply_per_node(phase, per_node)
-        return carry, per_node
+        begun = carry._replace(turn=self.first_turn)
+        carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)
+        return carry._replace(turn=()), per_node
 
     def _advance(
         self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
@@ -453,22 +497,23 @@ class Program(Iteration):
             return jax.lax.fori_loop(low, high, body, state)
 
         blocks = (window.first // block, (window.stop - 1) // block + 1)
-        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
-        return carry, buffers, self.draws_finite(carry)
+        begun = carry._replace(turn=self.first_turn)
+        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (begun, buffers))
+        return carry._replace(turn=()), buffers, self.draws_finite(carry)
 
     def _outboxes_finite(
         self, carry: Carry, sites: SiteArrays, keys: Keys, at: Array, warmup: Array
     ) -> list[Array]:
         """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
         numbers = self._round_randomness(keys, Counter(at, warmup), sites)
-        per_node, result = self.inbox_per_node, []
-        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if not phase.repeated:
-                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
-                result.append(self.outbox_finite(outbox, drawn.visited))
-            else:
-                carry = self.repeated(phase, drawn, carry, sites, per_node)
-            per_node = exchanges.reply_per_node(phase, per_node)
+        result: list[Array] = []
+
+        def note(drawn: PhaseRandomness, outbox: PyTree) -> None:
+            result.append(self.outbox_finite(outbox, drawn.visited))
+
+        begun = carry._replace(turn=self.first_turn)
+        phases, per_node = self.algorithm.phases, self.inbox_per_node
+        self.run_phases(phases, numbers, begun, sites, per_node, note=note)
         return result
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
@@ -480,7 +525,7 @@ class Program(Iteration):
     def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
         """What one iteration yields, for its shapes."""
         numbers = self._round_randomness(keys, Counter(0, 0), sites)
-        return self._iteration(numbers, carry, sites)[1]
+        return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
         """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
@@ -489,6 +534,7 @@ class Program(Iteration):
             phases = self.algorithm.phases
             numbers = self._round_randomness(keys, Counter(0, 0), sites)
             per_node, result = self.inbox_per_node, []
+            carry = carry._replace(turn=self.first_turn)
             for phase, drawn in zip(phases, numbers, strict=True):
                 if phase.repeated:
                     drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
@@ -498,7 +544,9 @@ class Program(Iteration):
             return result
 
         shapes = jax.eval_shape(messages, carry, sites, keys)
-        return exchanges.traffic(self.algorithm.phases, shapes, self.layout.nodes)
+        return exchanges.traffic(
+            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
+        )
 
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays

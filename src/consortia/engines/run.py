@@ -147,21 +147,25 @@ class LocalRun(Run):
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """The first site whose message of round ``at`` is not finite in this chain."""
-        self._within_reach(at)
-        flags = self.program.outboxes_finite(
-            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
-        )
-        for phase in self._here(flags):
+        for phase in self._outboxes_finite(carry, at, warmup):
             bad = np.flatnonzero(~np.asarray(phase)[:, chain])
             if bad.size:
                 return self.names[int(bad[0])]
         return None
 
+    def _outboxes_finite(self, carry: Carry, at: int, warmup: int) -> list[Any]:
+        """Return of each phase that runs once, (nodes, chains), whether its outbox is finite."""
+        self._within_reach(at)
+        flags = self.program.outboxes_finite(
+            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
+        )
+        return self._here(flags)
+
     def site(self, name: str) -> Site | None:
         """Return one site, as a visiting chain sees it."""
         return self._arrays.site(self.names.index(name))
 
-    def gradients(self, target: Target) -> Callable[[Array], Array]:
+    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         arrays = self._arrays._replace(events=())
         return lambda position: gradients(target.model, target.unravel(position), arrays)

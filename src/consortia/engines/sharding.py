@@ -474,17 +474,21 @@ class _Part(Program):
         super().__init__(algorithm, layout, start_values)
         self._whole = whole
 
-    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
-        """The message that the outboxes of the nodes of all devices become."""
+    def exchanged(
+        self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the message that the outboxes of the nodes of all devices become."""
         if self.layout.nodes == self._whole.nodes:
-            return super().exchanged(phase, outbox, sites)
+            return super().exchanged(phase, outbox, sites, turn)
         if isinstance(phase.exchange, Mean | Sum):
-            return jax.lax.psum(super().exchanged(phase, outbox, sites), NODES)
+            own, turn = super().exchanged(phase, outbox, sites, turn)
+            return jax.lax.psum(own, NODES), turn
         if isinstance(phase.exchange, Mix):
             everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
             mixed = exchanges.message_of(phase.exchange, *everyone)
-            return jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
-        return super().exchanged(phase, outbox, sites)
+            own = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+            return own, turn
+        return super().exchanged(phase, outbox, sites, turn)
 
     def average(self, agents: Array) -> Array:
         """The mean over the nodes of all devices."""
@@ -610,7 +614,7 @@ class ShardedRun(LocalRun):
         own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
         return own.site(0, node)
 
-    def gradients(self, target: Target) -> Callable[[Array], Array]:
+    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         if self.division.processes == 1:
             return super().gradients(target)

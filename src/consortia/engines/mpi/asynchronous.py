@@ -19,8 +19,8 @@ import numpy as np
 from consortia.core.contract import Mailbox
 from consortia.engines.buffers import Buffers, Window
 from consortia.engines.events import LEAST_SHARE
+from consortia.engines.mpi.callback import HostCallback, raised
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.foreign import HostCallback, raised
 from consortia.engines.mpi.formula import AsyncKernels
 from consortia.engines.mpi.wire import Packed
 from consortia.engines.phases import Carry, SiteArrays
@@ -56,20 +56,10 @@ class Worker:
         Raises:
             RankError: the server says nothing for the deadline, or another rank has failed.
         """
-        state, formula = carry.node, self._formula
-        packed = tuple(np.zeros(*form) for form in formula.gradient_wire.arrays(1))
-        if HostCallback.serve():
-            with raised(self._fetching):
-                jax.block_until_ready(self._together(state, packed, keys, np.int32(warmup), arrays))
-            return
-        while True:
-            task = np.zeros(1, np.int32)
-            reply = [np.empty(*form) for form in formula.reply_wire.arrays(1)]
-            self._fetch([np.asarray(part) for part in packed], [task, *reply])
-            if task[0] < 0:
-                return
-            at = np.array([task[0], warmup, self._site], np.int32)
-            state, packed = formula.gradient(state, tuple(reply), keys, at, arrays)
+        state = carry.node
+        packed = tuple(np.zeros(*form) for form in self._formula.gradient_wire.arrays(1))
+        with raised(self._fetching):
+            jax.block_until_ready(self._together(state, packed, keys, np.int32(warmup), arrays))
 
     def _tasks(
         self, state: PyTree, packed: Packed, keys: PhaseKeys, warmup: Array, arrays: SiteArrays
@@ -184,9 +174,8 @@ class Server:
             self._begin(reply)
         self._warmup = int(window.warmup)
         numbers = np.array([self.done, *window], np.int32)
-        rounds = self._together if HostCallback.serve() else self._one_by_one
         with raised(self._meeting):
-            carry, buffers, reply, good = rounds(carry, buffers, reply, keys, numbers)
+            carry, buffers, reply, good = self._together(carry, buffers, reply, keys, numbers)
             finite = np.asarray(good)
         if self._answering is not None:
             worker, self._answering = self._answering, None
@@ -212,21 +201,6 @@ class Server:
 
         start = carry, buffers, reply, jnp.ones(self._finite, bool), numbers[0], jnp.int32(0)
         return jax.lax.while_loop(lambda now: (now[4] < stop) & jnp.all(now[3]), one, start)[:4]
-
-    def _one_by_one(
-        self, carry: Carry, buffers: Buffers, reply: Packed, keys: PhaseKeys, numbers: np.ndarray
-    ) -> tuple[Carry, Buffers, Packed, Any]:
-        """The same where no program can call this process."""
-        update, _, stop, origin, thin, warmup = (int(number) for number in numbers)
-        finite = np.ones(self._finite, bool)
-        while update < stop and np.all(finite):
-            message = [np.empty(*form) for form in self._formula.gradient_wire.arrays(1)]
-            self._meet([np.asarray(part) for part in reply], message)
-            at = np.array([update, warmup, origin, thin], np.int32)
-            made = self._formula.update(carry, buffers, tuple(message), keys, at)
-            carry, buffers, reply, finite = made
-            update += 1
-        return carry, buffers, reply, finite
 
     def _meet(self, reply: list[np.ndarray], message: list[np.ndarray]) -> None:
         """Answers the worker of the last update, then takes the next gradient that counts."""

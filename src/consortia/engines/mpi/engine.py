@@ -7,7 +7,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, fingerprints
-from consortia.core.contract import Mailbox, Method
+from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
@@ -28,7 +27,9 @@ from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
+from consortia.engines.mpi.program import RankProgram
 from consortia.engines.mpi.run import MPIRun
+from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, RankError
 
@@ -164,17 +165,18 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
-        own = replace(layout, nodes=len(places.own))
-        return MPIRun(
-            Program(algorithm, layout, start),
-            Program(algorithm, own, start),
+        arguments = (
+            RankProgram(algorithm, layout, start, self._communicator, places),
             site_arrays(target.model, sites, method, places.own),
             sites,
-            method.site_weights(np.asarray(sites.sizes, np.int64)),
+            layout,
             self._communicator,
             places,
-            target.dimension,
         )
+        if any(isinstance(phase.exchange, Route) for phase in algorithm.phases):
+            weights = method.site_weights(np.asarray(sites.sizes, np.int64))
+            return TravellingRun(*arguments, weights=weights)
+        return MPIRun(*arguments)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """The data of this rank's site; a server has one row of zeros, which has their shapes."""

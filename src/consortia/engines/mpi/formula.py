@@ -30,8 +30,6 @@ class AsyncKernels:
 
     Attributes:
         chains: of each server.
-        gradient: one task of a worker, `computed`, compiled.
-        update: one update of the server, `updated`, compiled.
     """
 
     def __init__(self, own: Iteration, server: int, mailbox: Mailbox) -> None:
@@ -41,8 +39,6 @@ class AsyncKernels:
         self._phase: Phase = phase
         self._own, self._server, self._mailbox = own, server, mailbox
         self.chains = own.layout.chains
-        self.gradient = jax.jit(self.computed)
-        self.update = jax.jit(self.updated, donate_argnums=1)
 
     def keys(self, base: np.ndarray, worker: int) -> PhaseKeys:
         """The keys of this server's chains, of what is private those of one worker."""

@@ -46,8 +46,8 @@ class Places:
         """The rank that holds each of these sites."""
         return np.searchsorted(self.bounds, node, side="right") - 1
 
-    def told(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
-        """Which rank, a process of this number, holds which sites: one line each."""
+    def lines(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
+        """Return which rank, with this process id, holds which sites: one line each."""
         held = [names[self.bounds[r] : self.bounds[r + 1]] for r in range(self.ranks)]
         return [
             f"rank {rank} (process {number}): {some(own)}"
