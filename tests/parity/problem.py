@@ -118,7 +118,7 @@ CARRIED = "mpi-carried"
 
 def slowed(engine: Any) -> None:
     """Makes the last worker of this job slower than the others."""
-    from consortia.engines.mpi.asynchronous import Worker
+    from consortia.engines.mpi.workers import Worker
 
     plain, pause = Worker._fetch, PAUSES[engine.rank == engine.ranks - 1]
 

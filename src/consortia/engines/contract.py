@@ -277,13 +277,13 @@ class Run(ABC):
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by their paths, on the host."""
+    """Return the leaves of a pytree by their paths, on the host."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> PyTree:
-    """The pytree of the shapes ``like`` from the arrays that `named` made.
+    """Return the pytree of the shapes ``like`` from the arrays that `named` made.
 
     Raises:
         StoreError: an array is absent, or of another shape or type.

@@ -148,7 +148,7 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
-        """The carry after the phase, the infos of nodes and hub, and the outboxes."""
+        """Run a phase; return the carry, the infos of nodes and hub, and the outboxes."""
         node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
         message, turn = self.exchanged(phase, outbox, sites, carry.turn)
         node = _where_present(sites.present, node_state, carry.node)
@@ -175,7 +175,7 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """The first half of a phase: node states, outboxes and infos, before the exchange."""
+        """Do the first half of a phase; return node states, outboxes and infos."""
         chains = self.layout.chains if chains is None else chains
         if drawn.visited is not None:
             return self._visit(phase, drawn, carry, sites)
@@ -194,7 +194,7 @@ class Iteration:
         message: PyTree,
         chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array]]:
-        """The second half: the carry after the exchange and the hub, and the hub's infos."""
+        """Do the second half, from the exchange on; return the carry and the hub's infos."""
         if phase.hub is None:
             reply = message
             if phase.exchange is None:
@@ -216,7 +216,7 @@ class Iteration:
         sites: SiteArrays,
         per_node: bool,
     ) -> Any:
-        """``local`` at every node, batched or one node after the other."""
+        """Run ``local`` at every node, batched or one node after the other."""
         mapped, deferred = self.layout.map_nodes, callable(drawn.noise)
 
         def at_node(node: Array, own: Any) -> Any:
@@ -248,7 +248,7 @@ class Iteration:
         return jax.vmap(at_node)(nodes, own)
 
     def _visit(self, phase: Phase, drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
-        """``local`` of each chain at the one node that acts; infos have no node axis.
+        """Run ``local`` of each chain at the one node that acts; infos have no node axis.
 
         Of a `Mailbox` it is a worker: what is common to the server's update is not known to it.
         """
@@ -275,6 +275,46 @@ class Iteration:
         after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), carry.node, state)
         return after, outbox, {}
 
+    def visit_of_chain(
+        self,
+        phase: Phase,
+        drawn: PhaseRandomness,
+        chain: Any,
+        node: Any,
+        number: Any,
+        states: PyTree,
+        inbox: PyTree,
+        sites: SiteArrays,
+        chains: int,
+    ) -> tuple[PyTree, PyTree]:
+        """Run ``local`` of a `Route` for one chain at one node, and no other.
+
+        Args:
+            phase: with the route.
+            drawn: the randomness of all chains at the nodes that they visit.
+            chain: index of the chain.
+            node: index of the node here.
+            number: index of the node among all.
+            states: of the nodes, node axis first.
+            inbox: of this chain.
+            sites: data of the nodes.
+            chains: number of chains.
+
+        Returns:
+            The states of the nodes, and the chain's outbox.
+        """
+        if phase.local is None:
+            raise TypeError("a phase with a Route needs a local function")
+        alone = chains == 1
+        noise, shared = jax.tree.map(
+            lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared)
+        )
+        index = (node,) if alone else (node, chain)
+        state = jax.tree.map(lambda leaf: leaf[index], states)
+        state, outbox, _ = phase.local(noise, shared, state, inbox, sites.site(node, number))
+        after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), states, state)
+        return after, outbox
+
     def repeated(
         self,
         phase: Phase,
@@ -284,7 +324,7 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> Carry:
-        """A phase that runs several times in a row, in some chains fewer times than in others."""
+        """Run a phase several times in a row, in some chains fewer times than in others."""
         count = None
         if phase.repeats is not None:
             count = self.over_chains(phase.repeats, 0, chains)(carry.hub)
@@ -302,7 +342,7 @@ class Iteration:
     # --- what is recorded -----------------------------------------------------------------------
 
     def made(self, carry: Carry, node_info: Any, hub_info: Any) -> Yield:
-        """What the iteration that ended in ``carry`` yields."""
+        """Return what the iteration that ended in ``carry`` yields."""
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
@@ -315,22 +355,22 @@ class Iteration:
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
 
     def average(self, agents: Array) -> Array:
-        """The mean over all nodes of an array (nodes, ...)."""
+        """Return the mean over all nodes of an array (nodes, ...)."""
         return jnp.mean(agents, axis=0)
 
     def draw(self, carry: Carry) -> Array:
-        """The draws of all chains in this state."""
+        """Return the draws of all chains in this state."""
         return self.made(carry, {}, {}).draw
 
     def record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
-        """The buffers with what an iteration, counted from the end of the warm-up, has yielded."""
+        """Return the buffers with what an iteration yields, counted from the end of warm-up."""
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
             return record(buffers, made, iteration, window)
         return record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
     def draws_finite(self, carry: Carry) -> Array:
-        """(chains,): are the draws of each chain in this state finite?"""
+        """Return (chains,), whether the draws of each chain in this state are finite."""
         draw = self.draw(carry)
         own_axes = tuple(range(0 if self.layout.chains == 1 else 1, draw.ndim))
         return jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=own_axes))
@@ -340,16 +380,16 @@ class Iteration:
     def over_chains(
         self, function: Callable[..., Any], axes: Any = 0, chains: int | None = None
     ) -> Callable[..., Any]:
-        """A function of one chain, over all chains."""
+        """Return a function of one chain, over all chains."""
         chains = self.layout.chains if chains is None else chains
         return function if chains == 1 else jax.vmap(function, in_axes=axes)
 
     def everywhere(self, tree: PyTree) -> PyTree:
-        """The same at every node, node axis first."""
+        """Return the same at every node, node axis first."""
         return copies(tree, self.layout.nodes)
 
     def outbox_finite(self, outbox: PyTree, visited: Array | None) -> Array:
-        """(nodes, chains); where one node acts at a time the others count as finite."""
+        """Return (nodes, chains); where one node acts at a time the others count as finite."""
         nodes, chains = self.layout.nodes, self.layout.chains
         shape = (nodes, chains) if visited is None else (chains,)
         result = jnp.ones(shape, bool)
@@ -361,12 +401,12 @@ class Iteration:
 
 
 def copies(tree: PyTree, count: int) -> PyTree:
-    """So many equal copies of a pytree along a new first axis."""
+    """Return so many equal copies of a pytree along a new first axis."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), tree)
 
 
 def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carry:
-    """The carry ``after`` in the chains that run, (chains,), and ``before`` in the others."""
+    """Return the carry ``after`` in the chains that run, (chains,), ``before`` in the others."""
 
     def keep(axis: int) -> Callable[[Array, Array], Array]:
         return lambda new, old: jnp.where(_at_axis(runs, axis, new), new, old)
@@ -380,14 +420,14 @@ def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carr
 
 
 def _where_present(present: Array | tuple[()], after: PyTree, before: PyTree) -> PyTree:
-    """Node states, in which the sites that did not take part are where they were."""
+    """Return node states, in which the sites that did not take part are where they were."""
     if isinstance(present, tuple):
         return after
     return jax.tree.map(lambda a, b: jnp.where(_at_axis(present, 0, a), a, b), after, before)
 
 
 def _at_axis(flag: Array, axis: int, like: Array) -> Array:
-    """``flag``, a scalar or (chains,), shaped so that its axis stands at ``axis`` of ``like``."""
+    """Return ``flag``, a scalar or (chains,), with its axis where ``axis`` of ``like`` is."""
     if flag.ndim == 0:
         return flag
     return flag.reshape((1,) * axis + flag.shape + (1,) * (like.ndim - axis - 1))
@@ -414,7 +454,7 @@ class Program(Iteration):
     # --- stages -------------------------------------------------------------------------------
 
     def _keys(self, base: Array) -> Keys:
-        """Keys of the phases of every iteration, from the run's base key (2,)."""
+        """Return keys of the phases of every iteration, from the run's base key (2,)."""
         return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
 
     def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
@@ -422,7 +462,7 @@ class Program(Iteration):
         return rng.stage_keys(phases, stage, base, layout)
 
     def _start(self, positions: Array, ring: int = 1) -> Carry:
-        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
+        """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
 
         ``ring`` is the number of past replies that a `Mailbox` keeps.
         """
@@ -434,7 +474,7 @@ class Program(Iteration):
         return Carry(self.everywhere(node), hub, inbox)
 
     def _fit(self, sites: SiteArrays, base: Array, position: Array) -> PyTree:
-        """What the ``fit`` phases leave at each site: (state, inbox), node axis first."""
+        """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
         single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
@@ -442,7 +482,7 @@ class Program(Iteration):
         return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
 
     def _setup(self, sites: SiteArrays, base: Array, carry: Carry) -> Carry:
-        """The carry after the ``setup`` phases."""
+        """Return the carry after the ``setup`` phases."""
         phases = self.algorithm.setup
         carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
         if self.inbox_per_node and not per_node:
@@ -458,7 +498,7 @@ class Program(Iteration):
         sites: SiteArrays,
         base: Array,
     ) -> tuple[Carry, bool]:
-        """Phases that run before the first iteration; is the inbox per node after them?"""
+        """Run phases before the first iteration; return also whether the inbox is per node then."""
         keys = self.keys_of(phases, stage, base, layout)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
         begun = carry._replace(turn=self.first_turn)
@@ -468,7 +508,7 @@ class Program(Iteration):
     def _advance(
         self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
     ) -> tuple[Carry, Buffers, Array]:
-        """Rounds first … stop − 1; the last value (chains,) says which chains are still finite."""
+        """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
         block, phases = self.layout.block, self.algorithm.phases
 
         def one_round(
@@ -504,7 +544,7 @@ class Program(Iteration):
     def _outboxes_finite(
         self, carry: Carry, sites: SiteArrays, keys: Keys, at: Array, warmup: Array
     ) -> list[Array]:
-        """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
+        """Return of each phase of round ``at`` that runs once, (nodes, chains), if it is finite."""
         numbers = self._round_randomness(keys, Counter(at, warmup), sites)
         result: list[Array] = []
 
@@ -517,18 +557,18 @@ class Program(Iteration):
         return result
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        """Empty buffers of one chunk."""
+        """Return empty buffers of one chunk."""
         if self._shapes is None:
             self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
         return empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
 
     def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
-        """What one iteration yields, for its shapes."""
+        """Return what one iteration yields, for its shapes."""
         numbers = self._round_randomness(keys, Counter(0, 0), sites)
         return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
 
         def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
             phases = self.algorithm.phases
@@ -551,7 +591,7 @@ class Program(Iteration):
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays
     ) -> tuple[PhaseRandomness, ...]:
-        """The numbers of one round."""
+        """Return the numbers of one round."""
         return rng.round_randomness(
             self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
         )

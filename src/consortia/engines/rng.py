@@ -112,14 +112,14 @@ class Counter:
     repetition: Any = None
 
     def draw(self, declare: Callable[[random.RandomStreams], PyTree], key: Array) -> PyTree:
-        """What a phase declares, under one key (2,)."""
+        """Return what a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
 def stage_keys(
     phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout
 ) -> tuple[PhaseKeys, ...]:
-    """The keys of a stage's phases, from the run's ``base`` key (2,)."""
+    """Return the keys of a stage's phases, from the run's ``base`` key (2,)."""
 
     def of_phase(position: int) -> PhaseKeys:
         exchange = phases[position].exchange
@@ -150,7 +150,7 @@ def phase_randomness(
     weights: Array,
     events: Events | tuple[()] = (),
 ) -> PhaseRandomness:
-    """All numbers of one phase in one round (every repetition of it)."""
+    """Return all numbers of one phase in one round (every repetition of it)."""
     if isinstance(phase.exchange, Mailbox):
         if not isinstance(events, Events):
             raise TypeError("a phase with a Mailbox needs a trace of events")
@@ -168,7 +168,7 @@ def phase_randomness(
 def once_randomness(
     phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
 ) -> PhaseRandomness:
-    """The numbers of one repetition of a phase in which nothing arrives one at a time.
+    """Return the numbers of one repetition of a phase in which nothing arrives one at a time.
 
     They are those of the nodes whose private ``keys`` are given.
     """
@@ -181,7 +181,7 @@ def once_randomness(
 def _visit_randomness(
     phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
 ) -> PhaseRandomness:
-    """The node that each chain visits, and the numbers there."""
+    """Return the node that each chain visits, and the numbers there."""
     shares = weights
     if route.probabilities is not None:
         shares = jnp.asarray(route.probabilities, weights.dtype)
@@ -208,7 +208,7 @@ def _arrival_randomness(
     layout: Layout,
     events: Events,
 ) -> PhaseRandomness:
-    """The numbers of the worker whose message arrives, by its task, and the server's, by update."""
+    """Return the numbers of the worker that arrives, by its task, and of the server, by update."""
     alone = layout.chains == 1
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
     column = jnp.asarray(counter.iteration, jnp.int32) - events.first
@@ -258,7 +258,7 @@ def round_randomness(
     weights: Array,
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """All numbers of one round."""
+    """Return all numbers of one round."""
     return tuple(
         phase_randomness(phase, own, counter, layout, weights, events)
         for phase, own in zip(phases, keys, strict=True)
@@ -274,7 +274,7 @@ def block_randomness(
     weights: Array,
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """All numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
+    """Return all numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
     def at(iteration: Array) -> tuple[PhaseRandomness, ...]:
         return round_randomness(phases, keys, Counter(iteration, warmup), layout, weights, events)
@@ -291,7 +291,7 @@ def deferred_randomness(
     weights: Array,
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """The numbers of one round, private ones drawn only where and when their node runs."""
+    """Return the numbers of one round, private ones drawn only where and when their node runs."""
     counter = Counter(at, warmup)
 
     def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
@@ -309,7 +309,7 @@ def deferred_randomness(
 def _per_chain(
     declare: Callable[[random.RandomStreams], PyTree], keys: Array, counter: Counter, layout: Layout
 ) -> PyTree:
-    """What a phase declares, for each chain's key, (chains, 2) or (2,)."""
+    """Return what a phase declares, for each chain's key, (chains, 2) or (2,)."""
     if layout.chains == 1:
         return counter.draw(declare, keys)
     return jax.vmap(lambda key: counter.draw(declare, key))(keys)

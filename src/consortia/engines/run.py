@@ -35,14 +35,14 @@ class LocalRun(Run):
         self._keys: tuple[PhaseKeys, ...] | None = None
 
     def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
-        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
         ``positions`` is (chains, d).
         """
         return self.program.start_values(self._arrays, positions)
 
     def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
-        """The state before the first round; runs ``fit`` and ``setup``.
+        """Run ``fit`` and ``setup``; return the state before the first round.
 
         Args:
             seed: seed of the run.
@@ -60,7 +60,7 @@ class LocalRun(Run):
         return self._first(base, positions, ring, self._arrays)
 
     def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
-        """The keys and the trace of a run: its base key, and the past replies that it keeps."""
+        """Make the keys and the trace; return the base key, and how many past replies are kept."""
         ring = 1
         if self.participation is not None and len(self.participation) < warmup + rounds:
             raise InputError(
@@ -79,7 +79,7 @@ class LocalRun(Run):
         return base, ring
 
     def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
-        """The carry before the first round, with these fitted constants."""
+        """Return the carry before the first round, with these fitted constants."""
         carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
         if self.program.algorithm.setup:
             carry = self.program.setup(arrays, base, carry)
@@ -88,13 +88,13 @@ class LocalRun(Run):
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """The carry and what ``fit`` left, as named arrays on the host."""
+        """Return the carry and what ``fit`` left, as named arrays on the host."""
         return named(self._here(carry), "carry") | named(self.fitted, "fitted")
 
     def restore(
         self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
     ) -> Carry:
-        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 
         Raises:
             StoreError: the state is of another run.
@@ -109,18 +109,18 @@ class LocalRun(Run):
         return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
-        """Empty buffers for the draws of one chunk."""
+        """Return empty buffers for the draws of one chunk."""
         return self.program.buffers(carry, self._arrays, self.keys)
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell."""
+        """Return attributes and groups of the result that only the run itself can tell."""
         if self.participation is None or self.participation[:done].all():
             return {}, {}
         least = int(self.participation[:done].sum(axis=1).min())
         return {"participation": f"as given: at least {least} of {len(self.names)} sites"}, {}
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
-        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
+        """Run the rounds of a window: (carry, buffers, finite (chains,)); consume ``buffers``."""
         first, finite = window.first, None
         while True:
             stop = min(window.stop, self._within_reach(first))
@@ -135,7 +135,7 @@ class LocalRun(Run):
             first = stop
 
     def _within_reach(self, round: int) -> int:
-        """Places the events around a round, or who takes part; the first round beyond them."""
+        """Place the events around a round, or who takes part; return the first round beyond."""
         if self.participation is not None:
             self._arrays = self._arrays._replace(present=jnp.asarray(self.participation[round]))
             return round + 1
@@ -146,7 +146,7 @@ class LocalRun(Run):
         return beyond
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
-        """The first site whose message of round ``at`` is not finite in this chain."""
+        """Return the first site whose message of round ``at`` is not finite in this chain."""
         for phase in self._outboxes_finite(carry, at, warmup):
             bad = np.flatnonzero(~np.asarray(phase)[:, chain])
             if bad.size:
@@ -184,7 +184,7 @@ class LocalRun(Run):
 
 @partial(jax.jit, static_argnums=0)
 def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
-    """Compiled once for a model and shapes."""
+    """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
     target = Target(model, parameters)
 
     def at_node(node: Array) -> Array:

@@ -140,7 +140,7 @@ class FlowerEngine(Engine):
         return self._told[-1]
 
     def _ask_for(self, number: int) -> None:
-        """Has every site tell what it can, now that it knows what all have told so far."""
+        """Gather from every site what it can make from what all have made so far."""
 
         def read(site: int, answer: Envelope) -> list[Any]:
             made = answer.values.get("made")
@@ -196,7 +196,7 @@ class FlowerEngine(Engine):
 
 
 def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
-    """Of the data of so many sites, none of whose rows are here."""
+    """Return the shapes of the data of ``count`` sites, none of whose rows are here."""
     rows = int(sites.sizes.max())
     row = jax.tree.map(lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), leaf.dtype), sites.first)
     if model.arrange is not None:
@@ -212,6 +212,6 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
 
 
 def any_target() -> Target:
-    """A posterior of one parameter, where any will do."""
+    """Return a posterior of one parameter, where any will do."""
     model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
     return Target(model, model.init)

@@ -75,7 +75,7 @@ class SiteEngine(Engine):
         return np.array([self._number])
 
     def allgather(self, make: Callable[[], Any]) -> Any:
-        """What all tell, the server first; of a call that is new to them it must not be looked at.
+        """Return what all have made, the server first; of a new call the values must not be read.
 
         Raises:
             NeedsOthersError: when it is looked at.

@@ -24,7 +24,7 @@ from consortia.engines import sharding
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
-from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
+from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.program import RankProgram
@@ -179,7 +179,7 @@ class MPIEngine(Engine):
         return MPIRun(*arguments)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
-        """The data of this rank's site; a server has one row of zeros, which has their shapes."""
+        """Return the data of this rank's site; of a server one row of zeros, for the shapes."""
         held = self.local_sites(len(sites), method)
         if not len(held):
             one = jnp.ones(1, jnp.result_type(float))
@@ -216,7 +216,7 @@ _engine: weakref.ref[MPIEngine] | None = None
 
 
 def _leave_when_nothing_catches(engine: MPIEngine) -> None:
-    """From now on an exception that ends this process is told to the other ranks."""
+    """From now on tell the other ranks of an exception that ends this process."""
     global _engine
     first, _engine = _engine is None, weakref.ref(engine)
     if not first:
@@ -234,6 +234,6 @@ def _leave_when_nothing_catches(engine: MPIEngine) -> None:
 
 
 def _any_target() -> Target:
-    """A posterior of one parameter, where any will do."""
+    """Return a posterior of one parameter, where any will do."""
     model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
     return Target(model, model.init)

@@ -147,7 +147,7 @@ def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree
 
 
 def _rows_of(own: Array, other: Array, rows: np.ndarray) -> Array:
-    """Rows of both arrays, one behind the other; consecutive ones of one are not gathered."""
+    """Return rows of both arrays, own first; consecutive ones of one are not gathered."""
     count, first = len(own), int(rows[0])
     if np.array_equal(rows, first + np.arange(len(rows))):
         if first >= count:

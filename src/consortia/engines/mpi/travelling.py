@@ -159,7 +159,7 @@ class TravellingRun(MPIRun):
     # --- compiled ---------------------------------------------------------------------------------
 
     def _recorded(self, buffers: Buffers, carry: Carry, at: Array, here: Array) -> Buffers:
-        """``at``: iteration after the warm-up, origin, thin, int32 (3,); ``here``: (chains,)."""
+        """Record; ``at``: iteration after the warm-up, origin, thin, (3,); ``here``: (chains,)."""
         made = self.program.made(carry, {}, {})
         present = here[0] if self._one else here.reshape((-1,) + (1,) * (made.draw.ndim - 1))
         made = made._replace(draw=jnp.where(present, made.draw, 0))
@@ -168,27 +168,21 @@ class TravellingRun(MPIRun):
     def _visited(
         self, carry: Carry, drawn: PhaseRandomness, place: Array, arrays: SiteArrays
     ) -> Carry:
-        """``place``: offset in the block, chain, own node; int32 (3,)."""
+        """Do one visit; ``place``: offset in the block, chain, own node; int32 (3,)."""
         offset, chain, node = place
-        local, hub = self._phase.local, self._phase.hub
-        if local is None:
-            raise TypeError("a phase with a Route needs a local function")
-        noise, shared = jax.tree.map(
-            lambda leaf: self._of(leaf[offset], chain), (drawn.noise, drawn.shared)
-        )
-        site = arrays.site(node, node + int(self._places.own[0]))
-        at_node = (node,) if self._one else (node, chain)
-        state = jax.tree.map(lambda leaf: leaf[at_node], carry.node)
+        here = jax.tree.map(lambda leaf: leaf[offset], drawn)
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)
-        state, reply, _ = local(noise, shared, state, inbox, site)
+        number = node + int(self._places.own[0])
+        node_state, reply = self.program.visit_of_chain(
+            self._phase, here, chain, node, number, carry.node, inbox, arrays, self.layout.chains
+        )
+        hub = self._phase.hub
         hub_state = carry.hub
         if hub is not None:
             own = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.hub)
+            shared = jax.tree.map(lambda leaf: self._of(leaf, chain), here.shared)
             new, reply, _ = hub(shared, own, reply)
             hub_state = self._with(carry.hub, new, chain)
-        node_state = jax.tree.map(
-            lambda leaf, value: leaf.at[at_node].set(value), carry.node, state
-        )
         return Carry(node_state, hub_state, self._with(carry.inbox, reply, chain))
 
     def _of(self, leaf: Array, chain: Array) -> Array:

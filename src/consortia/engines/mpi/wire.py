@@ -31,7 +31,7 @@ class Wire:
 
     @classmethod
     def of(cls, tree: PyTree) -> Wire:
-        """The form of a pytree of arrays, or their shapes, with a leading axis of rows."""
+        """Return the form of a pytree of arrays, or their shapes, with a leading axis of rows."""
         leaves, structure = jax.tree.flatten(tree)
         shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
         return cls(structure, shapes, tuple(str(leaf.dtype) for leaf in leaves))
@@ -54,11 +54,11 @@ class Wire:
         )
 
     def arrays(self, rows: int) -> list[tuple[tuple[int, int], str]]:
-        """Shape and type of each packed array."""
+        """Return shape and type of each packed array."""
         return [((rows, w), k) for w, k in zip(self.widths, self.kinds, strict=True)]
 
     def pack(self, tree: PyTree) -> Packed:
-        """One array (rows, width) for each type of number."""
+        """Return one array (rows, width) for each type of number."""
         leaves = jax.tree.leaves(tree)
         return tuple(
             jnp.concatenate(
@@ -73,7 +73,7 @@ class Wire:
         )
 
     def unpack(self, packed: Packed) -> PyTree:
-        """The pytree that was packed."""
+        """Return the pytree that was packed."""
         place = dict.fromkeys(self.kinds, 0)
         whole = dict(zip(self.kinds, packed, strict=True))
         leaves = []
