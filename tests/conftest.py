@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,21 @@ from typing import Any
 
 # Before JAX starts; an explicit choice, say of a GPU, stands.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Tests compile for longer than they compute. XLA's newer code generator for loops takes more than
+# twice as long as the older one, and so does splitting a program to compile it in many threads.
+QUICKLY = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
+
+# What one process of the tests has compiled, the others read, also those that tests start. The key
+# of an entry is the program with all options of the compiler; the folder lasts for one run.
+COMPILED = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    COMPILED = tempfile.mkdtemp(prefix="consortia-compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import numpy as np
@@ -24,6 +41,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 TESTS = Path(__file__).parent
 COMPUTING = {"benchmarks", "experiments", "statistical", "theory"}
 """Folders whose tests compute for longer than they compile."""
+
+
+def pytest_unconfigure() -> None:
+    """Remove what this process, the first of a run, has put compiled programs into."""
+    if COMPILED is not None:
+        shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

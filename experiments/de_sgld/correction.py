@@ -138,7 +138,7 @@ def unlike_agents(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
             f"unlike agents on the ring, {name}: exact average {settled['average']:.4f}, agent "
             f"{settled['agent']:.4f}; one run of {scale.picture} iterations: agents "
             f"{errors.min():.4f} to {errors.max():.4f}, disagreement {apart:.4f} "
-            f"(exact {law.stationary.disagreement**0.5:.4f})"
+            f"(exact {law.stationary.agents.disagreement**0.5:.4f})"
         )
     return result
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import consortia
 from consortia.diagnostics import gaussian_wasserstein2
-from consortia.oracles import GaussianAgents, GossipMoments
+from consortia.oracles import GaussianAgents, Moments
 
 ROWS, AGENTS, PRIOR_VARIANCE = 5000, 100, 10.0
 NETWORKS = {"complete": "complete", "ring": "ring", "disconnected": "identity"}
@@ -102,24 +102,24 @@ class Problem:
         }
 
 
-def figures_of(moments: GossipMoments) -> dict[str, float]:
+def figures_of(moments: Moments) -> dict[str, float]:
     """W₂ of the average and, on average over them, of an agent; variance over the posterior's."""
     return {
-        "average": moments.w2_average,
-        "agent": float(moments.w2_agents.mean()),
-        "variance_ratio": float(moments.agent_variance_ratios.mean()),
+        "average": moments.w2,
+        "agent": float(moments.agents.w2.mean()),
+        "variance_ratio": float(moments.agents.variance_ratios.mean()),
     }
 
 
-def curves_of(path: Sequence[GossipMoments]) -> dict[str, Any]:
+def curves_of(path: Sequence[Moments]) -> dict[str, Any]:
     """W₂ along the iterations, of the average and of each agent."""
     return {
-        "average": [moments.w2_average for moments in path],
-        "agents": np.transpose([moments.w2_agents for moments in path]),
+        "average": [moments.w2 for moments in path],
+        "agents": np.transpose([moments.agents.w2 for moments in path]),
     }
 
 
-def worst_score(positions: np.ndarray, path: Sequence[GossipMoments]) -> float:
+def worst_score(positions: np.ndarray, path: Sequence[Moments]) -> float:
     """The largest distance of runs from their exact law, in standard errors.
 
     Over means and variances of every coordinate of the average and of the agents, at every
@@ -128,10 +128,10 @@ def worst_score(positions: np.ndarray, path: Sequence[GossipMoments]) -> float:
     runs = len(positions)
     scores = []
     for k, moments in enumerate(path):
-        own = np.diagonal(moments.agent_covariances, axis1=1, axis2=2)
+        own = np.diagonal(moments.agents.covariances, axis1=1, axis2=2)
         pairs = (
-            (positions[:, k], moments.means, own),
-            (positions[:, k].mean(axis=1), moments.average_mean, moments.average_covariance),
+            (positions[:, k], moments.agents.means, own),
+            (positions[:, k].mean(axis=1), moments.mean, moments.covariance),
         )
         for values, mean, variance in pairs:
             spread = np.diag(variance) if mean.ndim == 1 else variance

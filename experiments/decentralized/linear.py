@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia.theory.decentralized import decentralized_hmc_law
-from consortia.theory.gossip_agents import GaussianAgents
+from consortia.oracles import GaussianAgents, decentralized_hmc_law
 from experiments import command
 
 AGENTS = 4
@@ -54,9 +53,9 @@ def shards(split: str, seed: int) -> list[dict[str, np.ndarray]]:
 def compared(moments: Any, agents: GaussianAgents) -> dict[str, float]:
     """Mean error in sds and range of sd ratios of the average, against the agents' product."""
     sd = np.sqrt(np.diag(agents.target_covariance))
-    ratio = np.sqrt(np.diag(moments.average_covariance)) / sd
+    ratio = np.sqrt(np.diag(moments.covariance)) / sd
     return {
-        "mean_error_in_sds": float(np.abs((moments.average_mean - agents.target_mean) / sd).max()),
+        "mean_error_in_sds": float(np.abs((moments.mean - agents.target_mean) / sd).max()),
         "least_sd_ratio": float(ratio.min()),
         "largest_sd_ratio": float(ratio.max()),
     }
@@ -107,9 +106,9 @@ def check_by_sampling(
         draws = np.asarray(tree["posterior"]["coefficients"], np.float64)[:, 0]
         law = decentralized_hmc_law(agents, "complete", step_size=step, variant=variant)
         exact = law.after(iterations, START)
-        variance = np.diag(exact.average_covariance)
-        off = (draws.mean(axis=0) - exact.average_mean) / np.sqrt(variance / chains)
-        spread = ((draws - exact.average_mean) ** 2).mean(axis=0) / variance - 1
+        variance = np.diag(exact.covariance)
+        off = (draws.mean(axis=0) - exact.mean) / np.sqrt(variance / chains)
+        spread = ((draws - exact.mean) ** 2).mean(axis=0) / variance - 1
         result.append(
             {
                 "variant": variant,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia.oracles import FederatedAveragingLaw, fa_hmc_law
+from consortia.oracles import Law, fa_hmc_law
 from experiments import command
 
 MEANS = (20.0, 1.0)
@@ -37,7 +37,7 @@ def step_size(dimension: int) -> float:
     return 0.02 / dimension**0.25
 
 
-def law(dimension: int) -> FederatedAveragingLaw:
+def law(dimension: int) -> Law:
     """The law of one coordinate; all d of them are independent and alike."""
     return fa_hmc_law(
         MEANS,
@@ -94,10 +94,9 @@ def check_by_sampling(dimension: int, chains: int, seed: int) -> dict[str, Any]:
     draws = np.asarray(tree["posterior"]["position"], np.float64).reshape(-1)
     mean, variance = draws.mean(), draws.var()
     exact = law(dimension)
-    exact_mean, exact_variance = (
-        float(v[0]) for v in (exact.mean(rounds, START), exact.variance(rounds))
-    )
-    target_mean, target_variance = float(exact.target_mean[0]), float(exact.target_variance[0])
+    there = exact.after(rounds, START)
+    exact_mean, exact_variance = float(there.mean[0]), float(there.variance[0])
+    target_mean, target_variance = float(exact.target.mean[0]), float(exact.target.variance[0])
     spread = math.sqrt(variance) - math.sqrt(target_variance)
     return {
         "dimension": dimension,

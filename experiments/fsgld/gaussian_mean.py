@@ -11,16 +11,15 @@ settings, all of it from minibatches, as the exact law says beside each run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia.oracles import TravellingLaw, gradient_constants, location_shards
+from consortia.oracles import Law, gradient_constants, location_shards, travelling_law
 from consortia.surrogates import Gaussian
-from consortia.theory import travelling_law
 from experiments import command
 
 SHARDS, ROWS, BOX = 10, 200, 6.0
@@ -71,7 +70,7 @@ def law(
     step_size: float = STEP,
     batch_size: int | None = BATCH,
     strength: float = 1.0,
-) -> TravellingLaw:
+) -> Law:
     """The exact law of a run."""
     return travelling_law(
         **location_shards(rows, batch_size, replace=False),
@@ -126,20 +125,21 @@ def run(
     return np.asarray(tree["posterior"]["theta"], np.float64)
 
 
-def summary(draws: np.ndarray, exact: TravellingLaw, updates: int) -> dict[str, Any]:
+def summary(draws: np.ndarray, exact: Law, updates: int) -> dict[str, Any]:
     """Error of the mean and covariance of the draws, with what the exact law says of them."""
-    _, covariance = exact.over_updates()
-    errors = np.sum((draws.mean(axis=1) - exact.target_mean) ** 2, axis=1)
+    settled = exact.stationary
+    of_updates = replace(exact.recursion, record="updates").stationary()
+    errors = np.sum((draws.mean(axis=1) - exact.target.mean) ** 2, axis=1)
     pooled = np.cov(draws.reshape(-1, 2).T, bias=True)
     return {
         "mean_square_error": float(errors.mean()),
-        "exact_mean_square_error": exact.mean_square_error(updates, THIN),
+        "exact_mean_square_error": exact.recursion.mean_square_error(updates, THIN),
         "trace": float(np.trace(pooled)),
         # draws at every hundredth update lie late in the visits: the law of those, not of all
-        "exact_trace_of_ends": float(np.trace(exact.covariance())),
-        "exact_trace_of_updates": float(np.trace(covariance)),
-        "posterior_trace": float(np.trace(exact.target_covariance)),
-        "variance_inflation": exact.variance_inflation(),
+        "exact_trace_of_ends": float(np.trace(settled.covariance)),
+        "exact_trace_of_updates": float(np.trace(of_updates.covariance)),
+        "posterior_trace": float(np.trace(exact.target.covariance)),
+        "variance_inflation": settled.variance_ratio,
     }
 
 
@@ -174,7 +174,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             "local_steps": local_steps,
             **settings,
             **summary(draws, exact, size.updates),
-            "curve": curve(draws, exact.target_mean),
+            "curve": curve(draws, exact.target.mean),
             "sample": draws[0, :: max(1, draws.shape[1] // 500)],
         }
         results["runs"].append(entry)

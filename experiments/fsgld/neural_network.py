@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia.algorithms.travelling_method import TravellingLangevin
+from consortia.algorithms.travelling import DSGLD
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import command
@@ -77,7 +77,7 @@ def models() -> dict[str, consortia.Model]:
 def draws(
     model: consortia.Model,
     sites: consortia.Sites,
-    method: TravellingLangevin,
+    method: DSGLD,
     rounds: int,
     seed: int,
     init: Any = None,
@@ -151,7 +151,7 @@ def network(data: Problem, start: Any, rounds: int, seed: int, **surrogates: Any
     """DSGLD and FSGLD with each of these surrogates, from one start."""
     model = models()["network"]
     common = {"step_size": NETWORK_STEP, "local_steps": LOCAL_STEPS, "batch_size": BATCH}
-    methods: dict[str, TravellingLangevin] = {
+    methods: dict[str, DSGLD] = {
         "dsgld": consortia.dsgld(**common, probabilities=even(data)),
         **{
             name: consortia.fsgld(

@@ -159,7 +159,9 @@ def fixed(y: np.ndarray, delay: int, runs: int, seed: int) -> dict[str, Any]:
         "bias": CURVATURE * float(values.mean()) - 1,
         "standard_error": CURVATURE * float(values.std() / math.sqrt(runs)),
         "exact": CURVATURE * exact.bias,
-        "stationary": stale_sgld_law(step, CURVATURE, delay).relative_bias,
+        "stationary": float(
+            stale_sgld_law(step, CURVATURE, delay).stationary.variance_ratio[0] - 1
+        ),
     }
 
 

@@ -1,16 +1,18 @@
 """Federated, asynchronous and decentralized Bayesian sampling."""
 
 from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
-from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
+from consortia.algorithms.decentralized_hmc import decentralized_exact_hmc, decentralized_hmc
+from consortia.algorithms.decentralized_ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
+from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.core.model import Model
 from consortia.core.version import __version__
 from consortia.data import datasets, partition
-from consortia.data.reading import read_sites
+from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
@@ -34,6 +36,7 @@ __all__ = [
     "datasets",
     "de_sghmc",
     "de_sgld",
+    "decentralized_exact_hmc",
     "decentralized_hmc",
     "decentralized_ula",
     "diagnostics",
@@ -62,6 +65,7 @@ __all__ = [
     "stale_sgnht",
     "stop_when",
     "summary",
+    "surrogate_hmc",
     "surrogates",
     "to_netcdf",
 ]

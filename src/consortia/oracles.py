@@ -7,15 +7,13 @@ method return at these settings?", and a sampler is tested against its own predi
 
 from __future__ import annotations
 
-from consortia.theory.federated_averaging import (
-    FederatedAveragingLaw,
-    fa_hmc_law,
-    leading_order_mean_bias,
-)
+from consortia.theory.agents import GaussianAgents
+from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
+from consortia.theory.estimates import minibatch_covariance, minibatch_noise
+from consortia.theory.federated_averaging import fa_hmc_law, leading_order_mean_bias
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
-from consortia.theory.gossip_agents import GaussianAgents
-from consortia.theory.gossip_law import GossipLaw, GossipMoments
-from consortia.theory.gossip_stability import (
+from consortia.theory.law import AgentMoments, Law, Moments
+from consortia.theory.stability import (
     Condition,
     gossip_conditions,
     largest_stable_step,
@@ -23,56 +21,40 @@ from consortia.theory.gossip_stability import (
     step_bounds,
 )
 from consortia.theory.staleness import (
+    LinearServer,
     SquareError,
-    StaleLaw,
     check_stale_step_size,
+    langevin_server,
     mean_square_growth,
-    minibatch_noise,
     random_staleness_variance,
+    sghmc_error_slopes,
+    sghmc_server,
+    site_noise,
+    stale_server_law,
+    stale_server_radius,
+    stale_sghmc_law,
     stale_sgld_law,
     stale_sgld_variance,
     stale_square_error,
     stale_stability_limit,
-)
-from consortia.theory.staleness_momentum import (
-    LinearServer,
-    StaleServerLaw,
-    langevin_server,
-    sghmc_error_slopes,
-    sghmc_server,
-    stale_server_law,
-    stale_server_radius,
-    stale_sghmc_law,
-)
-from consortia.theory.staleness_trace import (
-    TraceLaw,
-    site_noise,
     stale_trace_growth,
     stale_trace_law,
 )
-from consortia.theory.travelling import (
-    TravellingLaw,
-    gradient_constants,
-    location_shards,
-    minibatch_covariance,
-    travelling_law,
-)
+from consortia.theory.travelling import gradient_constants, location_shards, travelling_law
 
 __all__ = [
+    "AgentMoments",
     "Condition",
-    "FederatedAveragingLaw",
     "GaussianAgents",
-    "GossipLaw",
-    "GossipMoments",
+    "Law",
     "LinearServer",
+    "Moments",
     "SquareError",
-    "StaleLaw",
-    "StaleServerLaw",
-    "TraceLaw",
-    "TravellingLaw",
     "check_stale_step_size",
     "de_sghmc_law",
     "de_sgld_law",
+    "decentralized_hmc_law",
+    "decentralized_ula_moments",
     "fa_hmc_law",
     "gossip_conditions",
     "gradient_constants",

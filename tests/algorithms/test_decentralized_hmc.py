@@ -170,20 +170,18 @@ def test_the_trackers_hold_the_average_gradient_and_curvature(model, sites, mixi
         if t not in (0, 1, switch - 1, switch, rounds - 1):
             continue
         c, hessians = both(here)
-        p = np.asarray(carry.node["momentum"])
+        p = np.asarray(carry.node.momentum)
         a = np.einsum("ni,nij,nj->n", p, hessians, p)
-        tracked = np.asarray(carry.node["tracked"]).mean(axis=0)
+        tracked = np.asarray(carry.node.mixed.gradient).mean(axis=0)
         np.testing.assert_allclose(tracked, c.mean(axis=0), rtol=0, atol=1e-10)
-        assert np.asarray(carry.node["tracked_curvature"]).mean() == pytest.approx(
-            a.mean(), abs=1e-10
-        )
+        assert np.asarray(carry.node.mixed.curvature).mean() == pytest.approx(a.mean(), abs=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("leapfrog_steps", [1, 3])
 def test_exact_is_centralized_hmc_with_the_same_numbers(model, sites, leapfrog_steps):
     options = {"rounds": 300, "chains": 2, "seed": 4, "progress": False}
-    exact = consortia.decentralized_hmc(0.4, "ring", variant="exact", leapfrog_steps=leapfrog_steps)
+    exact = consortia.decentralized_exact_hmc(0.4, "ring", leapfrog_steps=leapfrog_steps)
     central = consortia.federated_hmc(
         step_size=0.4, leapfrog_steps=leapfrog_steps, mass_matrix="identity", jitter=0.0
     )
@@ -243,9 +241,7 @@ def test_every_agent_of_ula_goes_where_the_equations_send_it(model, sites, mixin
     [
         ({"variant": "best"}, "variant is 'best'"),
         ({"draws": "all"}, "draws is 'all'"),
-        ({"leapfrog_steps": 2}, "leapfrog_steps=2 is for variant='exact'"),
-        ({"variant": "exact", "gossip_rounds": 2}, "gossip_rounds is not for"),
-        ({"variant": "exact", "draws": "agents"}, "one position"),
+        ({"variant": "exact"}, "consortia.decentralized_exact_hmc"),
         ({"metropolis_from": 5}, "metropolis_from=5 is for variant='published'"),
         ({"gossip_rounds": 0}, "gossip_rounds is 0"),
     ],
@@ -253,6 +249,11 @@ def test_every_agent_of_ula_goes_where_the_equations_send_it(model, sites, mixin
 def test_arguments_that_do_not_fit_are_refused(arguments, words):
     with pytest.raises(InputError, match=words):
         consortia.decentralized_hmc(0.1, "ring", **arguments)
+
+
+def test_exact_trajectories_have_at_least_one_step():
+    with pytest.raises(InputError, match="leapfrog_steps is 0"):
+        consortia.decentralized_exact_hmc(0.1, "ring", leapfrog_steps=0)
 
 
 @pytest.mark.parametrize("factory", [consortia.decentralized_hmc, consortia.decentralized_ula])
@@ -269,7 +270,7 @@ def test_a_matrix_that_is_not_doubly_stochastic_is_refused_with_the_row_or_colum
 
 def test_exact_on_a_network_in_parts_is_refused_and_the_others_warn(model, sites):
     parts = np.kron(np.eye(2), np.full((2, 2), 0.5))
-    exact = consortia.decentralized_hmc(0.1, parts, variant="exact")
+    exact = consortia.decentralized_exact_hmc(0.1, parts)
     with pytest.raises(InputError, match=r"2 parts that never talk.*needs a path"):
         consortia.sample(model, sites, exact, rounds=2, progress=False)
     for method in (
@@ -335,10 +336,7 @@ def test_what_varies_weights_the_estimates():
         rtol=1e-6,
     )
     assert consortia.decentralized_hmc(0.1, "ring").step_weights(np.arange(2)) is None
-    assert (
-        consortia.decentralized_hmc(steps, "ring", variant="exact").step_weights(np.arange(2))
-        is None
-    )
+    assert consortia.decentralized_exact_hmc(steps, "ring").step_weights(np.arange(2)) is None
     np.testing.assert_allclose(
         consortia.decentralized_ula(2.0, "ring").step_weights(np.array([0, 70])),
         2 / np.array([230.0, 300.0]) ** 0.55,

@@ -108,9 +108,9 @@ def test_the_target_does_not_depend_on_the_weights_and_the_bias_does() -> None:
     ]
     centre = precisions @ means / precisions.sum()
     for law in laws:
-        np.testing.assert_allclose(law.target_mean, centre, rtol=1e-13)
-        np.testing.assert_allclose(law.target_variance, 1 / precisions.sum(), rtol=1e-13)
-    assert abs(laws[0].mean_bias - laws[1].mean_bias) > 1e-3
+        np.testing.assert_allclose(law.target.mean, centre, rtol=1e-13)
+        np.testing.assert_allclose(law.target.variance, 1 / precisions.sum(), rtol=1e-13)
+    assert abs(laws[0].stationary.bias - laws[1].stationary.bias) > 1e-3
 
 
 # --- cost ----------------------------------------------------------------------------------------

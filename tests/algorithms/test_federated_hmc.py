@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms.federated_hmc_settings import MOST_STEPS
+from consortia.algorithms.federated_hmc import MOST_STEPS
 from consortia.core import random as numbers
 from consortia.engines import rng
 from consortia.errors import InputError, WarmupError
@@ -290,9 +290,11 @@ def test_a_run_that_accepts_next_to_nothing_stops_after_the_warm_up_with_advice(
         ({"mass_matrix": "dense"}, "mass_matrix"),
         ({"mass_matrix": [1.0, -1.0]}, "mass_matrix"),
         ({"jitter": 1.0}, "jitter"),
-        ({"turn": 0.0}, "turn"),
-        ({"turn": 1.0, "leapfrog_steps": 3}, "turn"),
+        ({"trajectory_angle": 0.0}, "trajectory_angle"),
+        ({"trajectory_angle": 1.0, "leapfrog_steps": 3}, "trajectory_angle"),
         ({"target_acceptance": 1.0}, "target_acceptance"),
+        ({"force": "rough"}, "force is 'rough'"),
+        ({"force": "surrogate"}, "consortia.surrogate_hmc"),
         ({"target_acceptance": 0.0}, "target_acceptance"),
     ],
 )

@@ -14,7 +14,6 @@ import pytest
 import consortia
 from consortia import graphs
 from consortia.algorithms.gossip import de_sghmc, de_sgld
-from consortia.algorithms.gossip_method import Gossip
 from consortia.errors import InputError
 from consortia.oracles import GaussianAgents, largest_stable_step, step_bounds
 from consortia.theory.stability import predict_divergence
@@ -43,7 +42,7 @@ def run(method, sites=SITES, **options):
     return np.asarray(tree["agents"]["coefficients"])[0]
 
 
-class Spied(Gossip):
+class Spied:
     """The method, which records each agent's standard normal numbers beside its position."""
 
     def build(self, target):
@@ -52,15 +51,15 @@ class Spied(Gossip):
 
         def local(noise, shared, *rest):
             state, outbox, _ = phase.local(noise, shared, *rest)
-            return state, outbox, {"numbers": noise.get("noise", shared.get("noise"))}
+            return state, outbox, {"numbers": noise.normal if len(noise.normal) else shared.normal}
 
         return made._replace(phases=(phase._replace(local=local),))
 
 
 def like(kind, method, **changed):
-    """The method as an instance of another class."""
-    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    return kind(**(fields | changed))
+    """The method as an instance of its class with another one mixed in."""
+    mixed = type(kind.__name__, (kind, type(method)), {})
+    return mixed(**(vars(method) | changed))
 
 
 def positions_and_numbers(method, **options):
@@ -211,7 +210,7 @@ def test_de_sghmc_with_the_friction_of_one_over_the_step_is_de_sgld():
     np.testing.assert_allclose(hamiltonian, langevin, rtol=0, atol=ROUNDING)
 
 
-class Alone(Gossip):
+class Alone:
     """The method without an exchange: an agent's next inbox is that nothing changes."""
 
     def build(self, target):

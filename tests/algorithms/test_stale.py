@@ -17,8 +17,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.events import Trace, simulate
-from consortia.theory.staleness_momentum import langevin_server, sghmc_server
-from consortia.theory.staleness_trace import stale_trace_law
+from consortia.theory.staleness import langevin_server, sghmc_server, stale_trace_law
 
 pytestmark = pytest.mark.usefixtures("x64")
 

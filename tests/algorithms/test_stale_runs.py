@@ -15,7 +15,8 @@ from consortia import latency
 from consortia.engines.events import simulate
 from consortia.errors import InputError
 from consortia.oracles import site_noise
-from consortia.report import gather
+from consortia.report.run_report import report_of
+from consortia.report.tables import cost_table
 from consortia.run import loop
 
 MODEL = consortia.Model(
@@ -180,7 +181,7 @@ def test_the_noise_of_unlike_sites_is_reported_as_predicted_inflation(friction: 
         expected = step * added / (2 * 0.5 * (friction or 1.0))
         assert found[server] == pytest.approx(expected, rel=1e-3)  # single precision
     assert json.loads(tree.attrs["site_noise_inflation_mean"]) == found  # one coordinate
-    (said,) = [text for name, text in gather("a run", tree, MODEL).cost_rows() if "unlike" in name]
+    (said,) = [text for name, text in cost_table(report_of(tree)).rows if "unlike" in name]
     assert f"{max(found):.2%}" in said
 
 

@@ -16,6 +16,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import consortia
+from consortia.algorithms.travelling import Chain
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
@@ -85,9 +86,9 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     assert method.prior_shares(np.array(SIZES))[node] == share
     number = jnp.asarray(node)
     site = Site({"x": jnp.asarray(data)}, size, share, share, (), number, number)
-    _, (end, _), _ = phase.local(noise, shared, (), (jnp.array([0.2, 0.4]), ()), site)
-    index = np.asarray(site.index(noise["gradient"], replace=method.replace))[:, 0]
-    return np.asarray(end), index, np.asarray(noise["normal"])
+    _, (end, _), _ = phase.local(noise, shared, (), Chain(jnp.array([0.2, 0.4]), ()), site)
+    index = np.asarray(site.index(noise.gradient, replace=method.replace))[:, 0]
+    return np.asarray(end), index, np.asarray(noise.normal)
 
 
 def reference(

@@ -38,8 +38,8 @@ def test_one_coordinate_with_a_share_of_the_threshold_equals_the_whole_law() -> 
 
 def test_the_target_is_that_of_the_paper_with_a_standard_deviation_of_two() -> None:
     exact = dimension.law(2)
-    np.testing.assert_allclose(exact.target_mean, [16.2])
-    np.testing.assert_allclose(exact.target_variance, [1.6])
+    np.testing.assert_allclose(exact.target.mean, [16.2])
+    np.testing.assert_allclose(exact.target.variance, [1.6])
 
 
 def test_the_slope_over_the_table_is_that_of_root_d_with_its_logarithm() -> None:

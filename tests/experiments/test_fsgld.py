@@ -53,7 +53,7 @@ def test_dsgld_has_the_widest_gradients_and_fsgld_the_narrowest():
 
 def test_the_law_of_the_study_has_the_known_inflation():
     rows = gaussian_mean.shards(0)
-    inflation = gaussian_mean.law(rows, "fsgld", 100).variance_inflation()
+    inflation = gaussian_mean.law(rows, "fsgld", 100).stationary.variance_ratio
     assert inflation.mean() == pytest.approx(11.0, abs=0.05)
 
 

@@ -13,8 +13,7 @@ import pytest
 
 import consortia
 from consortia import gradients, surrogates
-from consortia.algorithms import fa_hmc, gossip_phases
-from consortia.algorithms.gossip_method import Gossip
+from consortia.algorithms import fa_hmc, gossip
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
@@ -148,7 +147,7 @@ def two_gaussians() -> consortia.Model:
     return consortia.Model(lambda theta: -0.0 * jnp.sum(theta**2), log_likelihood, np.zeros(1))
 
 
-class CorrectedGossip(Gossip):
+class CorrectedGossip(gossip.DESGHMC):
     """DE-SGHMC whose agents fit surrogates first; its oracle is wrapped by the test."""
 
     def build(self, target: Target) -> Any:
@@ -171,9 +170,9 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the model has no prior")
         assert np.abs(rest(plain) - MODE).max() > 0.1
-        original = gossip_phases._estimate
+        original = gossip._estimate
         monkeypatch.setattr(
-            gossip_phases, "_estimate", lambda *given: gradients.conducive(original(*given))
+            gossip, "_estimate", lambda *given: gradients.conducive(original(*given))
         )
         # An agent's curvature is 0.3125: the slowest mode falls by exp(−0.05 · 0.3125 / 2) a step.
         found = rest(CorrectedGossip(**vars(plain)))
@@ -208,7 +207,7 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
     )
     # 300 independent chains of standard deviation 1.3, averages of 60 correlated draws: a standard
     # error of 0.08 at the very most.
-    assert abs(mean_of_draws(plain) - (MODE + law.mean_bias[0])) < 0.32
+    assert abs(mean_of_draws(plain) - (MODE + law.stationary.bias[0])) < 0.32
     original = fa_hmc._oracle
     monkeypatch.setattr(
         fa_hmc,
@@ -216,5 +215,5 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
         lambda *arguments: gradients.conducive(original(*arguments)),
     )
     corrected = CorrectedAveraging(**vars(plain))
-    assert abs(law.mean_bias[0]) > 1
+    assert abs(law.stationary.bias[0]) > 1
     assert abs(mean_of_draws(corrected) - MODE) < 0.32

@@ -20,7 +20,12 @@ POLL = 0.5
 
 def environment(folder: Path) -> dict[str, str]:
     """Of every process of a network: its own home, no telemetry, short polls."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "FLWR_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("JAX_", "FLWR_"))
+        or k.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))
+    }
     return kept | {
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -29,7 +34,9 @@ def environment(folder: Path) -> dict[str, str]:
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false "
+        "--xla_backend_optimization_level=0 "
+        "intra_op_parallelism_threads=1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "RAY_DISABLE_DOCKER_CPU_WARNING": "1",

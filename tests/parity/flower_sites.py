@@ -13,6 +13,7 @@ from parity import problem
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.data.facts import SiteFacts
 from consortia.engines.flower.site import FlowerSite, Job
 from consortia.engines.flower.transport import InProcess
 
@@ -41,6 +42,18 @@ class OpenGate:
         reference = secrets.token_hex(4)
         self.errors[reference] = error
         return wrap(f"the site met an error; its log has it under {reference}")
+
+
+class OneSite(consortia.LocalEngine):
+    """Reads one site, and takes all others for the same."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def gather_facts(self, names: Any, method: Any, contribute: Any, *_: Any) -> Any:
+        self.facts: SiteFacts = contribute(self.number)
+        return [self.facts] * len(names), None
 
 
 class Sites:
@@ -82,12 +95,18 @@ class Sites:
                 self.warmup,
             )
 
+        def contribute() -> SiteFacts:
+            engine = OneSite(number)
+            self._read(engine)
+            return engine.facts
+
         gate = self.gates[number]
         return FlowerSite(
             self.names[number],
             number,
             self.folder / self.names[number],
             changes.get("study", "study"),
+            contribute,
             build,
             lambda run: gate,
             lambda error, run, wrap: gate.refusal(error, wrap),

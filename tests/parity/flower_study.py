@@ -47,8 +47,8 @@ DEBIASED = {
 }
 FSGLD = {"algorithm": "fsgld", "arguments": "step_size = 0.01\nlocal_steps = 3"}
 SURROGATE = {
-    "algorithm": "federated_hmc",
-    "arguments": 'force = "surrogate"\nproposals_per_round = 10',
+    "algorithm": "surrogate_hmc",
+    "arguments": "proposals_per_round = 10",
 }
 
 

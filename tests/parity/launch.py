@@ -37,7 +37,8 @@ def environment(**more: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_ENABLE")}
     return inherited | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false "
+        "--xla_backend_optimization_level=0",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "CONSORTIA_COMPILATION_CACHE": "0",

@@ -100,8 +100,7 @@ batch_size = 20
 momentum_correlation = 0.5
 """
 SURROGATE = """
-name = "federated_hmc"
-force = "surrogate"
+name = "surrogate_hmc"
 proposals_per_round = 10
 """
 STUDY = """
@@ -214,7 +213,7 @@ def test_fa_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_proc
 
 
 @pytest.mark.slow
-def test_federated_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
+def test_surrogate_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
     tmp_path: Path,
 ) -> None:
     made = Consortium(tmp_path, SURROGATE, rounds=3, warmup=4)

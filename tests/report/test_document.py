@@ -18,14 +18,20 @@ from typer.testing import CliRunner
 pytest.importorskip("arviz_plots", reason="needs the extra `plots`")
 pytest.importorskip("jinja2", reason="needs the extra `plots`")
 
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
 import consortia
 from consortia.cli import app
+from consortia.engines.events import simulate
+from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
-from consortia.report import vector
+from consortia.report import canvas
+from consortia.report.checks import Severity, checks_of, verdict
 from consortia.report.document import write_report
-from consortia.report.judgement import Level, judge, verdict
 from consortia.report.plots import MOST_FOREST, forest
-from consortia.report.subject import Subject, subject_of
+from consortia.report.run_report import RunReport, report_of
+from consortia.store.results import plain_attributes
 
 RECORD = {
     "algorithm": "fa_hmc",
@@ -58,12 +64,12 @@ def tree_of(
     return tree
 
 
-def page(folder: Path, *subjects: Any) -> str:
-    return write_report(list(subjects), folder / "report.html").read_text()
+def page(folder: Path, *reports: Any) -> str:
+    return write_report(list(reports), folder / "report.html").read_text()
 
 
 @functools.cache
-def gossip() -> Subject:
+def gossip() -> RunReport:
     """A real run with agents, a reference and held-out rows."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 2)).astype(np.float32)
@@ -78,7 +84,7 @@ def gossip() -> Subject:
     other = consortia.sample(
         model, sites, consortia.fa_hmc(0.05, 2, 1), rounds=3000, seed=1, **options
     )
-    return subject_of(
+    return report_of(
         tree,
         name="ring",
         title="Three hospitals",
@@ -117,10 +123,15 @@ def test_every_figure_has_a_text_and_follows_the_colours_of_the_page(tmp_path):
     text = page(tmp_path, gossip())
     figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(figures) > 5
+    # The middle of a mean's mark, and colours that stand for numbers.
+    kept = {"#ffffff", *map(to_hex, colormaps["viridis"].colors)}
     for one in figures:
         assert re.search(r'role="img" aria-label="[^"]{20,}"', one)
-        assert not set(vector._PAGE) & set(re.findall(r"#[0-9a-f]{6}", one))
-        assert "var(--muted)" in one or "var(--ink)" in one
+        drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", one)) - kept
+        assert canvas.MUTED in drawn or canvas.INK in drawn
+        for colour in drawn:
+            for what in ("fill", "stroke"):
+                assert f'[style*="{what}: {colour}"] {{ {what}: var(--' in text
     names = re.findall(r'\bid="([^"]*)"', text)
     assert len(names) == len(set(names))
 
@@ -128,29 +139,29 @@ def test_every_figure_has_a_text_and_follows_the_colours_of_the_page(tmp_path):
 def test_numbers_on_the_axes_are_not_rounded_with_the_coordinates():
     from matplotlib.figure import Figure
 
-    with vector.drawing():
+    with canvas.drawing():
         figure = Figure(figsize=(2, 2))
         figure.subplots().set_yticks([0.0125, 0.0175], ["0.0125", "0.0175"])
-        text = vector.svg_of(figure, "a figure", "k")
+        text = canvas.Plot(figure, "a figure").svg("k")
     assert ">0.0125</text>" in text
     assert not re.search(r'="[^"]*\d\.\d{3}', text)
 
 
 def test_of_a_thousand_parameters_a_selection_is_drawn_and_named(tmp_path):
-    text = page(tmp_path, subject_of(tree_of(parameters=1000)))
+    text = page(tmp_path, report_of(tree_of(parameters=1000)))
     assert f"{MOST_FOREST} of 1,000 parameters, those with the smallest ESS" in text
 
 
 def test_one_chain_of_one_parameter_has_no_ranks_and_no_r_hat(tmp_path):
-    subject = subject_of(tree_of(chains=1, parameters=1))
-    text = page(tmp_path, subject)
+    report = report_of(tree_of(chains=1, parameters=1))
+    text = page(tmp_path, report)
     assert "Ranks</h2>" not in text
     assert "R-hat n/a" in text
-    assert verdict(judge(subject)) is Level.UNKNOWN
+    assert verdict(checks_of(report)) is Severity.UNKNOWN
 
 
 def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
-    one, two = (subject_of(tree_of(seed=seed), name="run") for seed in (0, 1))
+    one, two = (report_of(tree_of(seed=seed), name="run") for seed in (0, 1))
     text = page(tmp_path, one, two)
     head = re.search(r'<section id="comparison">.*?</table>', text, re.DOTALL)
     assert head is not None
@@ -162,16 +173,16 @@ def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
 
 
 def test_runs_of_unlike_models_are_compared_where_they_can_be(tmp_path):
-    one, two = subject_of(tree_of(parameters=1)), subject_of(tree_of(parameters=2), name="two")
+    one, two = report_of(tree_of(parameters=1)), report_of(tree_of(parameters=2), name="two")
     assert "intervals of all parameters; run, two" in forest([one, two]).caption
     assert "intervals of the parameters in common; two, run" in forest([two, one]).caption
     other = tree_of(parameters=1)
     other["posterior"] = xarray.DataTree(other["posterior"].to_dataset().rename(theta="beta"))
-    assert "no parameter in common" in page(tmp_path, one, subject_of(other, name="other"))
+    assert "no parameter in common" in page(tmp_path, one, report_of(other, name="other"))
 
 
 def test_text_from_a_run_is_escaped(tmp_path):
-    text = page(tmp_path, subject_of(tree_of(), title="<b>&", study="a = '<script>'"))
+    text = page(tmp_path, report_of(tree_of(), title="<b>&", study="a = '<script>'"))
     assert "&lt;b&gt;&amp;" in text
     assert "<script>" not in text
 
@@ -183,14 +194,14 @@ def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
     tree = consortia.sample(model, sites, method, rounds=40, warmup=2, progress=False)
     objects = {"model": model, "sites": sites, "algorithm": method}
     simulated = re.search(
-        r"Over the run (\S+) on average", page(tmp_path, subject_of(tree, **objects))
+        r"Over the run (\S+) on average", page(tmp_path, report_of(tree, **objects))
     )
     assert float(simulated[1]) > 0.5  # workers − 1 but for the first updates
     alone = [(0, 0, version) for version in range(42)]  # one worker does it all: nothing is stale
-    log = {"log": (("event", "column"), alone), "time": (("event",), np.arange(42.0))}
-    tree["events"] = xarray.DataTree(xarray.Dataset(log))
+    trace = simulate(consortia.latency.recorded(alone), workers=2, servers=1, updates=42, warmup=2)
+    tree.attrs.update(plain_attributes(facts_of(trace)))
     tree.attrs["processes"] = '["rank 0: server 0", "rank 1: worker 0", "rank 2: worker 1"]'
-    text = page(tmp_path, subject_of(tree, **objects))
+    text = page(tmp_path, report_of(tree, **objects))
     assert "Over the run 0.00 on average, 0 at most" in text
     assert "It ran in 3 processes." in text
 
@@ -198,45 +209,45 @@ def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
 # --- the verdict ---------------------------------------------------------------------------------
 
 
-def level_of(subject: Subject, title: str) -> Level:
-    return next(one.level for one in judge(subject) if one.title == title)
+def severity_of(report: RunReport, title: str) -> Severity:
+    return next(one.severity for one in checks_of(report) if one.title == title)
 
 
 def test_chains_in_different_places_are_bad():
     tree = tree_of()
     tree["posterior"]["theta"].values[0] += 5
-    assert level_of(subject_of(tree), "Do the chains agree?") is Level.BAD
+    assert severity_of(report_of(tree), "Do the chains agree?") is Severity.BAD
 
 
-@pytest.mark.parametrize(("draws", "level"), [(1000, Level.GOOD), (100, Level.CARE)])
-def test_the_number_of_draws_is_judged(draws, level):
-    assert level_of(subject_of(tree_of(draws=draws)), "Are there enough draws?") is level
+@pytest.mark.parametrize(("draws", "severity"), [(1000, Severity.GOOD), (100, Severity.WARNING)])
+def test_the_number_of_draws_is_judged(draws, severity):
+    assert severity_of(report_of(tree_of(draws=draws)), "Are there enough draws?") is severity
 
 
 @pytest.mark.parametrize(
-    ("shift", "level"), [(0.0, Level.GOOD), (0.28, Level.CARE), (0.8, Level.BAD)]
+    ("shift", "severity"), [(0.0, Severity.GOOD), (0.28, Severity.WARNING), (0.8, Severity.BAD)]
 )
-def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, level):
-    subject = subject_of(tree_of(draws=2000, shift=shift), reference=tree_of(draws=2000, seed=1))
-    assert level_of(subject, "How far off is it?") is level
+def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, severity):
+    report = report_of(tree_of(draws=2000, shift=shift), reference=tree_of(draws=2000, seed=1))
+    assert severity_of(report, "How far off is it?") is severity
 
 
 def test_a_bias_that_nobody_looked_at_is_not_good():
-    subject = subject_of(tree_of(draws=1000))
-    assert verdict(judge(subject)) is Level.UNKNOWN
+    report = report_of(tree_of(draws=1000))
+    assert verdict(checks_of(report)) is Severity.UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("stopped", "level"),
+    ("stopped", "severity"),
     [
-        ("chain 0 turned non-finite", Level.BAD),
-        ("interrupted after round 9", Level.CARE),
+        ("chain 0 turned non-finite", Severity.BAD),
+        ("interrupted after round 9", Severity.WARNING),
     ],
 )
-def test_how_a_run_ended_counts(stopped, level):
+def test_how_a_run_ended_counts(stopped, severity):
     tree = tree_of()
     tree.attrs["stopped"] = stopped
-    assert level_of(subject_of(tree), "The run") is level
+    assert severity_of(report_of(tree), "The run") is severity
 
 
 # --- from a directory ----------------------------------------------------------------------------
@@ -292,7 +303,7 @@ def test_an_unfinished_run_is_reported_as_such(stored, tmp_path):
     tree = consortia.open_run(stored)
     tree.attrs.clear()
     tree.attrs.update(record | {"state": "running"})
-    text = page(tmp_path, subject_of(tree))
+    text = page(tmp_path, report_of(tree))
     assert "not finished" in text
     assert "unfinished, of 40" in text
 
@@ -306,27 +317,27 @@ def test_a_directory_without_a_run_has_its_own_exit_code(tmp_path):
 def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
     tree = tree_of(parameters=1, draws=750)
     tree["moments"] = xarray.DataTree(xarray.Dataset(attrs={"draws": 1500}))
-    text = page(tmp_path, subject_of(tree))
+    text = page(tmp_path, report_of(tree))
     assert "750 evenly spaced draws a chain; means and variances of all 1,500 are" in text
 
 
 def test_a_run_without_draws_is_refused():
     with pytest.raises(InputError, match="holds no draws"):
-        subject_of(xarray.DataTree())
+        report_of(xarray.DataTree())
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_its_own(tmp_path):
     with pytest.raises(StoreError, match="cannot be written"):
-        write_report(subject_of(tree_of(parameters=1)), tmp_path / "no" / "report.html")
+        write_report(report_of(tree_of(parameters=1)), tmp_path / "no" / "report.html")
 
 
 # --- in a browser --------------------------------------------------------------------------------
 
 
 def test_a_page_asks_for_nothing_overflows_nowhere_and_complains_of_nothing(tmp_path, browser):
-    subject = gossip()
-    write_report([subject], tmp_path / "one.html")
-    write_report([subject, dataclasses.replace(subject, name="other")], tmp_path / "two.html")
+    report = gossip()
+    write_report([report], tmp_path / "one.html")
+    write_report([report, dataclasses.replace(report, name="other")], tmp_path / "two.html")
     for name in ("one", "two"):
         for width in (390, 1440):
             for dark in (False, True):
@@ -372,5 +383,5 @@ def test_four_chains_of_ten_thousand_draws_take_less_than_twenty_seconds(tmp_pat
     tree = tree_of(chains=4, draws=10_000, parameters=31)
     other = tree_of(chains=4, draws=1_000, parameters=31, seed=1)
     started = time.monotonic()
-    page(tmp_path, subject_of(tree, reference=other))
+    page(tmp_path, report_of(tree, reference=other))
     assert time.monotonic() - started < 20

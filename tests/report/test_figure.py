@@ -14,7 +14,10 @@ import xarray
 
 from consortia import models
 from consortia.errors import MissingExtraError
-from consortia.report import figure, gather, labelled, short_names
+from consortia.report import plots
+from consortia.report.document import write_figures
+from consortia.report.run_report import labelled, report_of
+from consortia.report.tables import text_of
 
 RECORD = {
     "algorithm": "fa_hmc",
@@ -63,8 +66,9 @@ def logistic(features: int = 3) -> Any:
     return models.logistic_regression(features, intercept=True)
 
 
-def report_of(tree: Any, reference: Any = None, **options: Any) -> Any:
-    return gather("A title", tree, logistic(), held_out(), reference=reference, **options)
+def made_of(tree: Any, reference: Any = None, **options: Any) -> Any:
+    options = {"model": logistic(), "held_out": held_out(), "title": "A title"} | options
+    return report_of(tree, reference=reference, **options)
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -73,7 +77,7 @@ def report_of(tree: Any, reference: Any = None, **options: Any) -> Any:
 def test_the_verdict_names_the_parameter_that_is_off():
     tree = result()
     tree["posterior"]["coefficients"].values[:, :, 1] += 0.5  # one standard deviation
-    verdict = report_of(tree, result(seed=1), labels=LABELS).verdict
+    verdict = made_of(tree, result(seed=1), labels=LABELS).verdict
     size, name = verdict.shift
     assert name == "dose"
     # Two means of 1,000 independent draws: standard error √(2/1000) = .045 sd.
@@ -86,7 +90,7 @@ def test_the_reference_is_matched_by_name_in_whatever_order_it_comes():
     posterior = reference["posterior"].to_dataset()
     turned = xarray.DataTree.from_dict({"/posterior": posterior[["intercept", "coefficients"]]})
     turned.attrs.update(reference.attrs)
-    one, two = report_of(result(), reference), report_of(result(), turned)
+    one, two = made_of(result(), reference), made_of(result(), turned)
     assert list(turned["posterior"].data_vars) != list(reference["posterior"].data_vars)
     for column, values in one.reference_table.columns.items():
         np.testing.assert_array_equal(two.reference_table[column], values)
@@ -94,27 +98,27 @@ def test_the_reference_is_matched_by_name_in_whatever_order_it_comes():
 
 
 def test_the_verdict_without_a_reference_says_that_bias_is_not_seen():
-    verdict = report_of(result()).verdict
+    verdict = made_of(result()).verdict
     assert verdict.shift is None
     assert "bias cannot be seen" in " ".join(verdict.lines())
 
 
 def test_numbers_of_one_chain_are_not_available_and_the_report_says_so():
-    report = report_of(result(chains=1), result(seed=1, chains=1))
+    report = made_of(result(chains=1), result(seed=1, chains=1))
     assert np.isnan(report.verdict.r_hat)
     assert "R-hat not available" in report.verdict.lines()[0]
     assert json.loads(report.json())["verdict"]["r_hat"] is None
 
 
 def test_labels_stand_for_numbers_where_they_fit():
-    assert short_names(report_of(result(), labels=LABELS).table) == [
+    assert made_of(result(), labels=LABELS).names == [
         "age",
         "dose",
         "weight",
         "intercept",
     ]
     wrong = {"coefficients": (("a", "b"),)}
-    assert short_names(report_of(result(), labels=wrong).table)[0] == "coefficients[0]"
+    assert made_of(result(), labels=wrong).names[0] == "coefficients[0]"
 
 
 def test_labelling_changes_no_draw():
@@ -127,22 +131,22 @@ def test_labelling_changes_no_draw():
 
 
 def test_the_text_has_every_parameter_every_score_and_the_cost():
-    text = report_of(result(), result(seed=1), labels=LABELS, skipped=("x: y",)).text()
+    text = text_of(made_of(result(), result(seed=1), labels=LABELS, skipped=("x: y",)))
     for part in ("age", "weight", "intercept", "accuracy", "Brier", "ECE", "4,800,000", "9,600"):
         assert part in text
     assert "not done: x: y" in text
 
 
 def test_the_json_is_strict_and_complete():
-    content = json.loads(report_of(result(), result(seed=1), labels=LABELS).json())
+    content = json.loads(made_of(result(), result(seed=1), labels=LABELS).json())
     assert content["parameters"][0]["name"] == "coefficients[age]"
     assert content["scores"].keys() == content["reference_scores"].keys()
     assert content["run"]["bytes_sent"] == 4_800_000
 
 
 def test_scores_that_cannot_be_made_are_named():
-    report = gather("A title", result(), logistic(), None)
-    assert report.predictions is None
+    report = made_of(result(), held_out=None)
+    assert report.scores is None
     assert "holds no rows out" in " ".join(report.skipped)
 
 
@@ -160,12 +164,12 @@ def regression_report() -> Any:
     model = models.linear_regression(3, intercept=True)
     rows = held_out()
     rows["y"] = rows["x"].sum(axis=1)
-    return gather("A regression", result(), model, rows, reference=result(seed=1)), rows["y"]
+    return made_of(result(), result(seed=1), model=model, held_out=rows)
 
 
 def many_parameters() -> Any:
     tree, other = result(features=50), result(features=50, seed=1)
-    return gather("Many", tree, logistic(50), held_out(50), reference=other), tree
+    return made_of(tree, other, model=logistic(50), held_out=held_out(50))
 
 
 @pytest.mark.parametrize("case", ["beside", "alone", "one chain", "no rows"])
@@ -174,33 +178,34 @@ def test_a_figure_is_drawn_for_every_kind_of_result(tmp_path, case):
     tree = result(chains=1 if case == "one chain" else 2)
     reference = result(seed=1) if case == "beside" else None
     rows = None if case == "no rows" else held_out()
-    report = gather("A title", tree, logistic(), rows, reference=reference, labels=LABELS)
-    path = figure.draw(report, tree, tmp_path / "figure.png")
-    width, height = size_of(path)
+    report = made_of(tree, reference, held_out=rows, labels=LABELS)
+    write_figures(report, tmp_path)
+    width, height = size_of(tmp_path / "posterior.png")
     assert width > 1200
     assert height > 900
 
 
 def test_a_figure_of_a_regression_shows_predictions(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `plots`")
-    report, observed = regression_report()
-    assert set(report.predictions.scores) == {"rmse", "log_density_per_row"}
-    assert size_of(figure.draw(report, result(), tmp_path / "figure.png", observed))[0] > 1200
+    report = regression_report()
+    assert set(report.scores.values) == {"rmse", "log_density_per_row"}
+    write_figures(report, tmp_path)
+    assert size_of(tmp_path / "posterior.png")[0] > 1200
 
 
 def test_of_many_parameters_those_farthest_from_the_reference_are_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `plots`")
-    report, tree = many_parameters()
-    shown = figure._chosen(report)
-    assert len(shown) == figure.MOST_PARAMETERS
+    report = many_parameters()
+    shown, _ = plots.chosen(report)
+    assert len(shown) == plots.MOST_FOREST
     hidden = np.setdiff1d(np.arange(51), shown)
     shift = np.abs(report.table["shift"])
     assert shift[shown].min() >= shift[hidden].max()
-    figure.draw(report, tree, tmp_path / "figure.png")
+    write_figures(report, tmp_path)
 
 
 def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"consortia\[plots\]"):
-        figure.draw(report_of(result()), result(), tmp_path / "figure.png")
-    assert not (tmp_path / "figure.png").exists()
+        write_figures(made_of(result()), tmp_path)
+    assert not (tmp_path / "posterior.png").exists()

@@ -9,8 +9,8 @@ import pytest
 
 import consortia
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.theory.gossip_agents import GaussianAgents
 
 AGENTS, FEATURES = 4, 3
 
@@ -58,8 +58,11 @@ def distance(draws, moments):
     """The largest z-score of means and of second moments, over the average and all agents."""
     average, agents = draws
     worst = 0.0
-    laws = [(average, moments.average_mean, moments.average_covariance)]
-    laws += [(agents[:, i], moments.means[i], moments.agent_covariances[i]) for i in range(AGENTS)]
+    laws = [(average, moments.mean, moments.covariance)]
+    laws += [
+        (agents[:, i], moments.agents.means[i], moments.agents.covariances[i])
+        for i in range(AGENTS)
+    ]
     for values, mean, covariance in laws:
         deviations = values - mean
         scale = np.sqrt(np.diag(covariance))
@@ -150,7 +153,7 @@ def test_published_deviations_are_too_small_by_the_root_of_two(model, sites, pro
 @pytest.mark.slow
 def test_exact_has_the_posteriors_mean_and_deviations(model, sites, problem):
     # A quarter turn: sds are about .055. Half a turn would only change the sign of deviations.
-    method = consortia.decentralized_hmc(0.03, "ring", variant="exact", leapfrog_steps=3)
+    method = consortia.decentralized_exact_hmc(0.03, "ring", leapfrog_steps=3)
     tree = consortia.sample(model, sites, method, rounds=4000, warmup=200, chains=8, progress=False)
     draws = np.asarray(tree["posterior"]["coefficients"], np.float64)
     _, ess, tail = (np.asarray(part) for part in rhat_and_ess_of(np.moveaxis(draws, -1, 0)))
@@ -232,7 +235,7 @@ def test_exact_has_the_law_of_blackjaxs_hmc_on_the_pooled_data():
         shards.append({"x": x.astype(np.float32), "y": y.astype(np.int32)})
     sites = consortia.Sites.from_list(shards)
     model = consortia.models.logistic_regression(FEATURES, intercept=False)
-    method = consortia.decentralized_hmc(0.2, "ring", variant="exact", leapfrog_steps=2)
+    method = consortia.decentralized_exact_hmc(0.2, "ring", leapfrog_steps=2)
     size = {"chains": 16, "rounds": 6000}
     tree = consortia.sample(model, sites, method, warmup=200, progress=False, **size)
     ours = np.asarray(tree["posterior"]["coefficients"], np.float64)

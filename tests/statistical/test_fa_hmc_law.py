@@ -45,7 +45,7 @@ def deviations(sites, settings, *, law_settings=None, law_weights=WEIGHTS, **run
     )
     draws = np.asarray(tree["posterior"]["theta"], np.float64)[:, 0, 0]
     law = fa_hmc_law(MEANS, CURVATURES, law_weights, **(law_settings or settings))
-    mean, variance = law.mean(ROUNDS, 0.0)[0], law.variance(ROUNDS)[0]
+    mean, variance = law.after(ROUNDS, 0.0).mean[0], law.after(ROUNDS, 0.0).variance[0]
     return (
         (draws.mean() - mean) / np.sqrt(variance / CHAINS),
         (draws.var() / variance - 1) / np.sqrt(2 / CHAINS),
@@ -92,10 +92,10 @@ def test_mean_and_variance_are_those_of_the_predicted_law(sites, name):
 def test_the_debiased_variant_has_no_bias_where_fa_hmc_has_twenty_standard_errors(sites):
     settings = SETTINGS["K=5, T=10, rho=.3"]
     plain = fa_hmc_law(MEANS, CURVATURES, WEIGHTS, **settings)
-    error = np.sqrt(plain.stationary_variance[0] / CHAINS)
-    assert abs(plain.mean_bias[0]) > 20 * error
+    error = np.sqrt(plain.stationary.variance[0] / CHAINS)
+    assert abs(plain.stationary.bias[0]) > 20 * error
     z_mean, z_variance, law = deviations(sites, settings | {"debias": True})
-    assert abs(law.mean_bias[0]) < 1e-9
+    assert abs(law.stationary.bias[0]) < 1e-9
     assert abs(z_mean) < GATE
     assert abs(z_variance) < GATE
 
@@ -120,6 +120,6 @@ def test_without_momentum_the_mean_follows_the_exact_map_to_1e_8(sites, debias):
     init = {"rounds": 6, "init": jnp.full(1, -2.0), "progress": False}
     tree = consortia.sample(MODEL, sites, algorithm, **init)
     law = fa_hmc_law(MEANS, CURVATURES, WEIGHTS, **settings)
-    expected = [law.mean(rounds, -2.0)[0] for rounds in range(1, 7)]
+    expected = [law.after(rounds, -2.0).mean[0] for rounds in range(1, 7)]
     # 1e-9 is what the prior of curvature 2e-12 can move.
     np.testing.assert_allclose(tree["posterior"]["theta"][0, :, 0], expected, rtol=1e-8)

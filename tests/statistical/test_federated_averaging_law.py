@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.oracles import FederatedAveragingLaw, fa_hmc_law
+from consortia.oracles import Law, fa_hmc_law
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,10 @@ def deviations(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> t
     return float(of_mean.max()), float(of_covariance.max())
 
 
-def assert_follows(law: FederatedAveragingLaw, draws: np.ndarray, rounds: int, start: Any) -> None:
-    mean, covariance = deviations(draws, law.mean(rounds, start), law.covariance(rounds))
+def assert_follows(law: Law, draws: np.ndarray, rounds: int, start: Any) -> None:
+    mean, covariance = deviations(
+        draws, law.after(rounds, start).mean, law.after(rounds, start).covariance
+    )
     assert mean < GATE
     assert covariance < GATE
 
@@ -95,7 +97,7 @@ def debiased() -> np.ndarray:
     return draws_of(PLANE, PLANE_SITES, consortia.fa_hmc(**DEBIASED, weights=WEIGHTS), 40)
 
 
-def predicted(settings: dict[str, Any], weights: Any = WEIGHTS) -> FederatedAveragingLaw:
+def predicted(settings: dict[str, Any], weights: Any = WEIGHTS) -> Law:
     return fa_hmc_law(CENTRES, CURVATURES, weights, **settings)
 
 
@@ -107,7 +109,7 @@ def test_means_and_covariances_of_two_coordinates_are_the_predicted_ones(
     assert_follows(law, draws[:, 1], 40, START)
     assert_follows(law, draws[:, 0], 39, START)
     # Negative controls: noise a tenth too large, the coordinates exchanged, and other weights.
-    mean, covariance = law.mean(40, START), law.covariance(40)
+    mean, covariance = law.after(40, START).mean, law.after(40, START).covariance
     assert deviations(mean + 1.1 * (draws[:, 1] - mean), mean, covariance)[1] > GATE
     assert deviations(draws[:, 1, ::-1], mean, covariance)[0] > GATE
     other = predicted(settings, np.array([0.3, 0.4, 0.3]))
@@ -119,10 +121,10 @@ def test_debiasing_removes_a_bias_of_more_than_twenty_standard_errors(
 ) -> None:
     law = predicted(DEBIASED)
     biased = predicted(DEBIASED | {"debias": False})
-    error = np.sqrt(biased.stationary_variance / CHAINS)
-    assert np.abs(biased.mean_bias / error).max() > 20
-    centre = law.target_mean
-    assert deviations(debiased[:, 1], centre, law.covariance(40))[0] < GATE
+    error = np.sqrt(biased.stationary.variance / CHAINS)
+    assert np.abs(biased.stationary.bias / error).max() > 20
+    centre = law.target.mean
+    assert deviations(debiased[:, 1], centre, law.after(40, START).covariance)[0] < GATE
     assert deviations(plain[:, 1], centre, predicted(PLAIN).covariance(40))[0] > 20
 
 
@@ -131,8 +133,8 @@ def test_one_round_is_correlated_with_the_next_as_the_recursion_says(plain: np.n
     law = predicted(PLAIN)
     before, after = plain[:, 0], plain[:, 1]
     crossed = (after - after.mean(axis=0)).T @ (before - before.mean(axis=0)) / CHAINS
-    early, late = law.covariance(39), law.covariance(40)
-    expected = law.alpha @ early
+    early, late = law.after(39, START).covariance, law.after(40, START).covariance
+    expected = law.recursion.alpha @ early
     scale = np.sqrt((np.outer(np.diag(late), np.diag(early)) + expected**2) / CHAINS)
     assert np.abs((crossed - expected) / scale).max() < GATE
     # The negative control: another coefficient.
@@ -197,5 +199,5 @@ def test_minibatches_add_the_predicted_variance(replace: bool, draws: int) -> No
     wrong.append(minibatch_law(settings | {"gradient_draws": 3 - draws}, replace=replace))
     wrong.append(minibatch_law(settings, replace=not replace))
     for law in wrong:
-        _, variance = deviations(made, law.mean(30, 0.0), law.covariance(30))
+        _, variance = deviations(made, law.after(30, 0.0).mean, law.after(30, 0.0).covariance)
         assert variance > GATE

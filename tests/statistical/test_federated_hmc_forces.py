@@ -7,7 +7,6 @@ as long as the trajectory preserves volume and can be reversed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import jax
@@ -16,11 +15,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms.federated_hmc_method import FederatedHMC
-from consortia.algorithms.federated_hmc_wire import FullWidth, Quantised
+from consortia.algorithms.federated_hmc import FederatedHMC
+from consortia.algorithms.federated_hmc.wire import FullWidth, Grid, Quantized
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
-from consortia.dynamics import MassMatrix, metropolis
-from consortia.schedules import as_schedule
+from consortia.dynamics import metropolis
 
 CENTRES = np.array([[0.9, -0.2, 0.1], [0.2, 0.4, -1.5], [1.3, -0.5, 0.2]], np.float32)
 
@@ -62,17 +60,23 @@ class Noisy(FullWidth):
     scale: float = 1.0
     first_only: bool = False
 
-    def numbers(self, target, rng):
+    def state(self, position):
+        return jnp.zeros((), jnp.int32)  # evaluations of this trajectory
+
+    def noise(self, target, rng):
         return rng.normal("noise", (target.dimension,))
 
     def evaluate(self, target, noise, shared, state, inbox, site):
         state, message, info = super().evaluate(target, noise, shared, state, inbox, site)
         return state, (*message, self.scale * noise), info
 
-    def up(self, hub, message):
+    def up(self, state, message):
         potential, gradient, noise = message
-        wanted = (hub["trial"]["step"] == 0) | (not self.first_only)
-        return potential, gradient + jnp.where(wanted, noise, 0), hub
+        wanted = (state == 0) | (not self.first_only)
+        return potential, gradient + jnp.where(wanted, noise, 0), state + 1
+
+    def adapted(self, state, iteration, warmup, learned):
+        return jnp.zeros_like(state)
 
 
 @dataclass(frozen=True)
@@ -85,20 +89,31 @@ class Truncated(FullWidth):
     feedback: bool = False
 
     def state(self, position):
-        return {"left": jnp.zeros_like(position)}
+        return jnp.zeros_like(position)  # what was cut off
 
-    def up(self, hub, message):
+    def up(self, state, message):
         potential, gradient = message
-        wanted = gradient + hub["wire"]["left"] if self.feedback else gradient
+        wanted = gradient + state if self.feedback else gradient
         sent = jnp.trunc(wanted)
-        return potential, sent, hub | {"wire": {"left": wanted - sent}}
+        return potential, sent, wanted - sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent(FederatedHMC):
+    """Federated HMC over a wire of the test's own."""
+
+    by: FullWidth
+
+    @property
+    def wire(self):
+        return self.by
 
 
 WIRES = {
     "exact": FullWidth(),
-    "8 bits": Quantised(bits=8),
-    "16 bits": Quantised(bits=16),
-    "8 bits, dithered": Quantised(bits=8, dither=True, fresh_start=True),
+    "8 bits": Quantized(bits=8),
+    "16 bits": Quantized(bits=16),
+    "8 bits, dithered": Quantized(bits=8, dither=True, fresh_start=True),
     "noise at every gradient": Noisy(fresh_start=True),
     "whole numbers": Truncated(fresh_start=True),
 }
@@ -110,16 +125,7 @@ WRONG = {
 
 def z_scores(model, sites, moments, wire):
     """Of E θ and E θ², from the ESS of each."""
-    method = FederatedHMC(
-        name="federated_hmc",
-        step_size=as_schedule(0.55),
-        leapfrog_steps=3,
-        mass_matrix=MassMatrix(),
-        turn=math.pi / 2,
-        jitter=0.3,
-        target_acceptance=0.8,
-        wire=wire,
-    )
+    method = Sent(by=wire, step_size=0.55, leapfrog_steps=3, mass_matrix="identity")
     tree = consortia.sample(
         model, sites, method, rounds=8000, warmup=100, chains=40, progress=False
     )
@@ -165,14 +171,13 @@ def evaluated(model, sites, wire, exponents, noise=()):
         gradients.append(metropolis.potential_and_gradient(target, theta, site)[1])
     total = jax.tree.map(lambda *leaves: sum(jnp.asarray(leaf, jnp.int32) for leaf in leaves),
                          *[message[1:] for message in messages])  # fmt: skip
-    hub = {"wire": {"exponent": jnp.float32(0), "exponents": jnp.asarray(exponents, jnp.int8),
-                    "clipped": jnp.float32(0)}}  # fmt: skip
-    _, gradient, hub = wire.up(hub, (messages[0][0], *total))
-    return messages, gradient, sum(gradients), float(hub["wire"]["clipped"])
+    grid = Grid(jnp.float32(0), jnp.asarray(exponents, jnp.int8), jnp.float32(0))
+    _, gradient, grid = wire.up(grid, (messages[0][0], *total))
+    return messages, gradient, sum(gradients), float(grid.clipped)
 
 
 def test_rounded_gradients_are_within_half_a_grid_step_of_each_site(model, sites):
-    messages, got, exact, clipped = evaluated(model, sites, Quantised(bits=8), [-5, -6, -4])
+    messages, got, exact, clipped = evaluated(model, sites, Quantized(bits=8), [-5, -6, -4])
     assert all(message[1].dtype == jnp.int8 for message in messages)
     assert clipped == 0
     off = np.abs(got - exact)
@@ -181,13 +186,13 @@ def test_rounded_gradients_are_within_half_a_grid_step_of_each_site(model, sites
 
 
 def test_what_does_not_fit_is_cut_off_and_said(model, sites):
-    messages, _, _, clipped = evaluated(model, sites, Quantised(bits=8), [-20, -6, -4])
+    messages, _, _, clipped = evaluated(model, sites, Quantized(bits=8), [-20, -6, -4])
     assert clipped == 3
     assert {abs(int(message[1][0])) for message in messages} == {127}
 
 
 def test_dithered_gradients_are_right_on_average(model, sites):
-    wire = Quantised(bits=8, dither=True, fresh_start=True)
+    wire = Quantized(bits=8, dither=True, fresh_start=True)
     levels = (np.arange(20) + 0.5) / 20
     got = [
         np.asarray(evaluated(model, sites, wire, [-2] * 3, jnp.full(3, level, jnp.float32))[1])

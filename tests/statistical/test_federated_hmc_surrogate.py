@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import consortia
-from consortia.algorithms.federated_hmc_surrogate import SEARCH_ROUNDS
+from consortia.algorithms.surrogate_hmc.search import ROUNDS
 from consortia.diagnostics import reference
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 
@@ -63,14 +63,14 @@ def assert_same_law(one, two):
 @pytest.mark.slow
 def test_a_communication_round_gives_at_least_five_effective_draws_a_chain(model, sites):
     """In a run of 300 rounds in all: search, warm-up, draws; whatever the seed."""
-    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
-    rounds = 300 - SEARCH_ROUNDS - 90
+    method = consortia.surrogate_hmc(proposals_per_round=64)
+    rounds = 300 - ROUNDS - 90
     for seed in range(6):
         tree = consortia.sample(
             model, sites, method, rounds=rounds, warmup=90, chains=CHAINS, seed=seed,
             progress=False,
         )  # fmt: skip
-        assert tree.attrs["communication_rounds"] + SEARCH_ROUNDS == 300
+        assert tree.attrs["communication_rounds"] + ROUNDS == 300
         rate = float(tree["sample_stats"]["acceptance_rate"].mean())
         smallest = ess_of(draws(tree))[0].min() / (300 * CHAINS)
         print("acceptance", rate, "bulk ESS a round and chain", smallest)
@@ -80,7 +80,7 @@ def test_a_communication_round_gives_at_least_five_effective_draws_a_chain(model
 
 @pytest.mark.slow
 def test_many_proposals_a_round_have_the_law_of_nuts(model, sites, nuts):
-    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
+    method = consortia.surrogate_hmc(proposals_per_round=64)
     tree = consortia.sample(
         model, sites, method, rounds=1000, warmup=100, chains=CHAINS, progress=False
     )
@@ -88,9 +88,9 @@ def test_many_proposals_a_round_have_the_law_of_nuts(model, sites, nuts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turn", [None, 0.9])
-def test_one_proposal_a_round_has_the_law_of_nuts_too(model, sites, nuts, turn):
-    method = consortia.federated_hmc(force="surrogate", turn=turn)
+@pytest.mark.parametrize("angle", [None, 0.9])
+def test_one_proposal_a_round_has_the_law_of_nuts_too(model, sites, nuts, angle):
+    method = consortia.surrogate_hmc(trajectory_angle=angle)
     # A twelfth of the rounds for the warm-up: within the 1.1 rounds a draw.
     tree = consortia.sample(
         model, sites, method, rounds=50_000, warmup=4000, chains=CHAINS, progress=False
@@ -101,11 +101,11 @@ def test_one_proposal_a_round_has_the_law_of_nuts_too(model, sites, nuts, turn):
 @pytest.mark.slow
 def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
     # The negative control: the surrogate itself, as if no Metropolis test were made.
-    method = consortia.federated_hmc(force="surrogate", proposals_per_round=64)
+    method = consortia.surrogate_hmc(proposals_per_round=64)
     target = consortia.core.target.Target(model, jax.tree.map(jnp.asarray, model.init))
     carry = consortia.LocalEngine().prepare(target, sites, method, 1).start(0, jnp.zeros((1, 31)))
     normals = np.random.default_rng(0).normal(size=(CHAINS, 10_000, 31))
-    proposals = np.asarray(carry.hub["mean"]) + normals @ np.asarray(carry.hub["root"]).T
+    proposals = np.asarray(carry.hub.mean) + normals @ np.asarray(carry.hub.root).T
     with pytest.raises(AssertionError):
         assert_same_law(proposals, nuts)
 
@@ -113,12 +113,12 @@ def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
 @pytest.mark.slow
 def test_one_proposal_a_round_beats_the_exact_force_by_half(model, sites):
     warmup, rounds = 500, 6000
-    method = consortia.federated_hmc(force="surrogate")
+    method = consortia.surrogate_hmc()
     ours = consortia.sample(
         model, sites, method, rounds=rounds, warmup=warmup, chains=CHAINS, progress=False
     )
     # At most 1.1 rounds a draw, search and warm-up counted in.
-    assert (ours.attrs["communication_rounds"] + SEARCH_ROUNDS) / rounds <= 1.1
+    assert (ours.attrs["communication_rounds"] + ROUNDS) / rounds <= 1.1
     exact = consortia.sample(
         model, sites, consortia.federated_hmc(), rounds=1000, warmup=400, chains=CHAINS,
         progress=False,

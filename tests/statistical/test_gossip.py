@@ -16,8 +16,8 @@ import pytest
 import consortia
 from consortia import graphs
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
-from consortia.theory.gossip_agents import GaussianAgents
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,8 +69,8 @@ def worst(found, moments):
     average = found.mean(axis=1)
     scores = []
     pairs = (
-        (flat, moments.means.ravel(), moments.covariance),
-        (average, moments.average_mean, moments.average_covariance),
+        (flat, moments.agents.means.ravel(), moments.agents.covariance),
+        (average, moments.mean, moments.covariance),
     )
     for values, mean, covariance in pairs:
         centred = values - mean
@@ -197,12 +197,12 @@ def test_the_published_experiment_has_its_exact_law(published, network, friction
     moments = law.after(60, 0.0)
     assert worst(found, moments) < 5.5
     average = found.mean(axis=1)
-    mean_error = np.sqrt(np.diag(moments.average_covariance) / 2000)
-    assert np.all(np.abs(average.mean(axis=0) - moments.average_mean) < WIDTH * mean_error)
-    variance = np.diag(moments.average_covariance)
+    mean_error = np.sqrt(np.diag(moments.covariance) / 2000)
+    assert np.all(np.abs(average.mean(axis=0) - moments.mean) < WIDTH * mean_error)
+    variance = np.diag(moments.covariance)
     error = variance * math.sqrt(2 / 2000)
     assert np.all(np.abs(average.var(axis=0) - variance) < WIDTH * error)
-    wider = law.after(60, 0.0).agent_covariances * 1.1
+    wider = law.after(60, 0.0).agents.covariances * 1.1
     own = np.stack([np.cov(found[:, i].T) for i in range(100)])
     assert abs(np.trace((own - wider).mean(axis=0))) > 4 * np.trace(wider.mean(axis=0)) / 450
 
@@ -215,7 +215,7 @@ def test_the_corrected_method_brings_every_agent_to_the_posterior(published):
     method = de_sgld(0.009, "complete", draws="agents", **CORRECTED)
     found = positions(method, 128, 2000, sites, model, np.zeros(2))
     moments = de_sgld_law(agents, "complete", step_size=0.009, **CORRECTED).after(128, 0.0)
-    assert moments.w2_agents.mean() <= 0.003
+    assert moments.agents.w2.mean() <= 0.003
     assert worst(found, moments) < 5.5
     ratios = found.var(axis=0) / np.diag(agents.target_covariance)
     assert ratios.mean() == pytest.approx(1.017, abs=4 * 0.032)

@@ -183,7 +183,7 @@ def logistic_law(
             noise = minibatch_noise((pulls @ vectors).var(axis=0), len(x), batch)
             variances = np.array(
                 [
-                    stale_sgld_law(step, v, late, gradient_noise=float(n)).variance
+                    stale_sgld_law(step, v, late, gradient_noise=float(n)).stationary.variance[0]
                     for v, n in zip(values, noise, strict=True)
                 ]
             )

@@ -459,7 +459,7 @@ def test_the_mean_square_factor_is_that_of_the_exact_law():
         strength=0.4,
         examine=True,
     )
-    law = consortia.theory.travelling_law(
+    law = consortia.oracles.travelling_law(
         **consortia.oracles.location_shards([shard["x"] for shard in shards]),
         probabilities=weights,
         step_size=h,
@@ -467,7 +467,7 @@ def test_the_mean_square_factor_is_that_of_the_exact_law():
         prior_precision=1.0,
         strength=0.4,
     )
-    np.testing.assert_allclose(fitted.fitted[1][0], law.mean_square_factor, rtol=1e-9)
+    np.testing.assert_allclose(fitted.fitted[1][0], law.mean_square_radius, rtol=1e-9)
 
 
 def test_a_search_without_an_end_is_refused_by_the_name_of_its_site():

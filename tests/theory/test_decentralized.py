@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from consortia.errors import InputError
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.theory.gossip_agents import GaussianAgents
 
 
 def unlike_agents(count=4, dimension=2, seed=0):
@@ -18,7 +18,7 @@ def unlike_agents(count=4, dimension=2, seed=0):
 
 
 def sd_ratios(moments):
-    return np.sqrt(np.diag(moments.average_covariance) / np.diag(moments.target_covariance))
+    return moments.sd_ratio
 
 
 @pytest.mark.parametrize("agents", [1, 2, 5])
@@ -34,7 +34,7 @@ def test_like_agents_on_a_complete_network_have_the_variance_in_closed_form(
     law = decentralized_hmc_law(problem, "complete", step_size=epsilon, variant=variant)
     # ε²λ/m with λ = m · 7 the curvature of U.
     expected = factor(epsilon**2 * curvature) / (agents * curvature)
-    assert law.stationary.average_covariance.item() == pytest.approx(expected, rel=1e-10)
+    assert law.stationary.covariance.item() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("network", ["complete", "ring", "path", "star"])
@@ -44,7 +44,7 @@ def test_corrected_means_are_exact_at_every_agent_however_unlike_they_are(networ
     law = decentralized_hmc_law(problem, network, step_size=0.05, gossip_rounds=rounds)
     assert law.stable
     np.testing.assert_allclose(
-        law.stationary.means, np.tile(problem.target_mean, (6, 1)), rtol=0, atol=1e-9
+        law.stationary.agents.means, np.tile(problem.target_mean, (6, 1)), rtol=0, atol=1e-9
     )
 
 
@@ -82,13 +82,15 @@ def test_the_law_is_that_of_the_algorithm_written_out_agent_by_agent(variant):
     moments = law.after(iterations, start)
     still = np.zeros((iterations, 3, d))
     mean = run(still, start)
-    np.testing.assert_allclose(moments.means.ravel(), mean, rtol=1e-9)
+    np.testing.assert_allclose(moments.agents.means.ravel(), mean, rtol=1e-9)
     # The positions are linear in the noise: one run for each number of it.
     response = []
     for unit in np.eye(still.size):
         response.append(run(unit.reshape(still.shape), start) - mean)
     response = np.stack(response, axis=1)
-    np.testing.assert_allclose(moments.covariance, response @ response.T, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(
+        moments.agents.covariance, response @ response.T, rtol=1e-9, atol=1e-14
+    )
 
 
 def test_a_step_beyond_the_limit_is_unstable_and_one_below_is_not():
@@ -127,7 +129,7 @@ def test_ula_on_unlike_agents_has_a_bias_of_the_mean_that_falls_with_the_step():
 
     def bias(step_size):
         moments = settled(problem, "ring", step_size, iterations=int(4 / step_size))
-        return np.abs(moments.average_mean - problem.target_mean).max()
+        return np.abs(moments.mean - problem.target_mean).max()
 
     first, second = bias(4e-4), bias(2e-4)
     assert first > 1e-3
@@ -138,4 +140,4 @@ def test_agents_of_a_complete_network_of_five_part_at_the_published_consensus_st
     problem = GaussianAgents(np.ones(5), means=np.arange(5.0))
     apart = settled(problem, "complete", 1e-4, iterations=300)
     together = settled(problem, "complete", 1e-4, iterations=300, consensus=(0.3, 0.01, 230.0))
-    assert apart.disagreement > 1e3 * together.disagreement
+    assert apart.agents.disagreement > 1e3 * together.agents.disagreement

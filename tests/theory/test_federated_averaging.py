@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,10 @@ def test_two_gaussian_clients_have_the_known_bias_and_variance(
     common, private = two_clients(steps, 10, eta, 1.0), two_clients(steps, 10, eta, 0.0)
     # Half a unit of the last printed digit.
     for law, ratio in ((common, ratio_common), (private, ratio_private)):
-        assert abs(law.mean_bias[0] - bias) < 5.1e-4
-        assert abs(law.variance_ratio[0] - ratio) < 5.1e-4
-    assert common.target_mean == pytest.approx([16.2])
-    assert common.target_variance == pytest.approx([1.6])
+        assert abs(law.stationary.bias[0] - bias) < 5.1e-4
+        assert abs(law.stationary.variance_ratio[0] - ratio) < 5.1e-4
+    assert common.target.mean == pytest.approx([16.2])
+    assert common.target.variance == pytest.approx([1.6])
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,8 @@ def test_debiased_two_gaussian_clients_have_no_bias_and_the_known_variance(
 ):
     for rho, ratio in ((1.0, ratio_common), (0.0, ratio_private)):
         law = two_clients(steps, 10, eta, rho, debias=True)
-        assert law.mean_bias[0] == 0.0
-        assert abs(law.variance_ratio[0] - ratio) < 5.1e-4
+        assert law.stationary.bias[0] == 0.0
+        assert abs(law.stationary.variance_ratio[0] - ratio) < 5.1e-4
         assert abs(law.spectral_radius - radius) < 5.1e-4
 
 
@@ -90,11 +91,10 @@ def test_debiasing_is_unstable_under_strong_heterogeneity():
     )
     assert not law.stable
     assert abs(law.spectral_radius - 1.33) < 5e-3
-    for attribute in ("stationary_mean", "stationary_covariance", "stationary_variance"):
-        with pytest.raises(InputError, match=r"1\.327"):
-            getattr(law, attribute)
+    with pytest.raises(InputError, match=r"1\.327"):
+        _ = law.stationary
     # The law after a number of rounds remains available, and grows.
-    assert law.variance(40)[0] > 1e6 * law.target_variance[0]
+    assert law.after(40, 0.0).variance[0] > 1e6 * law.target.variance[0]
 
 
 def rounds_needed(d: int) -> int:
@@ -131,8 +131,8 @@ def test_one_client_has_the_leapfrog_variance_for_every_trajectory(steps, iterat
     )
     exact = 1.0 / (curvature * (1.0 - eta**2 * curvature / 4.0))
     # Float64 rounding through the squarings of the recursion.
-    assert law.stationary_variance[0] == pytest.approx(exact, rel=1e-12)
-    assert law.mean_bias[0] == 0.0
+    assert law.stationary.variance[0] == pytest.approx(exact, rel=1e-12)
+    assert law.stationary.bias[0] == 0.0
 
 
 def test_equal_curvature_has_no_mean_bias_and_one_variance_for_all_local_steps_and_correlations():
@@ -148,21 +148,21 @@ def test_equal_curvature_has_no_mean_bias_and_one_variance_for_all_local_steps_a
                 local_steps=iterations,
                 momentum_correlation=rho,
             )
-            assert abs(law.mean_bias[0]) < 1e-13
+            assert abs(law.stationary.bias[0]) < 1e-13
             exact = 1.0 / (curvature * (1.0 - eta**2 * curvature / 4.0))
-            assert law.stationary_variance[0] == pytest.approx(exact, rel=1e-12)
+            assert law.stationary.variance[0] == pytest.approx(exact, rel=1e-12)
 
 
 def test_many_local_steps_lead_to_the_weighted_mean_of_the_client_means():
     weights = [0.3, 0.7]
     law = fa_hmc_law(MEANS, CURVATURES, weights, step_size=0.1, leapfrog_steps=5, local_steps=2000)
-    assert law.stationary_mean[0] == pytest.approx(0.3 * 20.0 + 0.7 * 1.0, rel=1e-12)
-    assert abs(law.mean_bias[0]) > 5.0
+    assert law.stationary.mean[0] == pytest.approx(0.3 * 20.0 + 0.7 * 1.0, rel=1e-12)
+    assert abs(law.stationary.bias[0]) > 5.0
 
 
 def test_one_leapfrog_step_and_one_local_step_have_no_mean_bias():
-    assert abs(two_clients(1, 1, 0.4).mean_bias[0]) < 1e-13
-    assert abs(two_clients(1, 2, 0.4).mean_bias[0]) > 0.01
+    assert abs(two_clients(1, 1, 0.4).stationary.bias[0]) < 1e-13
+    assert abs(two_clients(1, 2, 0.4).stationary.bias[0]) > 0.01
 
 
 def test_leading_order_bias_is_right_to_fourth_order_in_the_trajectory_length():
@@ -173,7 +173,7 @@ def test_leading_order_bias_is_right_to_fourth_order_in_the_trajectory_length():
     exact, error = [], []
     for eta in etas:
         settings = {"step_size": eta, "leapfrog_steps": 3, "local_steps": 4, "mass_matrix": mass}
-        bias = fa_hmc_law(means, curvatures, weights, **settings).mean_bias
+        bias = fa_hmc_law(means, curvatures, weights, **settings).stationary.bias
         leading = leading_order_mean_bias(means, curvatures, weights, **settings)
         exact.append(np.linalg.norm(bias))
         error.append(np.linalg.norm(bias - leading))
@@ -188,28 +188,28 @@ def test_small_steps_lose_no_digits_of_the_bias():
         MEANS, CURVATURES, WEIGHTS, step_size=1e-5, leapfrog_steps=4, local_steps=5
     )
     # The next order is (Kη)² = 2e-9 of the bias; 1 - α computed as it stands would lose 1e-7.
-    assert law.mean_bias[0] == pytest.approx(leading[0], rel=2e-8)
+    assert law.stationary.bias[0] == pytest.approx(leading[0], rel=2e-8)
 
 
 def test_temperature_multiplies_every_variance_and_moves_no_mean():
     cold, warm = two_clients(5, 10, 0.1, 0.3), two_clients(5, 10, 0.1, 0.3, temperature=2.5)
-    assert warm.stationary_variance == pytest.approx(2.5 * cold.stationary_variance)
-    assert warm.target_variance == pytest.approx(2.5 * cold.target_variance)
-    assert warm.mean_bias == pytest.approx(cold.mean_bias)
+    assert warm.stationary.variance == pytest.approx(2.5 * cold.stationary.variance)
+    assert warm.target.variance == pytest.approx(2.5 * cold.target.variance)
+    assert warm.stationary.bias == pytest.approx(cold.stationary.bias)
 
 
 # --- shapes: numbers, diagonals, matrices --------------------------------------------------------
 
 ATTRIBUTES = (
-    "mean_bias",
-    "stationary_mean",
-    "stationary_variance",
-    "stationary_covariance",
-    "variance_ratio",
-    "target_mean",
-    "target_variance",
-    "target_covariance",
-    "beta",
+    "stationary.bias",
+    "stationary.mean",
+    "stationary.variance",
+    "stationary.covariance",
+    "stationary.variance_ratio",
+    "target.mean",
+    "target.variance",
+    "target.covariance",
+    "recursion.beta",
 )
 
 
@@ -235,18 +235,20 @@ def test_dense_law_of_diagonal_matrices_is_the_diagonal_law(debias):
         mass_matrix=np.diag(mass),
         **settings,
     )
-    assert flat.diagonal
-    assert not full.diagonal
+    assert flat.target.spread.ndim == 1
+    assert full.target.spread.ndim == 2
     assert flat.spectral_radius == pytest.approx(full.spectral_radius, rel=1e-12)
     for attribute in ATTRIBUTES:
         np.testing.assert_allclose(
-            getattr(flat, attribute), getattr(full, attribute), rtol=1e-11, atol=1e-12
+            *(attrgetter(attribute)(law) for law in (flat, full)), rtol=1e-11, atol=1e-12
         )
-    assert flat.w2(7, 1.0) == pytest.approx(full.w2(7, 1.0), rel=1e-9)
+    assert flat.after(7, 1.0).w2 == pytest.approx(full.after(7, 1.0).w2, rel=1e-9)
     assert flat.rounds_to_w2_squared(0.3, 5.0) == full.rounds_to_w2_squared(0.3, 5.0)
     start = np.array([[1.0, 0.3], [0.3, 0.5]])
     start = np.kron(np.eye(2), start)
-    np.testing.assert_allclose(flat.covariance(3, start), full.covariance(3, start), atol=1e-12)
+    np.testing.assert_allclose(
+        flat.after(3, 0.0, start).covariance, full.after(3, 0.0, start).covariance, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("debias", [False, True])
@@ -264,12 +266,12 @@ def test_law_turns_with_the_coordinates(debias):
     }
     plain = fa_hmc_law(means, curvatures, weights, **settings)
     turned = fa_hmc_law(means @ turn.T, turn @ curvatures @ turn.T, weights, **settings)
-    np.testing.assert_allclose(turned.mean_bias, turn @ plain.mean_bias, atol=1e-12)
+    np.testing.assert_allclose(turned.stationary.bias, turn @ plain.stationary.bias, atol=1e-12)
     np.testing.assert_allclose(
-        turned.stationary_covariance, turn @ plain.stationary_covariance @ turn.T, atol=1e-11
+        turned.stationary.covariance, turn @ plain.stationary.covariance @ turn.T, atol=1e-11
     )
     start = np.array([1.0, -1.0, 2.0])
-    assert turned.w2(3, turn @ start) == pytest.approx(plain.w2(3, start), rel=1e-9)
+    assert turned.after(3, turn @ start).w2 == pytest.approx(plain.after(3, start).w2, rel=1e-9)
 
 
 def test_mass_matrix_is_a_change_of_coordinates():
@@ -282,24 +284,26 @@ def test_mass_matrix_is_a_change_of_coordinates():
     settings = {"step_size": 0.3, "leapfrog_steps": 3, "local_steps": 4}
     direct = fa_hmc_law(means, curvatures, weights, mass_matrix=mass, **settings)
     changed = fa_hmc_law(means @ root.T, back.T @ curvatures @ back, weights, **settings)
-    np.testing.assert_allclose(direct.mean_bias, back @ changed.mean_bias, atol=1e-12)
+    np.testing.assert_allclose(direct.stationary.bias, back @ changed.stationary.bias, atol=1e-12)
     np.testing.assert_allclose(
-        direct.stationary_covariance, back @ changed.stationary_covariance @ back.T, atol=1e-12
+        direct.stationary.covariance, back @ changed.stationary.covariance @ back.T, atol=1e-12
     )
 
 
 def test_finite_rounds_lead_to_the_stationary_law():
     for debias in (False, True):
         law = two_clients(5, 10, 0.1, 0.3, gradient_noise=9.0, debias=debias)
-        assert law.mean(500, -40.0) == pytest.approx(law.stationary_mean, rel=1e-12)
-        assert law.covariance(500, 30.0) == pytest.approx(law.stationary_covariance, rel=1e-12)
+        assert law.after(500, -40.0).mean == pytest.approx(law.stationary.mean, rel=1e-12)
+        assert law.after(500, 0.0, 30.0).covariance == pytest.approx(
+            law.stationary.covariance, rel=1e-12
+        )
 
 
 def test_distance_of_the_start_is_that_of_a_point():
     law = two_clients(5, 10, 0.1)
-    assert law.w2(0, 10.0) ** 2 == pytest.approx((10.0 - 16.2) ** 2 + 1.6)
-    assert law.covariance(0, 3.0) == pytest.approx(np.array([[3.0]]))
-    assert law.mean(0, 10.0) == pytest.approx([10.0])
+    assert law.after(0, 10.0).w2 ** 2 == pytest.approx((10.0 - 16.2) ** 2 + 1.6)
+    assert law.after(0, 0.0, 3.0).covariance == pytest.approx(np.array([[3.0]]))
+    assert law.after(0, 10.0).mean == pytest.approx([10.0])
 
 
 def test_rounds_to_a_distance_below_the_bias_are_none():
@@ -311,9 +315,9 @@ def test_a_client_may_be_flat_in_some_directions():
     means = np.array([[1.0, 50.0], [-50.0, 2.0]])
     settings = {"step_size": 0.2, "leapfrog_steps": 3, "local_steps": 2}
     law = fa_hmc_law(means, curvatures, WEIGHTS, **settings)
-    assert law.target_mean == pytest.approx([1.0, 2.0])
+    assert law.target.mean == pytest.approx([1.0, 2.0])
     # A flat client does not pull: each coordinate hears one client only and has no bias.
-    assert law.stationary_mean == pytest.approx([1.0, 2.0])
+    assert law.stationary.mean == pytest.approx([1.0, 2.0])
 
 
 def test_a_thousand_coordinates_never_make_a_matrix():
@@ -331,8 +335,8 @@ def test_a_thousand_coordinates_never_make_a_matrix():
                 local_steps=10,
                 debias=debias,
             )
-            assert law.variance_ratio.shape == law.mean_bias.shape == (d,)
-            assert law.w2(300, 10.0) > 0.0
+            assert law.stationary.variance_ratio.shape == law.stationary.bias.shape == (d,)
+            assert law.after(300, 10.0).w2 > 0.0
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -387,9 +391,9 @@ def test_bad_input_is_refused_with_the_name_of_the_argument(change, named):
 
 def test_a_bad_question_to_the_law_is_refused():
     law = two_clients(5, 10, 0.1)
-    with pytest.raises(InputError, match="rounds"):
-        law.mean(-1, 0.0)
+    with pytest.raises(InputError, match="iterations"):
+        law.after(-1, 0.0)
     with pytest.raises(InputError, match="start"):
-        law.mean(1, [0.0, 1.0])
+        law.after(1, [0.0, 1.0])
     with pytest.raises(InputError, match="threshold"):
         law.rounds_to_w2_squared(0.0, 1.0)

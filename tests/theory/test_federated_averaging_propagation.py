@@ -139,11 +139,13 @@ def test_law_after_some_rounds_equals_the_propagation_of_every_random_number(nam
     start = np.array([1.3, -0.4])
     spread = np.array([[0.9, 0.2], [0.2, 0.4]])
     # Some hundred float64 operations on numbers of order ten.
-    np.testing.assert_allclose(law.mean(rounds, start), slope @ start + constant, atol=1e-11)
+    np.testing.assert_allclose(law.after(rounds, start).mean, slope @ start + constant, atol=1e-11)
     np.testing.assert_allclose(
-        law.covariance(rounds, spread), covariance + slope @ spread @ slope.T, atol=1e-11
+        law.after(rounds, start, spread).covariance,
+        covariance + slope @ spread @ slope.T,
+        atol=1e-11,
     )
-    np.testing.assert_allclose(law.variance(rounds), np.diag(covariance), atol=1e-11)
+    np.testing.assert_allclose(law.after(rounds, start).variance, np.diag(covariance), atol=1e-11)
 
 
 @pytest.mark.parametrize("case", [{"noise": 4.0, "rho": 0.3}, {"debias": True, "noise": 4.0}])
@@ -167,9 +169,11 @@ def test_diagonal_law_equals_the_propagation_of_every_random_number(case):
         debias=case.get("debias", False),
         mass_matrix=mass,
     )
-    assert law.diagonal
-    np.testing.assert_allclose(law.mean(3, [1.0, 2.0]), slope @ [1.0, 2.0] + constant, atol=1e-11)
-    np.testing.assert_allclose(law.covariance(3), covariance, atol=1e-11)
+    assert law.target.spread.ndim == 1
+    np.testing.assert_allclose(
+        law.after(3, [1.0, 2.0]).mean, slope @ [1.0, 2.0] + constant, atol=1e-11
+    )
+    np.testing.assert_allclose(law.after(3, 0.0).covariance, covariance, atol=1e-11)
 
 
 def test_the_literal_propagation_tells_one_draw_from_two_and_a_tenth_more_noise():
@@ -178,17 +182,19 @@ def test_the_literal_propagation_tells_one_draw_from_two_and_a_tenth_more_noise(
     _, (_, _, one_draw) = both({"noise": 4.0, "draws": 1}, 1, problem)
     _, (_, _, more) = both({"noise": 4.4}, 1, problem)
     for other in (one_draw, more):
-        assert np.max(np.abs(other - law.covariance(1))) > 1e-3 * np.max(covariance)
+        assert np.max(np.abs(other - law.after(1, 0.0).covariance)) > 1e-3 * np.max(covariance)
 
 
 def test_gradient_noise_of_unlike_clients_counts_client_by_client():
     noise = np.array([4.0, 0.0])
     clients = ([20.0, 1.0], [1.0, 0.25], [0.5, 0.5])
     settings = {"step_size": 0.1, "leapfrog_steps": 5, "local_steps": 3}
-    quiet = fa_hmc_law(*clients, **settings).innovation_covariance
+    quiet = fa_hmc_law(*clients, **settings).recursion.innovation_covariance
     first = fa_hmc_law(*clients, gradient_noise=noise, **settings)
     second = fa_hmc_law(*clients, gradient_noise=noise[::-1], **settings)
     all_ = fa_hmc_law(*clients, gradient_noise=4.0, **settings)
-    parts = (first.innovation_covariance - quiet) + (second.innovation_covariance - quiet)
-    assert parts == pytest.approx(all_.innovation_covariance - quiet)
-    assert first.innovation_covariance[0] < second.innovation_covariance[0]
+    parts = (first.recursion.innovation_covariance - quiet) + (
+        second.recursion.innovation_covariance - quiet
+    )
+    assert parts == pytest.approx(all_.recursion.innovation_covariance - quiet)
+    assert first.recursion.innovation_covariance[0] < second.recursion.innovation_covariance[0]

@@ -9,10 +9,9 @@ import pytest
 
 from consortia import graphs
 from consortia.errors import InputError
-from consortia.theory.gossip import de_sghmc_law, de_sgld_law
-from consortia.theory.gossip_agents import GaussianAgents
-from consortia.theory.gossip_recursion import Modes, Powers
-from consortia.theory.gossip_stability import largest_stable_step, mean_limit, step_bounds
+from consortia.theory.agents import GaussianAgents
+from consortia.theory.gossip import Modes, Powers, de_sghmc_law, de_sgld_law
+from consortia.theory.stability import largest_stable_step, mean_limit, step_bounds
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 
@@ -20,7 +19,7 @@ CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 def scores(law, iterations=None):
     """W₂ of the average, and the mean W₂ of an agent."""
     moments = law.stationary if iterations is None else law.after(iterations, 0.0)
-    return moments.w2_average, float(moments.w2_agents.mean())
+    return moments.w2, float(moments.agents.w2.mean())
 
 
 # --- against brute force -------------------------------------------------------------------------
@@ -103,8 +102,8 @@ def test_the_law_of_de_sgld_is_what_the_algorithm_does(small, variant, network, 
     start = np.array([0.3, -1.0])
     moments = de_sgld_law(small, network, step_size=0.05, **options).after(iterations, start)
     mean, covariance = simulated_moments(small, matrix, iterations, start, step=0.05, **options)
-    np.testing.assert_allclose(moments.means, mean, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(moments.covariance, covariance, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(moments.agents.means, mean, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(moments.agents.covariance, covariance, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("variant", ["plain", "temperature", "extra", "common"])
@@ -117,16 +116,18 @@ def test_the_law_of_de_sghmc_is_what_the_algorithm_does(small, variant, iteratio
     mean, covariance = simulated_moments(
         small, matrix, iterations, 0.4, friction=2.0, step=0.2, **options
     )
-    np.testing.assert_allclose(moments.means, mean, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(moments.covariance, covariance, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(moments.agents.means, mean, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(moments.agents.covariance, covariance, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("options", [{}, CORRECTED, {"batch_size": 3}, {"noise": "common"}])
 def test_the_law_after_many_iterations_is_the_stationary_one(small, options):
     law = de_sgld_law(small, "ring", step_size=0.03, **options)
     late, settled = law.after(4000, 1.0), law.stationary
-    np.testing.assert_allclose(late.means, settled.means, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(late.covariance, settled.covariance, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(late.agents.means, settled.agents.means, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        late.agents.covariance, settled.agents.covariance, rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("options", [CORRECTED, {"batch_size": 3}, {"batch_size": 3} | CORRECTED])
@@ -135,8 +136,8 @@ def test_the_law_along_a_run_is_the_law_at_each_time(small, options):
     times = [7, 0, 3, 7]
     for k, moments in zip(times, law.along(times, 0.4), strict=True):
         alone = law.after(k, 0.4)
-        np.testing.assert_array_equal(moments.means, alone.means)
-        np.testing.assert_array_equal(moments.covariance, alone.covariance)
+        np.testing.assert_array_equal(moments.agents.means, alone.agents.means)
+        np.testing.assert_array_equal(moments.agents.covariance, alone.agents.covariance)
 
 
 def every_batch(rows, size, replace):
@@ -168,7 +169,7 @@ def test_the_noise_of_minibatches_is_that_of_all_batches(small, replace, anchor)
     step = 0.05
     options = {"batch_size": 2, "replace": replace, "control_variate": anchor}
     moments = de_sgld_law(small, "ring", step_size=step, **options).after(1, point)
-    found = moments.agent_covariances[0] - 2 * step * np.eye(2)
+    found = moments.agents.covariances[0] - 2 * step * np.eye(2)
     np.testing.assert_allclose(found, step**2 * expected, rtol=1e-10)
 
 
@@ -190,7 +191,7 @@ def test_the_second_step_of_minibatches_averages_over_the_first(small):
     law = de_sgld_law(small, "identity", step_size=step, batch_size=batch)
     moments = law.after(2, np.array([2.0, 2.0]))
     np.testing.assert_allclose(
-        np.diag(np.cov(position.T)), np.diag(moments.agent_covariances[1]), rtol=0.01
+        np.diag(np.cov(position.T)), np.diag(moments.agents.covariances[1]), rtol=0.01
     )
 
 
@@ -214,8 +215,8 @@ def test_parallel_eigenvectors_are_seen_and_summed_by_powers():
     agents = GaussianAgents([[curvature]], means=[[0.0]])
     law = de_sghmc_law(agents, "identity", step_size=step, friction=friction)
     assert not Modes.of(law.recursion).accurate
-    late = law.after(2000, 0.0).covariance
-    np.testing.assert_allclose(law.stationary.covariance, late, rtol=1e-9)
+    late = law.after(2000, 0.0).agents.covariance
+    np.testing.assert_allclose(law.stationary.agents.covariance, late, rtol=1e-9)
 
 
 def test_noise_variance_scales_rows_and_curvatures(small):
@@ -238,7 +239,7 @@ def test_the_expansion_of_a_linear_model_is_the_model_itself(small):
         de_sgld_law(agents, "ring", step_size=0.03, batch_size=2).stationary
         for agents in (found, small)
     ]
-    np.testing.assert_allclose(laws[0].covariance, laws[1].covariance, rtol=1e-9)
+    np.testing.assert_allclose(laws[0].agents.covariance, laws[1].agents.covariance, rtol=1e-9)
 
 
 # --- stability -----------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ def test_the_noise_of_minibatches_feeds_itself_from_the_largest_stable_step_on(s
     growth = []
     for share in (0.97, 1.03):
         law = de_sgld_law(small, "ring", step_size=share * limit, batch_size=1)
-        traces = [np.trace(moments.covariance) for moments in law.along([1000, 1001], 0.0)]
+        traces = [np.trace(moments.agents.covariance) for moments in law.along([1000, 1001], 0.0)]
         growth.append(traces[1] / traces[0] - 1.0)
     assert growth[0] < 1e-6
     assert growth[1] > 1e-3
@@ -323,7 +324,9 @@ def test_an_agent_is_off_by_the_root_of_steps_above_the_targets_variance_and_by_
 def test_de_sghmc_with_the_friction_of_one_over_the_step_is_de_sgld(small):
     hamiltonian = de_sghmc_law(small, "ring", step_size=0.2, friction=5.0).after(9, 1.0)
     langevin = de_sgld_law(small, "ring", step_size=0.04).after(9, 1.0)
-    np.testing.assert_allclose(hamiltonian.covariance, langevin.covariance, rtol=1e-12)
+    np.testing.assert_allclose(
+        hamiltonian.agents.covariance, langevin.agents.covariance, rtol=1e-12
+    )
 
 
 # --- bad input -----------------------------------------------------------------------------------

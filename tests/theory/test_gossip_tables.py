@@ -9,9 +9,9 @@ import pytest
 
 from consortia import graphs
 from consortia.errors import InputError
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
-from consortia.theory.gossip_agents import GaussianAgents
-from consortia.theory.gossip_stability import gossip_conditions, largest_stable_step
+from consortia.theory.stability import gossip_conditions, largest_stable_step
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 ETA = 0.009
@@ -48,7 +48,7 @@ def near(value, figure):
 def scores(law, iterations=None):
     """W₂ of the average, and the mean W₂ of an agent."""
     moments = law.stationary if iterations is None else law.after(iterations, 0.0)
-    return moments.w2_average, float(moments.w2_agents.mean())
+    return moments.w2, float(moments.agents.w2.mean())
 
 
 # --- the published experiment --------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_de_sgld_on_the_three_networks(agents, network, radius, average, agent, 
     assert near(law.spectral_radius, radius)
     assert near(scores(law)[0], average)
     assert near(scores(law)[1], agent)
-    assert near(law.stationary.agent_variance_ratios.mean(), variance)
+    assert near(law.stationary.agents.variance_ratios.mean(), variance)
 
 
 def test_the_disconnected_network_has_its_closed_form(agents):
@@ -84,10 +84,10 @@ def test_the_disconnected_network_has_its_closed_form(agents):
     spreads = np.linalg.inv(agents.curvatures - ETA / 2 * agents.curvatures @ agents.curvatures)
     moments = de_sgld_law(agents, "identity", step_size=ETA).stationary
     means = np.einsum("nij,nj->ni", inverse, agents.pulls)
-    np.testing.assert_allclose(moments.means, means, rtol=1e-10)
-    np.testing.assert_allclose(moments.agent_covariances, spreads, rtol=1e-10)
-    np.testing.assert_allclose(moments.average_covariance, spreads.sum(axis=0) / 1e4, rtol=1e-10)
-    assert moments.w2_average == pytest.approx(0.005345, abs=1e-6)
+    np.testing.assert_allclose(moments.agents.means, means, rtol=1e-10)
+    np.testing.assert_allclose(moments.agents.covariances, spreads, rtol=1e-10)
+    np.testing.assert_allclose(moments.covariance, spreads.sum(axis=0) / 1e4, rtol=1e-10)
+    assert moments.w2 == pytest.approx(0.005345, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_point_mass_at_the_mean_is_ten_times_better_than_an_agent(agents):
 
 def test_the_average_of_tiny_steps_has_the_variance_of_the_target(agents):
     moments = de_sgld_law(agents, "complete", step_size=1e-5).stationary
-    ratio = np.trace(moments.average_covariance) / np.trace(agents.target_covariance)
+    ratio = np.trace(moments.covariance) / np.trace(agents.target_covariance)
     assert near(ratio, "1.0003")
 
 
@@ -217,8 +217,8 @@ def test_a_batch_of_the_size_of_the_site_is_not_the_full_batch(agents):
     exact = de_sgld_law(agents, "complete", step_size=ETA).stationary
     sampled = de_sgld_law(agents, "complete", step_size=ETA, batch_size=50).stationary
     target = np.trace(agents.target_covariance)
-    assert near(np.trace(exact.average_covariance) / target, "1.31")
-    assert near(np.trace(sampled.average_covariance) / target, "1.61")
+    assert near(np.trace(exact.covariance) / target, "1.31")
+    assert near(np.trace(sampled.covariance) / target, "1.61")
 
 
 def test_all_rows_without_replacement_are_the_full_batch(agents):
@@ -263,18 +263,18 @@ def test_the_corrected_method_is_off_by_the_square_of_the_step(agents):
 def test_one_agent_alone_is_langevin_with_its_known_variance():
     agents = GaussianAgents([[4.0]], means=[[1.5]])
     moments = de_sgld_law(agents, "identity", step_size=0.1).stationary
-    assert moments.average_mean[0] == pytest.approx(1.5)
-    assert moments.average_covariance[0, 0] == pytest.approx(1 / (4 * (1 - 0.1 * 4 / 2)))
+    assert moments.mean[0] == pytest.approx(1.5)
+    assert moments.covariance[0, 0] == pytest.approx(1 / (4 * (1 - 0.1 * 4 / 2)))
     averaged = de_sgld_law(agents, "identity", step_size=0.1, averaged_noise=True).stationary
-    assert averaged.average_covariance[0, 0] == pytest.approx(1 / 4)  # exact on Gaussian targets
+    assert averaged.covariance[0, 0] == pytest.approx(1 / 4)  # exact on Gaussian targets
 
 
 def test_the_correction_brings_unlike_agents_to_the_mode(unlike):
     plain = de_sgld_law(unlike, "ring", step_size=0.002).stationary
     corrected = de_sgld_law(unlike, "ring", step_size=0.002, correction="extra").stationary
-    assert np.abs(plain.means - unlike.target_mean).max() > 0.5
-    np.testing.assert_allclose(corrected.means - unlike.target_mean, 0, atol=1e-8)
-    assert corrected.disagreement < plain.disagreement
+    assert np.abs(plain.agents.means - unlike.target_mean).max() > 0.5
+    np.testing.assert_allclose(corrected.agents.means - unlike.target_mean, 0, atol=1e-8)
+    assert corrected.agents.disagreement < plain.agents.disagreement
 
 
 def test_de_sghmc_is_corrected_too(unlike, agents):
@@ -287,7 +287,7 @@ def test_de_sghmc_is_corrected_too(unlike, agents):
         assert corrected[0] < plain[0]
         assert corrected[1] < plain[1] / 50
     law = de_sghmc_law(unlike, "ring", step_size=0.03, friction=7.0, correction="extra")
-    np.testing.assert_allclose(law.stationary.means - unlike.target_mean, 0, atol=1e-8)
+    np.testing.assert_allclose(law.stationary.agents.means - unlike.target_mean, 0, atol=1e-8)
 
 
 # --- stability and conditions --------------------------------------------------------------------

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from consortia.errors import InputError
-from consortia.oracles import gradient_constants, location_shards, minibatch_covariance
+from consortia.oracles import (
+    gradient_constants,
+    location_shards,
+    minibatch_covariance,
+    travelling_law,
+)
 from consortia.surrogates import Gaussian
-from consortia.theory import travelling_law
 
 
 def published_shards() -> list[np.ndarray]:
@@ -29,6 +33,11 @@ def published(local_steps: int, strength: float, **more: Any) -> Any:
     return travelling_law(
         **shards, local_steps=local_steps, strength=strength, prior_precision=1.0, **arguments
     )
+
+
+def within(law: Any, update: int) -> Any:
+    """The moments after some of the updates of a visit."""
+    return law.moments(law.recursion.within(update))
 
 
 def random_problem(seed: int = 0, sites: int = 3, d: int = 2) -> dict[str, Any]:
@@ -53,10 +62,10 @@ def random_problem(seed: int = 0, sites: int = 3, d: int = 2) -> dict[str, Any]:
 @pytest.mark.parametrize("local_steps", [100, 1000])
 def test_fsgld_has_the_known_trace_and_error_for_every_number_of_updates(local_steps):
     law = published(local_steps, 1.0)
-    assert np.trace(law.covariance()) == pytest.approx(0.0110, abs=5e-5)
+    assert np.trace(law.stationary.covariance) == pytest.approx(0.0110, abs=5e-5)
     # 5.1e-6 and 5.6e-6 were measured with 100 chains, each to a tenth
-    assert law.mean_square_error(200_000, 100) == pytest.approx(5.5e-6, abs=5e-8)
-    np.testing.assert_allclose(law.mean(), law.target_mean, atol=1e-12)
+    assert law.recursion.mean_square_error(200_000, 100) == pytest.approx(5.5e-6, abs=5e-8)
+    np.testing.assert_allclose(law.stationary.mean, law.target.mean, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +74,18 @@ def test_fsgld_has_the_known_trace_and_error_for_every_number_of_updates(local_s
 def test_dsgld_has_the_known_traces_and_errors(local_steps, trace, error):
     law = published(local_steps, 0.0)
     # half a unit of the last digit of the known figures; 26.0 was measured at T = 1000
-    assert np.trace(law.covariance()) == pytest.approx(trace, abs=0.0055 if trace < 2 else 0.05)
-    assert law.mean_square_error(200_000, 100) == pytest.approx(error, rel=0.01)
+    assert np.trace(law.stationary.covariance) == pytest.approx(
+        trace, abs=0.0055 if trace < 2 else 0.05
+    )
+    assert law.recursion.mean_square_error(200_000, 100) == pytest.approx(error, rel=0.01)
 
 
 def test_ends_of_visits_are_wider_than_all_updates_together():
     law = published(100, 0.0)
-    assert np.trace(law.covariance()) == pytest.approx(26.1, abs=0.05)
-    assert np.trace(law.over_updates()[1]) == pytest.approx(23.6, abs=0.05)
+    assert np.trace(law.stationary.covariance) == pytest.approx(26.1, abs=0.05)
+    assert np.trace(published(100, 0.0, record="updates").stationary.covariance) == pytest.approx(
+        23.6, abs=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,7 @@ def test_fsgld_inflates_the_variance_as_known(arguments, inflation):
     law = published(100, 1.0, **arguments)
     # mean over the two coordinates, half a unit of the last printed digit
     digits = 0.05 if inflation > 10 else 0.006
-    assert law.variance_inflation().mean() == pytest.approx(inflation, abs=digits)
+    assert law.stationary.variance_ratio.mean() == pytest.approx(inflation, abs=digits)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
@@ -104,9 +117,9 @@ def test_the_law_is_that_of_the_closed_form_with_equal_curvatures(strength):
     W = V * (1 - A**100) ** 2 / (1 - A**200)
     for update in (0, 1, 30, 100):
         wanted = Q / (1 - A**2) + A ** (2 * update) * W + (1 - A**update) ** 2 * V
-        np.testing.assert_allclose(law.covariance(update), wanted, rtol=1e-9)
-    np.testing.assert_allclose(law.target_covariance, np.eye(2) / 2001, atol=1e-15)
-    np.testing.assert_allclose(law.target_mean, means.mean(axis=0) * 2000 / 2001, rtol=1e-12)
+        np.testing.assert_allclose(within(law, update).covariance, wanted, rtol=1e-9)
+    np.testing.assert_allclose(law.target.covariance, np.eye(2) / 2001, atol=1e-15)
+    np.testing.assert_allclose(law.target.mean, means.mean(axis=0) * 2000 / 2001, rtol=1e-12)
 
 
 # --- general sites -------------------------------------------------------------------------------
@@ -158,19 +171,22 @@ def test_the_law_is_that_of_a_plain_simulation(strength, own_surrogates):
     draws = simulate(problem, settings, 120, 4000)
     for update in (1, 5):
         ends = draws[:, update - 1].reshape(-1, 2)
-        covariance = law.covariance(update)
+        covariance = within(law, update).covariance
         # 4,000 independent chains alone give a deviation of the mean of 0.016 deviations, of a
         # variance of 2.2 %; the 60 visits, which are correlated, only help. Four times that.
         deviation = np.sqrt(np.diag(covariance))
-        assert np.all(np.abs(ends.mean(axis=0) - law.mean(update)) < 0.064 * deviation)
+        assert np.all(np.abs(ends.mean(axis=0) - within(law, update).mean) < 0.064 * deviation)
         np.testing.assert_allclose(np.var(ends, axis=0), np.diag(covariance), rtol=0.09)
-    mean, covariance = law.over_updates()
+    updates = travelling_law(**problem, **settings, record="updates").stationary
+    mean, covariance = updates.mean, updates.covariance
     everything = draws.reshape(-1, 2)
     deviation = np.sqrt(np.diag(covariance))
     assert np.all(np.abs(everything.mean(axis=0) - mean) < 0.064 * deviation)
     # The negative control: a law with another strength is told apart by the same test.
     other = travelling_law(**problem, **(settings | {"strength": strength + 0.3}))
-    gap = np.abs(np.var(draws[:, -1].reshape(-1, 2), axis=0) / np.diag(other.covariance()) - 1)
+    gap = np.abs(
+        np.var(draws[:, -1].reshape(-1, 2), axis=0) / np.diag(other.stationary.covariance) - 1
+    )
     assert gap.max() > 0.09
 
 
@@ -181,17 +197,17 @@ def test_the_mean_square_error_is_that_of_a_plain_simulation(thin, updates):
     law = travelling_law(**problem, **settings)
     draws = simulate(problem, settings, 2 * updates // 4, 2000)
     flat = draws.reshape(updates, 2000, 2)[thin - 1 :: thin]
-    error = np.sum((flat.mean(axis=0) - law.target_mean) ** 2, axis=1)
+    error = np.sum((flat.mean(axis=0) - law.target.mean) ** 2, axis=1)
     # 2,000 chains; a square of nearly normal numbers has a relative deviation of at most √2, so
     # their mean one of 3.2 %. Four times that.
-    assert error.mean() == pytest.approx(law.mean_square_error(updates, thin), rel=0.13)
+    assert error.mean() == pytest.approx(law.recursion.mean_square_error(updates, thin), rel=0.13)
 
 
 def test_one_site_is_langevin_dynamics():
     law = travelling_law([[3.0]], [10.0], step_size=0.02, local_steps=7, prior_precision=2.0)
     # SGLD with h' = h/2: variance 1/(λ(1 − hλ/4)), λ = 12
-    assert law.covariance()[0, 0] == pytest.approx(1 / (12 * (1 - 0.02 * 12 / 4)))
-    assert law.mean()[0] == pytest.approx(30 / 12)
+    assert law.stationary.covariance[0, 0] == pytest.approx(1 / (12 * (1 - 0.02 * 12 / 4)))
+    assert law.stationary.mean[0] == pytest.approx(30 / 12)
 
 
 def test_exact_surrogates_make_the_law_independent_of_the_number_of_updates():
@@ -200,16 +216,18 @@ def test_exact_surrogates_make_the_law_independent_of_the_number_of_updates():
         travelling_law(**problem, step_size=0.005, local_steps=T, strength=1.0) for T in (1, 10, 99)
     ]
     for law in laws[1:]:
-        np.testing.assert_allclose(law.covariance(), laws[0].covariance(), rtol=1e-9)
-        np.testing.assert_allclose(law.mean(), law.target_mean, rtol=1e-9)
+        np.testing.assert_allclose(
+            law.stationary.covariance, laws[0].stationary.covariance, rtol=1e-9
+        )
+        np.testing.assert_allclose(law.stationary.mean, law.target.mean, rtol=1e-9)
 
 
 def test_unlike_curvatures_pull_the_mean_of_dsgld_aside_when_visits_are_long():
     problem = random_problem() | {"gradient_noise": None}
     short = travelling_law(**problem, step_size=0.005, local_steps=1)
     long = travelling_law(**problem, step_size=0.005, local_steps=200)
-    np.testing.assert_allclose(short.mean(), short.target_mean, rtol=1e-9)
-    assert np.abs(long.mean() - long.target_mean).max() > 0.1
+    np.testing.assert_allclose(short.stationary.mean, short.target.mean, rtol=1e-9)
+    assert np.abs(long.stationary.mean - long.target.mean).max() > 0.1
 
 
 def test_the_spread_of_long_visits_is_that_of_a_mixture_of_local_posteriors():
@@ -217,7 +235,7 @@ def test_the_spread_of_long_visits_is_that_of_a_mixture_of_local_posteriors():
         [[-3.0], [3.0]], [100.0, 100.0], step_size=1e-4, local_steps=100_000, prior_precision=1.0
     )
     local = 200.0 * 3.0 / 201.0  # a site whose likelihood counts twice
-    assert law.covariance()[0, 0] == pytest.approx(local**2 + 1 / (201 * (1 - 201e-4 / 4)))
+    assert law.stationary.covariance[0, 0] == pytest.approx(local**2 + 1 / (201 * (1 - 201e-4 / 4)))
 
 
 def test_a_common_shift_of_everything_shifts_the_mean_alone():
@@ -228,8 +246,8 @@ def test_a_common_shift_of_everything_shifts_the_mean_alone():
     }
     settings: dict[str, Any] = {"step_size": 0.01, "local_steps": 5}
     law, moved = travelling_law(**problem, **settings), travelling_law(**shifted, **settings)
-    np.testing.assert_allclose(moved.mean() - 1e6, law.mean(), atol=1e-8)
-    np.testing.assert_allclose(moved.covariance(), law.covariance(), rtol=1e-6)
+    np.testing.assert_allclose(moved.stationary.mean - 1e6, law.stationary.mean, atol=1e-8)
+    np.testing.assert_allclose(moved.stationary.covariance, law.stationary.covariance, rtol=1e-6)
 
 
 def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():
@@ -240,7 +258,7 @@ def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():
     )
     assert not law.stable
     with pytest.raises(InputError, match="no stationary law"):
-        law.covariance()
+        _ = law.stationary
 
 
 # --- helpers of the user -------------------------------------------------------------------------
@@ -309,6 +327,6 @@ def test_a_bad_argument_is_refused_by_its_name(changed, message):
 def test_a_thinning_that_does_not_fit_the_visits_is_refused():
     law = travelling_law(**random_problem(), step_size=0.01, local_steps=4)
     with pytest.raises(InputError, match="thin"):
-        law.mean_square_error(100, 3)
+        law.recursion.mean_square_error(100, 3)
     with pytest.raises(InputError, match="updates"):
-        law.mean_square_error(3, 4)
+        law.recursion.mean_square_error(3, 4)

@@ -14,30 +14,133 @@ with :math:`g_i` an estimate of :math:`\nabla f_i`. All agents move from the old
 from __future__ import annotations
 
 import math
-from typing import Any
+import warnings
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
-from consortia import graphs, schedules
-from consortia.algorithms.gossip_method import Gossip
+from consortia import gradients, graphs, schedules
 from consortia.core import arguments
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Mix, Phase, Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.graphs import MixingMatrix, MixingSchedule
+from consortia.schedules import Schedule
 
 
-def de_sgld(
-    step_size: Any,
-    mixing: Any,
-    *,
-    batch_size: int | None = None,
-    replace: bool = True,
-    correction: str | None = None,
-    noise: str = "independent",
-    averaged_noise: bool = False,
-    control_variate: Any = None,
-    draws: str = "average",
-    temperature: float = 1.0,
-) -> Gossip:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The arguments that both samplers have; `DESGLD` describes them."""
+
+    batch_size: int | None = None
+    replace: bool = True
+    correction: str | None = None
+    noise: str = "independent"
+    control_variate: tuple[float, ...] | Any = None
+    draws: str = "average"
+    temperature: float = 1.0
+
+
+class Gossip(Options, Method):
+    """What both samplers have in common: their checks, and a phase of a step and `Mix`."""
+
+    step_size: Schedule | Any
+    mixing: MixingMatrix | MixingSchedule | str | Any
+    friction: float | None
+    averaged_noise: bool
+
+    def __post_init__(self) -> None:
+        arguments.keep(
+            self,
+            step_size=schedules.as_schedule(self.step_size),
+            mixing=graphs.as_mixing(self.mixing),
+            batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
+            replace=bool(self.replace),
+            correction=arguments.one_of("correction", self.correction, (None, "extra")),
+            noise=arguments.one_of("noise", self.noise, ("independent", "common")),
+            control_variate=_point(self.control_variate, self.batch_size),
+            draws=arguments.one_of("draws", self.draws, ("average", "agents")),
+            temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
+        )
+
+    @property
+    def corrected(self) -> bool:
+        """True if agents remember how they disagreed with their neighbours."""
+        return self.correction == "extra"
+
+    @property
+    def network(self) -> MixingMatrix | MixingSchedule | str:
+        """W."""
+        return self.mixing
+
+    @property
+    def dimension(self) -> int | None:
+        """That of a given control variate."""
+        return None if self.control_variate is None else len(self.control_variate)
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a matrix or an anchor of the wrong size; warn of a network in parts."""
+        if len(names) < 2:
+            raise InputError(
+                "there is one site: gossip needs at least two agents. With all data in one place "
+                "use consortia.fa_ld(step_size, local_steps=1)."
+            )
+        matrix = graphs.resolve_any(self.mixing, len(names))
+        if not self.replace:
+            arguments.batch_fits(self.batch_size, sizes, names)
+        if self.corrected and not matrix.symmetric:
+            raise InputError("correction='extra' needs a symmetric mixing matrix.")
+        if self.dimension not in (None, dimension):
+            raise InputError(
+                f"control_variate has {self.dimension} values, the model {dimension} parameters."
+            )
+        if matrix.components > 1:
+            warnings.warn(_in_parts(matrix, names), UserWarning, stacklevel=3)
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return 1/N for each agent, whatever its rows."""
+        return np.full(len(sizes), 1.0 / len(sizes))
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Return one gradient an agent, two on the same rows with a control variate."""
+        if self.batch_size is None:
+            return super().cost(sizes)
+        gradients = len(sizes) * (1 if self.control_variate is None else 2)
+        return Cost(gradients, gradients * self.batch_size)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """Return η of each iteration, the time that it stands for; None when it is constant."""
+        return schedules.varying(self.step_size, iterations)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters as plain values; of a matrix its size, its form and a checksum."""
+        plain = super().parameters()
+        if not isinstance(self.mixing, str):
+            plain["mixing"] = self.mixing.summary()
+        return plain
+
+    def build(self, target: Target) -> Algorithm:
+        """Return one phase: a step at every agent, then `Mix`."""
+        langevin = partial(_langevin, self, target)
+        phase = Phase(
+            partial(_hamiltonian, self, target) if isinstance(self, DESGHMC) else langevin,
+            Mix(self.mixing, change=True),
+            noise=partial(_noise, self, target),
+            shared=partial(_shared, self, target),
+        )
+        draws = Draws(node=lambda state, inbox: state.position, agents=self.draws == "agents")
+        fit = () if self.control_variate is None else (Phase(partial(_at_anchor, self, target)),)
+        return Algorithm(partial(_init, self), (phase,), draws, fit=fit)
+
+
+@dataclass(frozen=True)
+class DESGLD(Gossip):
     r"""Decentralized stochastic gradient Langevin dynamics (DE-SGLD).
 
     .. math:: x_i' = \sum_j W_{ij} x_j - \eta g_i(x_i) + \sqrt{2\eta}\,\xi_i
@@ -84,9 +187,6 @@ def de_sgld(
         temperature: factor of the noise's variance; the target is exp(−U/temperature). At 0 this is
             distributed (stochastic) gradient descent.
 
-    Returns:
-        A value that `consortia.sample` takes; equal arguments give equal values.
-
     Raises:
         InputError: an argument is out of its range, or W is not doubly stochastic (with the row
             or column).
@@ -99,30 +199,30 @@ def de_sgld(
     Hamiltonian Monte Carlo" (2021), eq. (2). EXTRA is that of Shi, Ling, Wu, Yin (2015), here with
     the noise outside its memory.
     """
-    given = {"correction": correction, "noise": noise, "draws": draws}
-    settings = _common(mixing, batch_size, replace, control_variate, temperature, given)
-    return Gossip(
-        name="de_sgld",
-        step_size=schedules.as_schedule(step_size),
-        friction=None,
-        averaged_noise=bool(averaged_noise),
-        **settings,
+
+    step_size: Schedule | Any
+    mixing: MixingMatrix | MixingSchedule | str | Any
+    _: KW_ONLY
+    averaged_noise: bool = False
+
+    name = "de_sgld"
+    friction = None
+    claims = Claims(
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent "
+        "O(sqrt(eta)) (correction='extra', noise='common', averaged_noise=True: O(eta^2) for both)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: drift eta, noise variance 2 eta at each agent, h' = eta",
+        source="Gürbüzbalaban, Gao, Hu, Zhu (2021), equation 2",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.keep(self, averaged_noise=bool(self.averaged_noise))
 
-def de_sghmc(
-    step_size: Any,
-    friction: float,
-    mixing: Any,
-    *,
-    batch_size: int | None = None,
-    replace: bool = True,
-    correction: str | None = None,
-    noise: str = "independent",
-    control_variate: Any = None,
-    draws: str = "average",
-    temperature: float = 1.0,
-) -> Gossip:
+
+@dataclass(frozen=True)
+class DESGHMC(Gossip):
     r"""Decentralized stochastic gradient Hamiltonian Monte Carlo (DE-SGHMC).
 
     .. math:: v_i' = v_i - \eta[\gamma v_i + g_i(x_i)] + \sqrt{2\gamma\eta}\,\xi_i, \qquad
@@ -144,16 +244,10 @@ def de_sghmc(
         friction: γ > 0 with γη ≤ 1, per unit of time. The published theorem wants it near 1/η;
             settings that mix well violate it (`consortia.oracles.gossip_conditions`).
         mixing: W, as in `de_sgld`.
-        batch_size: as in `de_sgld`.
-        replace: as in `de_sgld`.
         correction: as in `de_sgld`, applied to the position.
-        noise: as in `de_sgld`.
-        control_variate: as in `de_sgld`.
-        draws: as in `de_sgld`.
         temperature: as in `de_sgld`; at 0 this is distributed accelerated gradient descent.
 
-    Returns:
-        A value that `consortia.sample` takes.
+    All other arguments are those of `de_sgld`.
 
     Raises:
         InputError: an argument is out of its range, or W is not doubly stochastic.
@@ -164,58 +258,241 @@ def de_sghmc(
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), eqs. (20) and (21).
     """
-    step = schedules.as_schedule(step_size)
-    gamma = arguments.number("friction", friction, 0.0, math.inf)
-    if gamma == 0:
-        raise InputError("friction is 0: it must be positive.")
-    if isinstance(step, schedules.Constant) and gamma * step.value > 1:
-        raise InputError(
-            f"friction * step_size is {gamma * step.value:g}: it must be at most 1, or velocities "
-            "change their sign in every step; lower one of them."
-        )
-    given = {"correction": correction, "noise": noise, "draws": draws}
-    settings = _common(mixing, batch_size, replace, control_variate, temperature, given)
-    return Gossip(name="de_sghmc", step_size=step, friction=gamma, averaged_noise=False, **settings)
+
+    step_size: Schedule | Any
+    friction: float
+    mixing: MixingMatrix | MixingSchedule | str | Any
+
+    name = "de_sghmc"
+    averaged_noise = False
+    claims = Claims(
+        samples="the average: a law near the posterior; a single agent: a law that is far too wide",
+        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent more "
+        "(correction='extra', noise='common': as the average)",
+        draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
+        step_size="eta: a step in time, position moves eta v; h' = eta^2 where friction = 1/eta",
+        source="Gürbüzbalaban, Gao, Hu, Zhu (2021), equations 20 and 21",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        friction = arguments.positive("friction", self.friction)
+        step = self.step_size
+        if isinstance(step, schedules.Constant) and friction * step.value > 1:
+            raise InputError(
+                f"friction * step_size is {friction * step.value:g}: it must be at most 1, or "
+                "velocities change their sign in every step; lower one of them."
+            )
+        arguments.keep(self, friction=friction)
 
 
-def _common(
-    mixing: Any,
-    batch_size: Any,
-    replace: Any,
-    control_variate: Any,
-    temperature: Any,
-    given: dict[str, Any],
-) -> dict[str, Any]:
-    """The checked arguments that both methods have."""
-    choices = {
-        "correction": (None, "extra"),
-        "noise": ("independent", "common"),
-        "draws": ("average", "agents"),
-    }
-    for name, value in given.items():
-        if value not in choices[name]:
-            text = " or ".join(repr(choice) for choice in choices[name])
-            raise InputError(f"{name} is {value!r}: use {text}.")
-    return {
-        **given,
-        "mixing": graphs.as_mixing(mixing),
-        "batch_size": arguments.optional_whole("batch_size", batch_size, 1),
-        "replace": bool(replace),
-        "anchor": _anchor(control_variate, batch_size),
-        "temperature": arguments.number("temperature", temperature, 0.0, math.inf),
-    }
+de_sgld, de_sghmc = DESGLD, DESGHMC
 
 
-def _anchor(point: Any, batch_size: Any) -> tuple[float, ...] | None:
-    if point is None:
+def _point(given: Any, batch_size: int | None) -> tuple[float, ...] | None:
+    """Return the control variate's flat point, where there is one."""
+    if given is None:
         return None
     if batch_size is None:
         raise InputError("control_variate is for minibatches: give batch_size, or leave it out.")
     try:
-        leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(point)]
+        leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(given)]
         values = np.concatenate(leaves)
     except (TypeError, ValueError):
-        raise InputError(f"control_variate must be a point, not {point!r}.") from None
+        raise InputError(f"control_variate must be a point, not {given!r}.") from None
     if not np.all(np.isfinite(values)):
         raise InputError("control_variate holds a value that is not finite.")
     return tuple(values.tolist())
+
+
+def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> str:
+    sizes = np.bincount(matrix.component_of)
+    first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
+    more = ", ..." if sizes[0] > 3 else ""
+    return (
+        f"the network falls into {len(sizes)} parts that never talk (the first: "
+        f"{', '.join(first)}{more}). Each part and its agents sample the posterior of their own "
+        "data alone, under their shares of the prior; the average of all agents is the average of "
+        "those independent samples, which is not the posterior unless the parts have like data."
+    )
+
+
+# --- what is drawn, kept and sent ----------------------------------------------------------------
+
+
+class Shared(NamedTuple):
+    """For all agents: η, whose turn it is where the network changes, and ξ where it is common."""
+
+    step_size: Float[Array, ""]
+    turn: PyTree[Int[Array, ""]]
+    normal: PyTree[Float[Array, " d"]]
+
+
+class Noise(NamedTuple):
+    """For one agent: what its gradient needs, and ξ_i where it is independent."""
+
+    gradient: PyTree
+    normal: PyTree[Float[Array, " d"]]
+
+
+class Agent(NamedTuple):
+    """The state of an agent; what its variant does not need is ()."""
+
+    position: Float[Array, " d"]
+    velocity: PyTree[Float[Array, " d"]]
+    disagreement: PyTree[Float[Array, " d"]]
+    normal: PyTree[Float[Array, " d"]]
+
+
+class Anchor(NamedTuple):
+    """What the control variate leaves at an agent before the run: its point, and ∇U_i there."""
+
+    position: Float[Array, " d"]
+    gradient: Float[Array, " d"]
+
+
+def _init(method: Gossip, position: Float[Array, " d"]) -> tuple[Agent, tuple[()], PyTree]:
+    """All agents start at one point, at which no W changes anything."""
+    zero = jnp.zeros_like(position)
+    agent = Agent(
+        position,
+        () if method.friction is None else zero,
+        zero if method.corrected else (),
+        zero if method.averaged_noise else (),
+    )
+    return agent, (), _message(method, zero, jnp.zeros((), jnp.int32))
+
+
+def _shared(method: Gossip, target: Target, rng: RandomStreams) -> Shared:
+    turn: PyTree = ()
+    if isinstance(method.mixing, MixingSchedule):
+        turns = jnp.asarray(len(method.mixing), jnp.int32)
+        turn = (jnp.asarray(rng.iteration, jnp.int32) + jnp.ones((), jnp.int32)) % turns
+    return Shared(
+        jnp.asarray(method.step_size(rng.iteration), target.dtype),
+        turn,
+        _normal(method, target, rng, "common"),
+    )
+
+
+def _noise(method: Gossip, target: Target, rng: RandomStreams) -> Noise:
+    rows = _estimate(method, target).numbers(rng, "gradient", (1,))
+    return Noise(rows, _normal(method, target, rng, "independent"))
+
+
+def _normal(
+    method: Gossip, target: Target, rng: RandomStreams, kind: str
+) -> PyTree[Float[Array, " d"]]:
+    if method.noise != kind or method.temperature == 0:
+        return ()
+    return rng.normal("noise", (target.dimension,))
+
+
+def _message(method: Gossip, position: Float[Array, " d"], turn: PyTree) -> PyTree:
+    """Return what is sent: the position, and whose turn it is where the network changes.
+
+    It is mixed at the start of the next iteration, so that iteration k is mixed by matrix k.
+    """
+    if not isinstance(method.mixing, MixingSchedule):
+        return position
+    return {"position": position, "turn": turn}
+
+
+# --- an iteration at an agent --------------------------------------------------------------------
+
+
+def _at_anchor(
+    method: Gossip,
+    target: Target,
+    noise: tuple[()],
+    shared: tuple[()],
+    state: Agent,
+    inbox: PyTree,
+    site: Site,
+) -> tuple[Agent, Anchor, Info]:
+    """Return ∇U_i at the anchor, which stays with the site as ``fitted``."""
+    anchor = jnp.asarray(method.control_variate, target.dtype)
+    return state, Anchor(anchor, gradients.exact(target).bind(site)((), anchor)), {}
+
+
+def _langevin(
+    method: Gossip,
+    target: Target,
+    noise: Noise,
+    shared: Shared,
+    state: Agent,
+    inbox: PyTree,
+    site: Site,
+) -> tuple[Agent, PyTree, Info]:
+    """Return the agent after one step of DE-SGLD; the message is its new position."""
+    mixed, disagreement = _mixed(method, state, inbox)
+    proposed = mixed - shared.step_size * _gradient(method, target, noise, state, site)
+    last: PyTree = ()
+    if method.temperature > 0:
+        normal = _normal_at(method, noise, shared, site)
+        if method.averaged_noise:
+            last, normal = normal, (state.normal + normal) / 2
+        proposed = proposed + jnp.sqrt(2 * method.temperature * shared.step_size) * normal
+    elif method.averaged_noise:
+        last = state.normal
+    agent = Agent(proposed, (), disagreement, last)
+    return agent, _message(method, proposed, shared.turn), {}
+
+
+def _hamiltonian(
+    method: DESGHMC,
+    target: Target,
+    noise: Noise,
+    shared: Shared,
+    state: Agent,
+    inbox: PyTree,
+    site: Site,
+) -> tuple[Agent, PyTree, Info]:
+    """Return the agent after one step of DE-SGHMC; the message is its new position."""
+    friction, step_size = method.friction, shared.step_size
+    gradient = _gradient(method, target, noise, state, site)
+    velocity = state.velocity - step_size * (friction * state.velocity + gradient)
+    if method.temperature > 0:
+        scale = jnp.sqrt(2 * friction * method.temperature * step_size)
+        velocity = velocity + scale * _normal_at(method, noise, shared, site)
+    mixed, disagreement = _mixed(method, state, inbox)
+    proposed = mixed + step_size * velocity
+    agent = Agent(proposed, velocity, disagreement, ())
+    return agent, _message(method, proposed, shared.turn), {}
+
+
+def _mixed(method: Gossip, state: Agent, inbox: PyTree) -> tuple[Float[Array, " d"], PyTree]:
+    """Return the mixed position less the disagreement so far, and the disagreement from now on.
+
+    The noise never enters it. It is summed from what mixing changes: taken from positions, rounding
+    of one sign would add up to a force that moves all agents away.
+    """
+    change = inbox["position"] if isinstance(method.mixing, MixingSchedule) else inbox
+    mixed = state.position + change
+    if not method.corrected:
+        return mixed, ()
+    return mixed - state.disagreement, state.disagreement - change / 2
+
+
+def _normal_at(method: Gossip, noise: Noise, shared: Shared, site: Site) -> Float[Array, " d"]:
+    """Return the agent's own standard normal vector, or w/√N of the common one."""
+    if method.noise == "independent":
+        return noise.normal
+    return shared.normal * jnp.sqrt(jnp.asarray(site.weight, shared.normal.dtype))
+
+
+def _gradient(
+    method: Gossip, target: Target, noise: Noise, state: Agent, site: Site
+) -> Float[Array, " d"]:
+    """Return the estimate of ∇U_i at the agent's own position."""
+    oracle = _estimate(method, target)
+    if method.control_variate is not None:
+        anchor = site.fitted[1]
+        exact = anchor.gradient
+        always = jnp.ones((), bool)
+        oracle = gradients.control_variate(oracle, anchor.position, exact, exact, always)
+    return oracle.bind(site)(oracle.prepare(noise.gradient, site), state.position)
+
+
+def _estimate(method: Gossip, target: Target) -> gradients.GradientOracle:
+    return gradients.estimate(target, method.batch_size, replace=method.replace)

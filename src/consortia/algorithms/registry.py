@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from consortia.algorithms.decentralized import decentralized_hmc, decentralized_ula
+from consortia.algorithms.decentralized_hmc import decentralized_exact_hmc, decentralized_hmc
+from consortia.algorithms.decentralized_ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
+from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.core.contract import Method
 
@@ -86,10 +88,20 @@ ALGORITHMS: dict[str, Entry] = {
         engines=("local", "mpi", "flower"),
         example={"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"},
     ),
+    "surrogate_hmc": Entry(
+        factory=surrogate_hmc,
+        engines=("local", "mpi", "flower"),
+        example={"trajectory_angle": 0.9},
+    ),
     "decentralized_hmc": Entry(
         factory=decentralized_hmc,
         engines=("local", "mpi"),
         example={"step_size": 0.05, "mixing": "path", "gossip_rounds": 2},
+    ),
+    "decentralized_exact_hmc": Entry(
+        factory=decentralized_exact_hmc,
+        engines=("local", "mpi"),
+        example={"step_size": 0.05, "mixing": "path", "leapfrog_steps": 2},
     ),
     "decentralized_ula": Entry(
         factory=decentralized_ula,

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from consortia import gradients, schedules
 from consortia.core import arguments
@@ -37,7 +36,6 @@ from consortia.core.contract import (
     Mailbox,
     Method,
     Phase,
-    PyTree,
     Site,
 )
 from consortia.core.random import RandomStreams
@@ -50,6 +48,10 @@ from consortia.dynamics.thermostat import Thermostat
 from consortia.errors import InputError
 from consortia.latency import Recorded, lognormal
 from consortia.schedules import Schedule
+
+Vector = Float[Array, " d"]
+Scalar = Float[Array, ""]
+Count = Int[Array, ""]
 
 SOURCE = "Chen, Ding, Li, Zhang, Carin (2016)"
 
@@ -100,7 +102,7 @@ class StaleGradients(Workers, Method):
             latency=lognormal() if self.latency is None else self.latency,
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
             replace=bool(self.replace),
-            shares=arguments.site_weights(self.shares, "share"),
+            shares=arguments.site_weights(self.shares, "shares"),
         )
 
     @property
@@ -122,11 +124,6 @@ class StaleGradients(Workers, Method):
     def latest_only(self) -> bool:
         """True if the server keeps the last gradient of every site and sums them."""
         return self.aggregate == "latest"
-
-    @property
-    def step_schedules(self) -> tuple[Schedule, ...]:
-        """h: one schedule, or one for each server."""
-        return self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
 
     @property
     def servers_alike(self) -> bool:
@@ -489,12 +486,7 @@ stale_sgld, stale_sghmc, stale_sgnht = StaleSGLD, StaleSGHMC, StaleSGNHT
 
 
 class Server(NamedTuple):
-    """The state of a server.
-
-    Attributes:
-        chain: position and what the dynamics have beside it.
-        latest: the last gradient of every site, where their sum is taken; else ().
-    """
+    """A chain, and the last gradient of every site where their sum is taken, else ()."""
 
     chain: State
     latest: Float[Array, "workers d"] | tuple[()]
@@ -503,14 +495,12 @@ class Server(NamedTuple):
 class UpdateRandomness(NamedTuple):
     """What one update of the server draws, and the step sizes."""
 
-    step_size: Float[Array, ""]
-    next_step_size: Float[Array, ""]
-    normal: Float[Array, " d"]
+    step_size: Scalar
+    next_step_size: Scalar
+    normal: Vector
 
 
-def _start(
-    method: StaleGradients, position: Float[Array, " d"]
-) -> tuple[tuple[()], Server, Float[Array, " d"]]:
+def _start(method: StaleGradients, position: Vector) -> tuple[tuple[()], Server, Vector]:
     """Return the server's state, and the start as the parameters that all workers hold.
 
     A chain starts at rest, so that every point that may be broadcast is the start itself.
@@ -529,22 +519,16 @@ def _step_and_noise(method: StaleGradients, target: Target, rng: RandomStreams) 
     return UpdateRandomness(now, after, rng.normal("noise", (target.dimension,)))
 
 
-def _step_size(
-    method: StaleGradients, target: Target, rng: RandomStreams, update: Int[Array, ""]
-) -> Float[Array, ""]:
+def _step_size(method: StaleGradients, target: Target, rng: RandomStreams, update: Count) -> Scalar:
     values = [jnp.asarray(schedule(update), target.dtype) for schedule in method.step_schedules]
     return values[0] if len(values) == 1 else jnp.stack(values)[rng.server]
 
 
 def _rows(method: StaleGradients, target: Target, rng: RandomStreams) -> PyTree:
     """Return the random numbers of the gradient of a worker's task."""
-    return _estimate(method, target).numbers(rng, "gradient", (1,))
-
-
-def _estimate(method: StaleGradients, target: Target) -> gradients.GradientOracle:
-    if method.batch_size is None:
-        return gradients.exact(target)
-    return gradients.minibatch(target, method.batch_size, replace=method.replace)
+    return gradients.estimate(target, method.batch_size, replace=method.replace).numbers(
+        rng, "gradient", (1,)
+    )
 
 
 def _gradient(
@@ -553,11 +537,11 @@ def _gradient(
     noise: PyTree,
     shared: UpdateRandomness,
     state: tuple[()],
-    inbox: Float[Array, " d"],
+    inbox: Vector,
     site: Site,
 ) -> tuple[tuple[()], PyTree, Info]:
     """Send ∇U_c/f_c at the fetched point; (∇U_c, c) where the server keeps the latest."""
-    oracle = _estimate(method, target)
+    oracle = gradients.estimate(target, method.batch_size, replace=method.replace)
     value = oracle.bind(site)(oracle.prepare(noise, site), inbox)
     if not method.latest_only:
         return state, value / jnp.asarray(site.weight, value.dtype), {}
@@ -568,7 +552,7 @@ def _gradient(
 
 def _update(
     method: StaleGradients, shared: UpdateRandomness, server: Server, message: PyTree
-) -> tuple[Server, Float[Array, " d"], Info]:
+) -> tuple[Server, Vector, Info]:
     """Make one step at the server, and broadcast where the next gradient is wanted."""
     gradient, latest = message, server.latest
     if method.latest_only:

@@ -15,35 +15,40 @@ with Gaussian surrogates :math:`q_s` of the sites' likelihoods and :math:`q = \p
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from consortia import schedules, surrogates
-from consortia.algorithms.travelling_method import TravellingLangevin
+from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
+from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Route, Site
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.schedules import Schedule
 from consortia.surrogates.fitting import COVARIANCES
 
-RECORDS = ("visits", "updates")
+Correct = Callable[[Site], surrogates.Correction]
+
+MOST_COVARIANCE_ENTRIES = 2**28
+"""Of all sites' covariances together: 1 GB in single precision."""
 
 
-def dsgld(
-    step_size: Any,
-    local_steps: int,
-    batch_size: int | None = None,
-    *,
-    replace: bool = True,
-    probabilities: Any = None,
-    record: str = "visits",
-) -> TravellingLangevin:
+@dataclass(frozen=True)
+class DSGLD(Method):
     r"""Distributed stochastic gradient Langevin dynamics (DSGLD): chains that travel.
 
     **Samples** a law near exp(−U) for T = 1 and sites that agree. Sites that differ add the
     variance of their pulls, up to the spread of the local posteriors' means as T grows: the chain
     then samples a mixture of local posteriors. The mean of the ends of visits is that of U only
     when the sites' curvatures are in proportion to f_s, or T = 1. Minibatches add variance, often
-    many times the posterior's. `consortia.theory.travelling_law` gives all of it exactly on
+    many times the posterior's. `consortia.oracles.travelling_law` gives all of it exactly on
     Gaussian targets; `fsgld` removes most.
 
     **Draw**: θ at the end of each visit, or after each update (``record="updates"``). Thinning the
@@ -62,9 +67,6 @@ def dsgld(
         probabilities: f_s > 0 summing to one; n_s/n when None.
         record: ``"visits"`` or ``"updates"``.
 
-    Returns:
-        A value that `consortia.sample` takes; equal arguments give equal values.
-
     Raises:
         InputError: an argument is out of its range.
 
@@ -76,35 +78,108 @@ def dsgld(
     Source: Ahn, Shahbaba, Welling (2014), as in El Mekkaoui, Mesquita, Blomstedt, Kaski, "Federated
     stochastic gradient Langevin dynamics" (2021), equations 3 and 4.
     """
-    return _travelling(
-        "dsgld",
-        step_size,
-        local_steps,
-        batch_size,
-        replace=replace,
-        probabilities=probabilities,
-        record=record,
+
+    step_size: Schedule | Any
+    local_steps: int
+    batch_size: int | None = None
+    _: KW_ONLY
+    replace: bool = True
+    probabilities: tuple[float, ...] | Any = None
+    record: str = "visits"
+
+    name = "dsgld"
+    claims = Claims(
+        samples="a law between the posterior and a mixture of local posteriors",
+        bias="variance: the spread of the sites' pulls, growing with T, and that of the "
+        "minibatches, O(h); mean O(h T) with unlike curvatures",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equations 3 and 4, "
+        "after Ahn, Shahbaba, Welling (2014)",
     )
 
+    def __post_init__(self) -> None:
+        arguments.keep(
+            self,
+            step_size=schedules.as_schedule(self.step_size),
+            local_steps=arguments.whole("local_steps", self.local_steps, 1),
+            batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
+            replace=bool(self.replace),
+            probabilities=arguments.site_weights(self.probabilities, "probabilities"),
+            record=arguments.one_of("record", self.record, ("visits", "updates")),
+        )
 
-def fsgld(
-    step_size: Any,
-    local_steps: int,
-    batch_size: int | None = None,
-    *,
-    surrogate: Any = "anchored",
-    strength: float = 1.0,
-    covariance: str = "full",
-    replace: bool = True,
-    probabilities: Any = None,
-    record: str = "visits",
-) -> TravellingLangevin:
+    @property
+    def keeps_path(self) -> bool:
+        """True if every local update is a draw (with T = 1 the end of a visit is)."""
+        return self.record == "updates" and self.local_steps > 1
+
+    @property
+    def corrects(self) -> bool:
+        """True if conducive gradients are added."""
+        return False
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse probabilities for another number of sites, and batches too large."""
+        given = self.probabilities
+        if given is not None and len(given) != len(names):
+            raise InputError(
+                f"probabilities has {len(given)} values for {len(names)} sites: one each."
+            )
+        arguments.batch_within(self.batch_size, sizes, names)
+
+    def site_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return f_s: as given, else n_s/n; with λ_s = f_s, ∇U_s/f_s holds the whole prior."""
+        if self.probabilities is None:
+            return super().site_weights(sizes)
+        return np.asarray(self.probabilities, np.float64)
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Return T gradients, at one site."""
+        rows = self.batch_size
+        if rows is None:
+            rows = round(float(self.site_weights(sizes) @ sizes))
+        return Cost(self.local_steps, self.local_steps * rows)
+
+    def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
+        """Return h' = h/2 of each round; None when h is constant."""
+        steps = schedules.varying(self.step_size, iterations)
+        return None if steps is None else steps / 2
+
+    def build(self, target: Target) -> Algorithm:
+        """Return the fit of the surrogates, if any; then T updates and on to the next site."""
+        phase = Phase(
+            partial(_visit, self, target),
+            Route(),
+            noise=partial(_noise, self, target),
+            shared=partial(_shared, self, target),
+        )
+        draws = Draws(hub=lambda hub, inbox: inbox.position)
+        if self.keeps_path:
+            draws = Draws(hub=lambda hub, inbox: inbox.path, per_iteration=self.local_steps)
+        return Algorithm(partial(_init, self), (phase,), draws, fit=self._fit(target))
+
+    def _oracle(self, target: Target) -> gradients.GradientOracle:
+        """Return the estimate of ∇U_s."""
+        return gradients.estimate(target, self.batch_size, replace=self.replace)
+
+    def _correct(self) -> Correct | None:
+        """Return what a site knows of the surrogates, as a function of the site."""
+        return None
+
+    def _fit(self, target: Target) -> tuple[Phase, ...]:
+        """Return the phases that find or examine the surrogates."""
+        return ()
+
+
+@dataclass(frozen=True)
+class FSGLD(DSGLD):
     r"""Federated stochastic gradient Langevin dynamics (FSGLD): `dsgld` with conducive gradients.
 
     **Samples** a law near exp(−U), with the variance that the minibatches add: on Gaussian sites
     with exact surrogates the mean is exact and the covariance independent of T, but with small
     batches it is many times the posterior's (11 times in the published example at h = 1e-4,
-    m = 10; 1.05 times with full batches). `consortia.theory.travelling_law` predicts it. With
+    m = 10; 1.05 times with full batches). `consortia.oracles.travelling_law` predicts it. With
     surrogates that are not exact the biases of `dsgld` return in the measure of their error.
 
     **Draw** and **step size**: as in `dsgld`.
@@ -115,20 +190,13 @@ def fsgld(
     whether its surrogate drove the chain away.
 
     Args:
-        step_size: as in `dsgld`.
-        local_steps: T ≥ 1, updates a visit.
-        batch_size: as in `dsgld`.
         surrogate: ``"anchored"``, ``"laplace"`` or ``"sgld_moments"`` (the published one), a
             `consortia.surrogates.Recipe` with their options, the user's own
             `consortia.surrogates.Gaussian`, one a site, or None: DSGLD.
         strength: α ≥ 0; 1 is the published method, 0 is DSGLD bit for bit.
         covariance: ``"full"`` or ``"diagonal"``, of surrogates that are computed.
-        replace: minibatches with replacement.
-        probabilities: f_s > 0 summing to one; n_s/n when None.
-        record: ``"visits"`` or ``"updates"``.
 
-    Returns:
-        A value that `consortia.sample` takes; equal arguments give equal values.
+    All other arguments are those of `dsgld`.
 
     Raises:
         InputError: an argument is out of its range, or a surrogate is not positive definite.
@@ -141,69 +209,215 @@ def fsgld(
     Source: El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equation 5 and algorithm 1. Equation 7
     drops the prior; it is kept here. The anchored surrogate is ours.
     """
-    if isinstance(surrogate, str):
-        surrogate = surrogates.Recipe(surrogate)
-    elif surrogate is not None and not isinstance(surrogate, surrogates.Recipe):
-        surrogate = surrogates.read_gaussians(surrogate)
-    return _travelling(
-        "fsgld",
-        step_size,
-        local_steps,
-        batch_size,
-        replace=replace,
-        probabilities=probabilities,
-        record=record,
-        surrogate=surrogate,
-        strength=strength,
-        covariance=covariance,
+
+    _: KW_ONLY
+    surrogate: surrogates.Recipe | tuple[surrogates.Gaussian, ...] | Any = "anchored"
+    strength: float = 1.0
+    covariance: str = "full"
+
+    name = "fsgld"
+    claims = Claims(
+        samples="a law near the posterior, the nearer the better the surrogates",
+        bias="variance O(h) from minibatches, often many times the posterior's; mean and the rest "
+        "in the measure of the surrogates' error",
+        draw="the position after each visit, or after each update (record='updates')",
+        step_size="h: drift h/2, noise variance h, h' = h/2",
+        source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equation 5, algorithm 1",
     )
 
-
-def _travelling(
-    name: str,
-    step_size: Any,
-    local_steps: Any,
-    batch_size: Any,
-    *,
-    replace: Any,
-    probabilities: Any,
-    record: Any,
-    surrogate: Any = None,
-    strength: Any = 0.0,
-    covariance: Any = "full",
-) -> TravellingLangevin:
-    return TravellingLangevin(
-        name=name,
-        step_size=schedules.as_schedule(step_size),
-        local_steps=arguments.whole("local_steps", local_steps, 1),
-        batch_size=arguments.optional_whole("batch_size", batch_size, 1),
-        replace=bool(replace),
-        surrogate=surrogate,
-        strength=arguments.number("strength", strength, 0.0, math.inf),
-        covariance=arguments.one_of("covariance", covariance, COVARIANCES),
-        given_probabilities=_probabilities(probabilities),
-        record=arguments.one_of("record", record, RECORDS),
-    )
-
-
-def _probabilities(values: Any) -> tuple[float, ...] | None:
-    """None, or positive probabilities that sum to one."""
-    if values is None:
-        return None
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"probabilities must be one number a site, not {values!r}.") from None
-    if array.ndim != 1 or array.size == 0:
-        raise InputError(f"probabilities has shape {array.shape}: give one number a site.")
-    for site, value in enumerate(array):
-        if not (np.isfinite(value) and value > 0):
-            raise InputError(
-                f"probabilities: that of site {site} is {value}; it must be positive, because a "
-                "site that is never visited has no part in the posterior."
-            )
-    if abs(array.sum() - 1) > 1e-6:
-        raise InputError(
-            f"probabilities sum to {array.sum():.8g}, they must sum to 1: divide them by their sum."
+    def __post_init__(self) -> None:
+        surrogate = self.surrogate
+        if isinstance(surrogate, str):
+            surrogate = surrogates.Recipe(surrogate)
+        elif surrogate is not None and not isinstance(surrogate, surrogates.Recipe):
+            surrogate = surrogates.read_gaussians(surrogate)
+        super().__post_init__()
+        arguments.keep(
+            self,
+            surrogate=surrogate,
+            strength=arguments.number("strength", self.strength, 0.0, math.inf),
+            covariance=arguments.one_of("covariance", self.covariance, COVARIANCES),
         )
-    return tuple((array / array.sum()).tolist())
+
+    @property
+    def corrects(self) -> bool:
+        """True if conducive gradients are added."""
+        return self.surrogate is not None and self.strength > 0
+
+    @property
+    def dimension(self) -> int | None:
+        """That of given surrogates."""
+        return self.surrogate[0].dimension if isinstance(self.surrogate, tuple) else None
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse also surrogates that do not fit, or are too large."""
+        super().check(sizes, names, dimension)
+        sites = len(names)
+        if isinstance(self.surrogate, tuple):
+            if len(self.surrogate) != sites:
+                raise InputError(
+                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each."
+                )
+            if self.dimension != dimension:
+                raise InputError(
+                    f"surrogate: the Gaussian of site {names[0]!r} is for {self.dimension} "
+                    f"parameters, the model has {dimension}."
+                )
+        elif self.corrects and self.covariance == "full":
+            entries = sites * dimension**2
+            if entries > MOST_COVARIANCE_ENTRIES:
+                raise InputError(
+                    f"covariance='full' of {dimension} parameters at {sites} sites takes "
+                    f"{entries:.2g} numbers: use covariance='diagonal'."
+                )
+
+    def check_fitted(self, fitted: PyTree, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse surrogates with which the chain diverges; warn of those that come near."""
+        if not self.corrects:
+            return ()
+        steps: dict[str, Any] = {"step_size": self._first_step, "local_steps": self.local_steps}
+        kind = "given"
+        if isinstance(self.surrogate, surrogates.Recipe):
+            kind = repr(self.surrogate.kind)
+        else:
+            fitted = surrogates.examined(self.surrogate, fitted[0], strength=self.strength, **steps)
+        reason, warnings = surrogates.explain_divergence(fitted, names, **steps)
+        if reason is not None:
+            raise InputError(f"surrogate {kind}: {reason}")
+        return warnings
+
+    def explain_end(self, target: Target, site: Site, name: str, position: Array) -> str:
+        """Return what the surrogates have to do with a chain that ended; empty without them."""
+        correct = self._correct()
+        if correct is None:
+            return ""
+        recipe = self.surrogate
+        reason = surrogates.explain_end(
+            target,
+            site,
+            name,
+            correct(site),
+            position,
+            kind=recipe.curvature if isinstance(recipe, surrogates.Recipe) else "hessian",
+            strength=self.strength,
+            step_size=self._first_step,
+        )
+        return (
+            "A chain a thousand times further out than its start and the surrogates counts as "
+            f"non-finite. {reason}"
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters as plain values, given surrogates by their numbers."""
+        plain = super().parameters()
+        if isinstance(self.surrogate, tuple):
+            plain["surrogate"] = [
+                {"mean": gaussian.mean.tolist(), "precision": gaussian.precision.tolist()}
+                for gaussian in self.surrogate
+            ]
+        return plain
+
+    def _oracle(self, target: Target) -> gradients.GradientOracle:
+        oracle, correct = super()._oracle(target), self._correct()
+        return oracle if correct is None else gradients.conducive(oracle, self.strength, correct)
+
+    def _correct(self) -> Correct | None:
+        if not self.corrects:
+            return None
+        if isinstance(self.surrogate, surrogates.Recipe):
+            return surrogates.correction_of
+        return surrogates.given_correction(self.surrogate)
+
+    def _fit(self, target: Target) -> tuple[Phase, ...]:
+        if not self.corrects:
+            return ()
+        if not isinstance(self.surrogate, surrogates.Recipe):
+            return (surrogates.look_phase(self.surrogate, target, _position),)
+        settings = surrogates.Settings(
+            self.covariance,
+            self.strength,
+            self._first_step,
+            self.local_steps,
+            self.batch_size,
+            self.replace,
+        )
+        return surrogates.fit_phases(self.surrogate, target, settings, _position)
+
+    @property
+    def _first_step(self) -> float:
+        return float(schedules.evaluate(self.step_size, range(1))[0])
+
+
+dsgld, fsgld = DSGLD, FSGLD
+
+
+# --- what is drawn and sent ----------------------------------------------------------------------
+
+
+class Noise(NamedTuple):
+    """Of one visit: what T gradients need, and the ξ of T updates."""
+
+    gradient: PyTree
+    normal: Float[Array, "T d"]
+
+
+class Chain(NamedTuple):
+    """What travels: θ, and where they are recorded the updates of the visit, else ()."""
+
+    position: Float[Array, " d"]
+    path: PyTree[Float[Array, "T d"]]
+
+
+def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple[()], Chain]:
+    path: PyTree = ()
+    if method.keeps_path:
+        path = jnp.broadcast_to(position[None], (method.local_steps, position.size))
+    return (), (), Chain(position, path)
+
+
+def _position(inbox: Chain) -> Float[Array, " d"]:
+    return inbox.position
+
+
+def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:
+    """Return h of this round."""
+    return jnp.asarray(method.step_size(rng.iteration), target.dtype)
+
+
+def _noise(method: DSGLD, target: Target, rng: RandomStreams) -> Noise:
+    steps = method.local_steps
+    rows = method._oracle(target).numbers(rng, "gradient", (steps, 1))
+    return Noise(rows, rng.normal("normal", (steps, target.dimension)))
+
+
+# --- a visit -------------------------------------------------------------------------------------
+
+
+def _visit(
+    method: DSGLD,
+    target: Target,
+    noise: Noise,
+    step_size: Float[Array, ""],
+    state: tuple[()],
+    inbox: Chain,
+    site: Site,
+) -> tuple[tuple[()], Chain, Info]:
+    """Return the chain after T updates at one site.
+
+    With λ_s = w_s = f_s the estimate of ∇U_s divided by f_s is minus the drift d_s, prior included.
+    """
+    oracle, correct = method._oracle(target), method._correct()
+    evaluate = oracle.bind(site)
+    half_step = step_size / (2 * jnp.asarray(site.weight, target.dtype))
+    spread = jnp.sqrt(step_size)
+
+    def update(position: Array, drawn: Noise) -> tuple[Array, PyTree]:
+        position = position - half_step * evaluate(drawn.gradient, position) + spread * drawn.normal
+        return position, position if method.keeps_path else ()
+
+    drawn = Noise(oracle.prepare(noise.gradient, site), noise.normal)
+    position, path = jax.lax.scan(update, inbox.position, drawn, length=method.local_steps)
+    if correct is not None:
+        # A runaway that is still finite would otherwise be returned as draws.
+        position = jnp.where(correct(site).runaway(position), jnp.nan, position)
+    return state, Chain(position, path.at[-1].set(position) if method.keeps_path else ()), {}

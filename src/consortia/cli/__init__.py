@@ -6,11 +6,7 @@ answered before anything else happens. One module a command; errors and exit cod
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import platform
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,6 +49,7 @@ def _keep_compiled_programs() -> None:
     """
     import jax
 
+    from consortia.core import fingerprints
     from consortia.data.downloads import cache_directory
 
     if (
@@ -60,12 +57,8 @@ def _keep_compiled_programs() -> None:
         or "JAX_COMPILATION_CACHE_DIR" in os.environ
     ):
         return
-    processor = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError):  # only Linux has the file
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    kind = hashlib.sha256(processor.encode()).hexdigest()[:12]
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled" / kind))
+    folder = cache_directory() / "compiled" / fingerprints.of_processor()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _version(value: bool) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Chains, Json, Rounds, Seed, StudyFile
 
 if TYPE_CHECKING:
     from consortia.core.contract import Plan
@@ -23,10 +23,10 @@ class _Planned(BaseException):
 
 
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
-    chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
+    study: StudyFile,
+    seed: Seed = None,
+    chains: Chains = None,
+    rounds: Rounds = None,
     bias: Annotated[
         bool, typer.Option("--bias/--no-bias", help="Predict the bias, from the posterior's mode.")
     ] = True,
@@ -34,18 +34,18 @@ def check(
         bool,
         typer.Option("--time", help="Run for some seconds on this machine to say how long it is."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Validate a study; print its plan, cost and predicted bias, without running it."""
     with reported(as_json):
         from consortia.study.build import load_study
 
-        asked = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
-        built = asked.build()
-        plan = plan_of(asked, built)
-        costs = cost(asked, built, plan)
+        given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
+        built = given.build()
+        plan = plan_of(given, built)
+        costs = cost(given, built, plan)
         if time:
-            costs |= seconds(asked, built)
+            costs |= seconds(given, built)
         prediction = None
         if bias:
             from consortia.theory.bias import predict_bias
@@ -55,7 +55,7 @@ def check(
             found = {"study": str(study), "plan": dict(plan.lines), "notes": plan.warnings}
             typer.echo(json.dumps(found | {"cost": costs, "bias": _plain(prediction)}, indent=1))
             return
-        _show(asked, plan, costs, prediction, built.labels)
+        _show(given, plan, costs, prediction, built.labels)
 
 
 def plan_of(study: Study, built: Built) -> Plan:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Json
 from consortia.errors import InputError
 
 REGISTRY = Path("experiments") / "registry.py"
 
 
 def experiments(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the experiments: what they repeat, their commands, scales and data."""
     with reported(as_json):
@@ -75,14 +75,10 @@ def present(name: str) -> bool:
 
     A set has one folder of its name, in CONSORTIA_DATA or in the cache.
     """
-    from consortia.data.downloads import cache_directory
+    from consortia.data.downloads import directories
 
-    given = os.environ.get("CONSORTIA_DATA")
-    places = [Path(given).expanduser()] if given else []
-    return any(
-        (place / name).is_dir() and any((place / name).iterdir())
-        for place in [*places, cache_directory()]
-    )
+    folders = [directory / name for directory in directories()]
+    return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
 
 
 def _show(entries: list[dict[str, Any]], scales: dict[str, str], root: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Run
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")],
+    run: Run,
     file: Annotated[Path, typer.Argument(metavar="FILE.nc", help="The file to write.")],
 ) -> None:
     """Write a run to one netCDF file (extra: netcdf)."""

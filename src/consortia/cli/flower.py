@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import StudyFile
 from consortia.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _several() -> None:
 
 @flower.command()
 def new(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
+    study: StudyFile,
     to: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="New or empty. By default NAME-flower, here."),
@@ -96,12 +97,12 @@ def new(
         from consortia.engines.flower.stages import check_carried
         from consortia.study.build import load_study
 
-        asked = load_study(study)
-        check_carried(asked.method.build(any_target()))
-        folder = Path(f"{asked.name}-flower") if to is None else to
-        write_app(asked, study, folder, output, x64=x64)
+        given = load_study(study)
+        check_carried(given.method.build(any_target()))
+        folder = Path(f"{given.name}-flower") if to is None else to
+        write_app(given, study, folder, output, x64=x64)
         typer.echo(f"written to {folder}; run it with: flwr run {folder}")
-        if asked.data.files is None:
+        if given.data.files is None:
             typer.echo("the data set is dealt out: this app runs in Flower's simulation only")
 
 

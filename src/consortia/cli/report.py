@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Quiet
 
 
 def report(
@@ -25,7 +26,7 @@ def report(
             "is written over.",
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a run's verdict, figures and cost, or those of several, as one HTML file."""
     with reported(quiet):

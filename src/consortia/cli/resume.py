@@ -9,16 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
-from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import reported
-from consortia.cli.run import COMMAND, STUDY, sample_and_report
+from consortia.cli.options import (
+    Coordinator,
+    Devices,
+    Engine,
+    Process,
+    Processes,
+    Quiet,
+    Run,
+    engine_of,
+)
+from consortia.cli.run import COMMAND, STUDY, beginning, sample_and_report
 from consortia.errors import StoreError
 
 SUMMARY = "summary.json"
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")],
+    run: Run,
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="Rounds in all after the warm-up; makes a finished run longer."),
@@ -47,11 +56,10 @@ def resume(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process: Process = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Resume a run from its last checkpoint, or make a finished one longer, bit by bit."""
-    together = (coordinator, processes, process)
-    over = engine_of(engine or Engine.local, devices, together)
+    over = engine_of(engine or Engine.local, devices, (coordinator, processes, process))
     as_before = engine in (None, Engine.local) and devices is None
     quiet = quiet or not over.root
     with reported(quiet, over):
@@ -107,24 +115,18 @@ def _resume(
     study = study.with_run(**options)
     built = study.build(engine)
     wanted = request.get("reference", True) if reference is None else reference
-    resumed = None
+    begin = beginning(study, built, directory, engine)
     if begun:
-        resumed = functools.partial(
+        begin = functools.partial(
             consortia.resume,
             directory,
             rounds=rounds,
             stop="same" if stop else None,
             exact=exact,
+            engine=engine,
         )
     return sample_and_report(
-        study,
-        built,
-        directory,
-        engine,
-        request=lambda: None,
-        reference=wanted,
-        quiet=quiet,
-        resumed=resumed,
+        study, built, directory, begin, request=lambda: None, reference=wanted, quiet=quiet
     )
 
 

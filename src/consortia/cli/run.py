@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.engines import Coordinator, Devices, Engine, Process, Processes, engine_of
 from consortia.cli.exits import INTERRUPTED, reported
+from consortia.cli.options import (
+    Chains,
+    Coordinator,
+    Devices,
+    Engine,
+    Process,
+    Processes,
+    Quiet,
+    Rounds,
+    Seed,
+    StudyFile,
+    engine_of,
+)
 from consortia.errors import MissingExtraError, StoreError
+from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
-    from consortia.report import Report
+    from consortia.report.run_report import RunReport
     from consortia.study.build import Built, Study
 
 RUNS = Path("runs")
@@ -26,7 +40,7 @@ GO_ON = "interrupted; go on with: consortia resume {}"
 
 
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")],
+    study: StudyFile,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -41,39 +55,34 @@ def run(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process: Process = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")] = None,
-    chains: Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")] = None,
+    seed: Seed = None,
+    chains: Chains = None,
+    rounds: Rounds = None,
     reference: Annotated[
         bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
-        from consortia.data.reading import jointly
+        from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
 
-        asked = jointly(over, lambda: load_study(study))
-        directory = _free_directory(asked.name) if output is None else RunStore(output).path
+        given = run_on_all(over, lambda: load_study(study))
+        directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
-        asked = asked.with_run(**changes)
-        built = asked.build(over)
+        given = given.with_run(**changes)
+        built = given.build(over)
 
         def request() -> None:
             keep_request(directory, study, {**changes, "reference": reference})
 
+        begin = beginning(given, built, directory, over)
         code = sample_and_report(
-            asked,
-            built,
-            directory,
-            over,
-            request=request,
-            reference=reference,
-            quiet=quiet,
+            given, built, directory, begin, request=request, reference=reference, quiet=quiet
         )
     raise typer.Exit(code)
 
@@ -85,12 +94,11 @@ def sample_and_report(
     study: Study,
     built: Built,
     directory: Path,
-    engine: Any,
+    begin: Callable[..., Any],
     *,
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
-    resumed: Callable[..., Any] | None = None,
 ) -> int:
     """Sample, compare, write and show; return the exit code.
 
@@ -98,14 +106,12 @@ def sample_and_report(
         study: the study.
         built: its objects.
         directory: of the run.
-        engine: what runs the sites; None: as the run had it.
+        begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
         quiet: print errors only.
-        resumed: ``resume`` without the objects, for a run that is there.
     """
     from consortia.report.terminal import console_of, plan_panel
-    from consortia.run.sampling import sample
 
     console = console_of(quiet=quiet)
 
@@ -113,30 +119,18 @@ def sample_and_report(
         console.print(plan_panel(study.title or study.name, plan))
         request()
 
-    if resumed is not None:
-        tree = resumed(
-            built.model,
-            built.sites,
-            built.algorithm,
-            engine=engine,
-            progress=not quiet,
-            on_plan=on_plan,
-        )
-    else:
-        tree = sample(
-            built.model,
-            built.sites,
-            built.algorithm,
-            **study.run.model_dump(),
-            stop=built.stop,
-            engine=engine,
-            store=directory,
-            progress=not quiet,
-            on_plan=on_plan,
-        )
+    tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
     if tree is None:
         return 0
     return _report(study, built, directory, tree, console, reference=reference)
+
+
+def beginning(study: Study, built: Built, directory: Path, engine: Any) -> Callable[..., Any]:
+    """Return `consortia.sample` with the study's options, without the objects."""
+    from consortia.run.sampling import sample
+
+    options = study.run.model_dump()
+    return functools.partial(sample, **options, stop=built.stop, engine=engine, store=directory)
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -144,20 +138,17 @@ def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None
     with writing(directory):
         shutil.copyfile(source, directory / STUDY)
         content = {"study": str(source.resolve()), **options}
-        temporary = directory / (COMMAND + ".part")
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        os.replace(temporary, directory / COMMAND)
+        replace_file(directory / COMMAND, [json.dumps(content, indent=1).encode()])
 
 
 def _report(
     study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
 ) -> int:
     """Write the reference, the summary and the figure of a run; return the exit code."""
-    from consortia.report import gather
+    from consortia.report.run_report import report_of
     from consortia.report.terminal import report_tables
 
-    title = study.title or study.name
-    interrupted = tree.attrs["stopped"].startswith("interrupted")
+    interrupted = tree.attrs["state"] == "interrupted"
     if "posterior" not in tree.children:
         console.print("no draw was kept")
         console.print(GO_ON.format(directory), soft_wrap=True)
@@ -182,16 +173,18 @@ def _report(
                 interrupted = True
                 skipped.append("reference: interrupted")
     figure = _figure_wanted(study, skipped)
-    report = gather(
-        title,
+    report = report_of(
         tree,
-        built.model,
-        built.held_out,
-        reference=beside,
+        name=directory.name,
+        title=study.title or study.name,
+        model=built.model,
+        algorithm=built.algorithm,
+        held_out=built.held_out,
         labels=built.labels,
+        reference=beside,
         skipped=tuple(skipped),
     )
-    _write(report, tree, built, directory, beside, figure=figure)
+    _write(report, directory, figure=figure)
     console.print(report_tables(report))
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
@@ -238,40 +231,30 @@ def _finished_reference(directory: Path) -> Any:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.report.figure import check_matplotlib
+    from consortia.report.canvas import check_extra
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")
         return False
     try:
-        check_matplotlib()
+        check_extra()
     except MissingExtraError as error:
         skipped.append(f"figure: {error}")
         return False
     return True
 
 
-def _write(
-    report: Report, tree: Any, built: Built, directory: Path, reference: Any, *, figure: bool
-) -> None:
-    (directory / "summary.txt").write_text(report.text(), encoding="utf-8")
+def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
+    from consortia.report.document import write_figures
+    from consortia.report.tables import text_of
+
+    (directory / "summary.txt").write_text(text_of(report), encoding="utf-8")
     (directory / "summary.json").write_text(report.json(), encoding="utf-8")
     if figure:
-        from consortia.report.figure import draw
-
-        observed = None if built.held_out is None else built.held_out.get("y")
-        draw(report, tree, directory / "posterior.png", observed)
-        mixing = built.algorithm.network
-        if mixing is not None and "agents" in tree.children:
-            from consortia.report.network import draw_network
-
-            draw_network(mixing, tree, directory / "network.png", reference)
+        write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:
     """Return ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
-    directory, number = RUNS / name, 1
-    while directory.exists():
-        number += 1
-        directory = RUNS / f"{name}-{number}"
-    return directory
+    names = itertools.chain([name], (f"{name}-{index}" for index in itertools.count(2)))
+    return next(RUNS / each for each in names if not (RUNS / each).exists())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consortia.cli.exits import reported
+from consortia.cli.options import Json
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
@@ -30,9 +31,9 @@ def check(
             metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Validate a policy; say what a study asks, and whether the policy permits it.
+    """Validate a policy; say what a study requires, and whether the policy permits it.
 
     Without POLICY print a policy that permits the study and nothing else.
     """
@@ -44,7 +45,7 @@ def check(
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
-        terms, of_app = _asked(study, app)
+        terms, of_app = _terms(study, app)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -77,7 +78,7 @@ def ledger(
         str | None, typer.Option(help="A head that was noted before: must be in the ledger.")
     ] = None,
     lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what has left the site, and verify that no line was changed, removed or inserted."""
     with reported(as_json):
@@ -109,7 +110,7 @@ def ledger(
 # --- terms ---------------------------------------------------------------------------------------
 
 
-def _asked(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
+def _terms(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
     """Return the terms of a study or of the study in an app, and the hash of the app."""
     from consortia.federation.governance import terms_of
     from consortia.study.build import load_study
@@ -151,7 +152,7 @@ def _show(terms: StudyTerms, app: str | None) -> None:
     for number, kind in enumerate(terms.messages):
         table.add_row("" if number else "messages", f"{kind}: {KINDS[kind]}")
     table.add_row("version", terms.version)
-    console_of().print("[bold]The study asks[/]", table, "", sep="\n")
+    console_of().print("[bold]The study requires[/]", table, "", sep="\n")
 
 
 # --- what has left -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ MOST_NAMES = 16
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return a whole number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be a whole number, not {value!r}.")
+        raise InputError(f"{name} is {value!r}: it must be a whole number.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
     if most is not None and value > most:
@@ -34,15 +34,19 @@ def optional_whole(name: str, value: Any, least: int) -> int | None:
     return None if value is None else whole(name, value, least)
 
 
-def number(name: str, value: Any, least: float, most: float) -> float:
-    """Return a finite number in [least, most]."""
+def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number in [least, most]; truth values and texts are none."""
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, not {value!r}.") from None
+        array = np.asarray(value)
+    except ValueError:  # rows of unlike length
+        array = np.asarray(None)
+    if array.ndim or array.dtype.kind not in "iuf":
+        raise InputError(f"{name} is {value!r}: it must be a number.")
+    result = float(array)
     if not math.isfinite(result) or not least <= result <= most:
-        limit = f"at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
-        raise InputError(f"{name} is {result}: it must be finite and {limit}.")
+        limit = f"in [{least:g}, {most:g}]" if math.isfinite(most) else f"at least {least:g}"
+        finite = "finite" if math.isinf(least) and math.isinf(most) else f"finite and {limit}"
+        raise InputError(f"{name} is {result}: it must be {finite}.")
     return result
 
 
@@ -56,7 +60,7 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
     result = number(name, value, 0.0, below)
     if result == 0 or result == below:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
-        raise InputError(f"{name} is {result:g}: it must be {limit}.")
+        raise InputError(f"{name} is {result}: it must be {limit}.")
     return result
 
 
@@ -74,22 +78,25 @@ def keep(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def site_weights(weights: Any, name: str = "weight") -> tuple[float, ...] | None:
+def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | None:
     """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:
         return None
     try:
         values = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name}s must be one number a site, not {weights!r}.") from None
+        raise InputError(f"{name} must be one number a site, not {weights!r}.") from None
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"{name}s has shape {values.shape}: give one number a site.")
+        raise InputError(f"{name} has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
         if not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name}s: the {name} of site {site} is {value}, it must be positive.")
+            raise InputError(
+                f"{name}: that of site {site} is {value}, it must be positive, or the site has no "
+                "part in the posterior."
+            )
     if abs(values.sum() - 1) > 1e-6:
         raise InputError(
-            f"{name}s sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
+            f"{name} sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
         )
     return tuple((values / values.sum()).tolist())
 

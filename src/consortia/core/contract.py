@@ -145,13 +145,13 @@ class Site:
     number: Array | None = None
 
     def rows(self, index: Array) -> PyTree:
-        """The rows with these numbers; ``index`` int32 (batch,)."""
+        """Return the rows with these indices; ``index`` int32 (batch,)."""
         if self.node is None:
             return jax.tree.map(lambda leaf: leaf[index], self.data)
         return jax.tree.map(lambda leaf: leaf[self.node, index], self.data)
 
     def all(self) -> tuple[PyTree, Array]:
-        """All rows, padding included, and the mask (rows,) of the true ones."""
+        """Return all rows, padding included, and the mask (rows,) of the true ones."""
         data = self.data
         if self.node is not None:
             data = jax.tree.map(lambda leaf: leaf[self.node], data)
@@ -169,7 +169,7 @@ class Site:
 
 
 def no_numbers(rng: random.RandomStreams) -> tuple[()]:
-    """A phase that needs no random numbers of this kind."""
+    """Return (): the phase needs no random numbers of this kind."""
     return ()
 
 

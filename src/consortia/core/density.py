@@ -88,7 +88,7 @@ def check_rows_independent(target: Target, shard: PyTree, position: Array) -> No
 
 @partial(jax.jit, static_argnums=0)
 def _row_values(model: Model, parameters: PyTree, batches: list[PyTree]) -> Array:
-    """Log-likelihoods of the rows of several batches of one size; compiled once for a model."""
+    """Return the rows' log-likelihoods in batches of one size; compiled once for a model."""
     target = Target(model, parameters)
     position = target.ravel(parameters)
     return jnp.stack([target.log_likelihood(position, batch) for batch in batches])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import platform
 import re
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -52,6 +54,16 @@ def of_value(value: Any) -> str:
     digest = hashlib.sha256()
     _value(digest, value)
     return digest.hexdigest()
+
+
+def of_processor() -> str:
+    """Return 12 digits for the kind of processor, for which programs are compiled."""
+    kind = platform.machine() + platform.processor()
+    flags = Path("/proc/cpuinfo")  # only Linux has the file
+    if flags.exists():
+        lines = flags.read_text().splitlines()
+        kind += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]
 
 
 def table_of(values: Mapping[str, Any]) -> np.ndarray:

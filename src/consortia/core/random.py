@@ -32,12 +32,12 @@ INIT_STREAM = 0x1217
 
 
 def base_key(seed: int) -> np.ndarray:
-    """The key of a run, uint32 (2,). ``seed`` is a Python int, 0 <= seed < 2**63."""
+    """Return the key of a run, uint32 (2,). ``seed`` is a Python int, 0 <= seed < 2**63."""
     return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
 
 
 def derive(key: Array, high: Any, low: Any) -> Array:
-    """The key (2,) that belongs to a pair of 32-bit numbers under ``key`` (2,)."""
+    """Return the key (2,) that belongs to a pair of 32-bit words under ``key`` (2,)."""
     return jnp.stack(_hash(key, jnp.uint32(high), jnp.uint32(low)))
 
 
@@ -50,22 +50,22 @@ def _hash(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
 
 
 def phase_key(key: Array, chain: Any, phase: int) -> Array:
-    """The key of one phase of one chain; ``phase`` codes its stage and position."""
+    """Return the key of one phase of one chain; ``phase`` codes its stage and position."""
     return derive(key, chain, phase)
 
 
 def node_key(key: Array, node: Any) -> Array:
-    """The key of one node (from 0) under a phase's key."""
+    """Return the key of one node (from 0) under a phase's key."""
     return derive(key, PRIVATE, node)
 
 
 def shared_key(key: Array) -> Array:
-    """The key of what all nodes of a phase, and the hub, have in common."""
+    """Return the key of what all nodes of a phase, and the hub, have in common."""
     return derive(key, SHARED, 0)
 
 
 def user_key(seed: int, chain: int) -> Array:
-    """The JAX key with which a user's ``init`` function is called for a chain."""
+    """Return the JAX key with which a user's ``init`` function is called for a chain."""
     key = jax.random.key(seed & 0xFFFFFFFF, impl="threefry2x32")
     for part in (seed >> 32, INIT_STREAM, chain):
         key = jax.random.fold_in(key, part)
@@ -133,7 +133,7 @@ def declared(
     warmup: Any,
     repetition: Any,
 ) -> PyTree:
-    """What ``declare`` asks for, drawn under ``key`` (2,) at one iteration.
+    """Return what ``declare`` declares, drawn under ``key`` (2,) at one iteration.
 
     Args:
         declare: a phase's ``noise`` or ``shared``.
@@ -154,7 +154,7 @@ def declared(
 
 
 def _words_of(declare: Callable[[RandomStreams], PyTree]) -> int:
-    """How many 32-bit words a declaration takes."""
+    """Return the number of 32-bit words that a declaration takes."""
     used = 0
 
     def measure() -> PyTree:

@@ -53,11 +53,11 @@ class Target:
         self.structure = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), example)
 
     def unravel(self, position: Array) -> PyTree:
-        """The parameters as the model's own pytree."""
+        """Return the parameters as the model's own pytree."""
         return self._unravel(position)
 
     def ravel(self, parameters: PyTree) -> Array:
-        """The flat position (dimension,) of a pytree of parameters."""
+        """Return the flat position (dimension,) of a pytree of parameters."""
         leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(parameters)]
         return jnp.concatenate(leaves)
 
@@ -72,13 +72,13 @@ class Target:
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
     def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
-        """U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
+        """Return U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
         values = jnp.where(mask, self.log_likelihood(position, rows), 0)
         share = jnp.asarray(site.prior_share, self.dtype)
         return -jnp.sum(values) - share * self.log_prior(position)
 
     def batch_potential(self, position: Array, rows: PyTree, site: Site) -> Array:
-        """The unbiased estimate −(n_c/B) Σ_batch log p(z_i|θ) − λ_c log p(θ) of U_c(θ)."""
+        """Return −(n_c/B) Σ_batch log p(z_i|θ) − λ_c log p(θ), unbiased for U_c(θ)."""
         share = jnp.asarray(site.prior_share, self.dtype)
         values = self.log_likelihood(position, rows)
         scale = jnp.asarray(site.size, self.dtype) / values.shape[0]
@@ -86,5 +86,5 @@ class Target:
 
 
 def in_jax_width(leaf: np.ndarray) -> np.ndarray:
-    """The array in JAX's own width: 64-bit data becomes 32-bit while JAX runs in 32 bits."""
+    """Return the array in JAX's own width: 64-bit data become 32-bit while JAX runs in 32 bits."""
     return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)

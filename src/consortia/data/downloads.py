@@ -65,6 +65,12 @@ def cache_directory() -> Path:
     return Path(pooch.os_cache("consortia"))
 
 
+def directories() -> list[Path]:
+    """Return where files are looked for: ``CONSORTIA_DATA`` if it is set, then the cache."""
+    given = os.environ.get("CONSORTIA_DATA")
+    return [*([Path(given).expanduser()] if given else []), cache_directory()]
+
+
 def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
     """Return the bytes of a published file, its checksum verified.
 
@@ -72,14 +78,13 @@ def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
         DatasetMissing: the file is nowhere, or its download failed.
         DatasetCorrupted: it is there, but its checksum is another.
     """
-    cached = cache_directory() / file.folder / file.name
-    given = os.environ.get("CONSORTIA_DATA")
-    candidates = [Path(given).expanduser() / file.folder / file.name] if given else []
-    for path in [*candidates, cached]:
+    paths = [directory / file.folder / file.name for directory in directories()]
+    for path in paths:
         if path.is_file():
             data = path.read_bytes()
             _verify(file, data, str(path))
             return data
+    cached, given = paths[-1], os.environ.get("CONSORTIA_DATA")
     missing = f"Data set {file.folder!r}: the file {file.name} was not found."
     looked = f"CONSORTIA_DATA is {given!r}" if given else "CONSORTIA_DATA is not set"
     looked += f" (a directory with a folder {file.folder}/), and the cache has no {cached}."

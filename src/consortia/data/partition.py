@@ -7,12 +7,12 @@ rows in their original order. The same seed gives the same partition.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.data.sites import Rows, Sites, read_rows
 from consortia.errors import InputError
 
@@ -66,14 +66,14 @@ def dirichlet(
         InputError: α <= 0, no such label, more sites than rows, ``minimum_rows`` not reached.
     """
     data, sites, generator = _begin(arrays, sites, seed)
-    _positive(concentration, "concentration")
+    concentration = arguments.positive("concentration", concentration)
     minimum_rows = _minimum(minimum_rows, sites, data.rows)
     labels = _categories(_column(arrays, label, data.rows, "label"), "label")
     members = [
         generator.permutation(np.flatnonzero(labels == value)) for value in np.unique(labels)
     ]
     for _ in range(ATTEMPTS):
-        shares = generator.dirichlet(np.full(sites, float(concentration)), size=len(members))
+        shares = generator.dirichlet(np.full(sites, concentration), size=len(members))
         ends = np.rint(np.cumsum(shares, axis=1) * [[len(rows)] for rows in members]).astype(int)
         sizes = np.diff(ends, axis=1, prepend=0)
         if sizes.sum(axis=0).min() >= minimum_rows:
@@ -108,7 +108,7 @@ def label_shards(
         InputError: more shards than rows, no such label.
     """
     data, sites, generator = _begin(arrays, sites, seed)
-    shards_per_site = _count(shards_per_site, "shards_per_site")
+    shards_per_site = arguments.whole("shards_per_site", shards_per_site, 1)
     shards = sites * shards_per_site
     if shards > data.rows:
         raise InputError(
@@ -151,12 +151,11 @@ def quantity(
     data, sites, generator = _begin(arrays, sites, seed)
     minimum_rows = _minimum(minimum_rows, sites, data.rows)
     if concentration is not None and exponent is None:
-        _positive(concentration, "concentration")
-        shares = generator.dirichlet(np.full(sites, float(concentration)))
+        concentration = arguments.positive("concentration", concentration)
+        shares = generator.dirichlet(np.full(sites, concentration))
     elif exponent is not None and concentration is None:
-        if not 0 <= exponent < np.inf:
-            raise InputError(f"exponent is {exponent}: give a finite number >= 0.")
-        shares = np.arange(1, sites + 1, dtype=float) ** -float(exponent)
+        exponent = arguments.number("exponent", exponent, 0.0)
+        shares = np.arange(1, sites + 1, dtype=float) ** -exponent
         shares /= shares.sum()
     else:
         raise InputError("Give exactly one of concentration and exponent.")
@@ -256,50 +255,26 @@ def _begin(arrays: PyTree, sites: int, seed: int) -> tuple[Rows, int, np.random.
     return data, _sites(sites, data.rows), np.random.default_rng(read_seed(seed))
 
 
-def _integer(value: Any, name: str) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}: give an integer.") from None
-
-
-def _count(value: Any, name: str) -> int:
-    number = _integer(value, name)
-    if number < 1:
-        raise InputError(f"{name} is {number}: give at least 1.")
-    return number
-
-
 def _sites(sites: Any, rows: int) -> int:
-    number = _count(sites, "sites")
-    if number > rows:
-        raise InputError(f"sites is {number}, but there are {rows} rows: lower sites.")
-    return number
+    count = arguments.whole("sites", sites, 1)
+    if count > rows:
+        raise InputError(f"sites is {count}, but there are {rows} rows: lower sites.")
+    return count
 
 
 def read_seed(seed: Any) -> int:
     """Return ``seed`` as an integer; refuse what is none or negative."""
-    number = _integer(seed, "seed")
-    if number < 0:
-        raise InputError(f"seed is {number}: give a non-negative integer.")
-    return number
-
-
-def _positive(value: float, name: str) -> None:
-    if not 0 < value < np.inf:
-        raise InputError(f"{name} is {value}: give a finite number > 0.")
+    return arguments.whole("seed", seed, 0)
 
 
 def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
-    number = _count(minimum_rows, "minimum_rows")
-    if number * sites > rows:
+    least = arguments.whole("minimum_rows", minimum_rows, 1)
+    if least * sites > rows:
         raise InputError(
-            f"minimum_rows={number} at {sites} sites needs {number * sites} rows, there are "
-            f"{rows}: lower minimum_rows or sites."
+            f"minimum_rows={least} at {sites} sites needs {least * sites} rows, there are {rows}: "
+            "lower minimum_rows or sites."
         )
-    return number
+    return least
 
 
 def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) -> np.ndarray:

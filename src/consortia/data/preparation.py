@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.data.partition import read_seed
 from consortia.data.sites import read_rows
 from consortia.errors import InputError
@@ -150,8 +151,7 @@ def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = 
     """
     if "x" not in arrays:
         raise InputError(f"arrays has no x; the keys are {', '.join(arrays)}.")
-    if not 0 < scale < np.inf:
-        raise InputError(f"scale is {scale}: give a finite number > 0.")
+    scale = arguments.positive("scale", scale)
     images = np.asarray(arrays["x"])
     pixels = int(np.prod(images.shape[1:]))
     x = np.ones((len(images), pixels + intercept), np.float32)
@@ -174,8 +174,7 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
         InputError: a share outside (0, 1), or one that leaves a part without a row.
     """
     data = read_rows(arrays, "`arrays`")
-    if not 0 < test_share < 1:
-        raise InputError(f"test_share is {test_share}: give a number between 0 and 1.")
+    test_share = arguments.positive("test_share", test_share, below=1.0)
     count = round(test_share * data.rows)
     if not 0 < count < data.rows:
         raise InputError(

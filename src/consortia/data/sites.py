@@ -38,8 +38,8 @@ class Sites:
         shards: one pytree of NumPy arrays per site, each leaf (n_c, ...), or (0, ...) where the
             rows are in another process.
         structure: the pytree structure that all sites share.
-        elsewhere: of the sites whose rows are in another process, by index, the digest that it
-            made of them; empty where all rows are here.
+        known_digests: digests of sites, by index, that were made as their rows were read.
+        elsewhere: indices of the sites whose rows are in another process.
 
     Example:
         >>> import numpy as np
@@ -52,7 +52,8 @@ class Sites:
     sizes: np.ndarray
     shards: tuple[PyTree, ...]
     structure: Any
-    elsewhere: Mapping[int, str] = field(default_factory=dict)
+    known_digests: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
 
     @classmethod
     def from_list(cls, shards: Sequence[PyTree], names: Sequence[str] | None = None) -> Sites:
@@ -80,16 +81,26 @@ class Sites:
         kept = alike(names, parts)
         for name, part in zip(names, parts, strict=True):
             check_finite(name, part)
-        return cls.of_rows(names, kept, {})
+        # A site whose rows are promoted keeps the digest of its rows as they are given.
+        digests = {
+            index: digest.of_rows(one.structure.unflatten(one.leaves))
+            for index, (one, other) in enumerate(zip(parts, kept, strict=True))
+            if [leaf.dtype for leaf in one.leaves] != [leaf.dtype for leaf in other.leaves]
+        }
+        return cls.of_rows(names, kept, digests)
 
     @classmethod
     def of_rows(
-        cls, names: tuple[str, ...], parts: Sequence[Rows], elsewhere: Mapping[int, str]
+        cls,
+        names: tuple[str, ...],
+        parts: Sequence[Rows],
+        digests: Mapping[int, str],
+        elsewhere: Iterable[int] = (),
     ) -> Sites:
-        """Return sites of rows that have been checked."""
+        """Return the sites of rows that have been checked."""
         sizes = _frozen(np.array([part.rows for part in parts], np.int32))
         shards = tuple(part.structure.unflatten(part.leaves) for part in parts)
-        return cls(names, sizes, shards, parts[0].structure, elsewhere)
+        return cls(names, sizes, shards, parts[0].structure, digests, frozenset(elsewhere))
 
     def __len__(self) -> int:
         """Return the number of sites."""
@@ -142,8 +153,8 @@ class Sites:
     def digests(self) -> tuple[str, ...]:
         """SHA-256 of each site's names, types, shapes and content of arrays; made once and kept."""
         return tuple(
-            self.elsewhere[number] if number in self.elsewhere else digest.of_rows(shard)
-            for number, shard in enumerate(self.shards)
+            self.known_digests[index] if index in self.known_digests else digest.of_rows(shard)
+            for index, shard in enumerate(self.shards)
         )
 
     def site(self, which: int | str) -> PyTree:
@@ -169,7 +180,8 @@ class Sites:
             _frozen(self.sizes[kept]),
             tuple(self.shards[number] for number in kept),
             self.structure,
-            {i: self.elsewhere[n] for i, n in enumerate(kept) if n in self.elsewhere},
+            {i: self.known_digests[n] for i, n in enumerate(kept) if n in self.known_digests},
+            frozenset(i for i, n in enumerate(kept) if n in self.elsewhere),
         )
 
     def pooled(self) -> PyTree:

@@ -24,7 +24,7 @@ MAX_ROWS = 40
 
 # Columns in the units of the parameter; their decimals follow the standard deviation.
 _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
-_WHOLE = ("ess_bulk", "ess_tail")
+_WHOLE = ("ess", "ess_bulk", "ess_tail")
 
 
 @dataclass(frozen=True)
@@ -71,44 +71,47 @@ class Summary:
         )
 
     def text(self, max_rows: int = MAX_ROWS) -> str:
-        """Aligned plain text with the notes below; at most ``max_rows`` coordinates."""
-        header, rows, notes = self._cells(max_rows)
-        widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
-        lines = []
-        for cells in (header, *rows):
-            first, *rest = (
-                cell.ljust(width) if place == 0 else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            )
-            lines.append("  ".join((first, *rest)).rstrip())
-        return "\n".join([*lines, *notes])
+        """Return aligned plain text with the notes below; at most ``max_rows`` coordinates."""
+        rows = [["", *self.columns], *self.cells(tuple(self.columns), max_rows)]
+        return "\n".join([*aligned(rows), *self._notes(max_rows)])
 
     def to_rich(self, *, title: str | None = None, max_rows: int = MAX_ROWS) -> Any:
-        """The table as a `rich.table.Table`, the notes as its caption."""
+        """Return a `rich.table.Table`, the notes as its caption."""
         from rich.markup import escape
         from rich.table import Table
 
-        header, rows, notes = self._cells(max_rows)
-        table = Table(title=title, caption=escape("\n".join(notes)) or None)
+        table = Table(title=title, caption=escape("\n".join(self._notes(max_rows))) or None)
         table.caption_justify = "left"
-        for place, name in enumerate(header):
+        for place, name in enumerate(["", *self.columns]):
             table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place > 0)
-        for cells in rows:
+        for cells in self.cells(tuple(self.columns), max_rows):
             table.add_row(*map(escape, cells))
         return table
 
-    def _cells(self, max_rows: int) -> tuple[list[str], list[list[str]], list[str]]:
-        shown = len(self) if len(self) <= max_rows else max(1, max_rows)
-        rows = []
-        for place in range(shown):
-            row = {name: float(values[place]) for name, values in self.columns.items()}
-            rows.append(
-                [self.coordinates[place], *(_cell(name, row[name], row["sd"]) for name in row)]
-            )
+    def cells(self, columns: Sequence[str], max_rows: int) -> list[list[str]]:
+        """Return name and numbers of the first coordinates as text, in these columns."""
+        return [
+            [name, *(_cell(key, self[key][row], self["sd"][row]) for key in columns)]
+            for row, name in enumerate(self.coordinates[: max(1, max_rows)])
+        ]
+
+    def _notes(self, max_rows: int) -> list[str]:
         notes = [f"* {note}" for note in self.notes]
+        shown = max(1, max_rows)
         if shown < len(self):
             notes.insert(0, f"* the first {shown} of {len(self)} coordinates")
-        return ["", *self.columns], rows, notes
+        return notes
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def summary(
@@ -279,7 +282,7 @@ def _cell(column: str, value: float, sd: float) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if column in _WHOLE:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     if column in _IN_UNITS or column.endswith("%"):
         scale = sd if math.isfinite(sd) and sd > 0 else abs(value)
         if not 1e-4 <= scale < 1e6:

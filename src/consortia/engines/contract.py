@@ -10,7 +10,7 @@ one process that holds everything.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 
 from consortia.core.contract import Method, Site
 from consortia.core.target import Target
-from consortia.data import digest
+from consortia.data.facts import SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
@@ -34,11 +34,9 @@ class Engine(ABC):
 
     Attributes:
         name: as in the record of a run.
-        compares: this process compares what the others have gathered with its own.
     """
 
     name: str
-    compares: bool = True
 
     @property
     def root(self) -> bool:
@@ -63,12 +61,34 @@ class Engine(ABC):
         """
         return [make()]
 
-    def digest(self, rows: PyTree) -> str:
-        """Return the digest of a site's rows that other processes may see."""
-        return digest.of_rows(rows)
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Method,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+    ) -> tuple[list[SiteFacts], Any]:
+        """Return the facts of all sites in order, and a plain value from the root.
 
-    def check_rows(self, count: int) -> None:
-        """Refuse to take part with ``count`` rows, before anything is gathered of them."""
+        Args:
+            names: of all sites.
+            method: decides which process reads which sites.
+            contribute: reads the site of this index; called for the sites of this process.
+            contribute_root: called at the root.
+
+        Raises:
+            InputError: a site cannot be used, or two processes have read other rows for it; in all
+                processes.
+        """
+        local = [int(index) for index in self.local_sites(len(names), method)]
+
+        def make() -> Any:
+            facts = {index: contribute(index).plain() for index in local}
+            return facts, contribute_root() if self.root else None
+
+        gathered = self.allgather(make)
+        from_root = next((value for _, value in gathered if value is not None), None)
+        return merge_facts([facts for facts, _ in gathered], names), from_root
 
     def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
         """Refuse to go on where processes were given different arguments.

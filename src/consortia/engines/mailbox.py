@@ -22,6 +22,9 @@ STRETCH = 16384
 RING_BYTES = 2 * 1024 * 1024
 """A ring is made longer than its trace needs within this size, so that seeds share programs."""
 
+WINDOWS = 100
+"""Parts of a run whose staleness is recorded."""
+
 MISDECLARED = 0.1
 """Relative gap between a declared share and the counted one beyond which the user is warned."""
 
@@ -163,10 +166,23 @@ def facts_of(trace: Trace) -> dict[str, Any]:
         "staleness": [float(value) for value in trace.mean_staleness],
         "staleness_largest": trace.largest_staleness,
         "staleness_histogram": trace.histogram().tolist(),
+        "staleness_windows": _windows(trace.accepted("staleness")),
         "dropped_gradients": trace.drops.tolist(),
         "throughput": [float(value) for value in trace.throughput],
         "simulated_time": [float(row[-1]) for row in trace.accepted("finish")],
         "update_shares": trace.shares.tolist(),
+    }
+
+
+def _windows(staleness: np.ndarray) -> dict[str, Any]:
+    """Return mean and largest staleness (servers, updates) of each server over equal windows."""
+    updates = staleness.shape[1]
+    edges = np.unique(np.linspace(0, updates, min(WINDOWS, updates) + 1).astype(int))
+    sums, largest = (f.reduceat(staleness, edges[:-1], axis=1) for f in (np.add, np.maximum))
+    return {
+        "edges": edges.tolist(),
+        "mean": (sums / np.diff(edges)).tolist(),
+        "largest": largest.tolist(),
     }
 
 

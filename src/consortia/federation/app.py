@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.contract import Algorithm
+from consortia.data.facts import SiteFacts
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
-from consortia.engines.flower.site import FlowerSite, Gate
+from consortia.engines.flower.site import BEGIN, FACTS, HELLO, FlowerSite, Gate
 from consortia.engines.flower.stages import check_carried
 from consortia.engines.flower.transport import Transport
 from consortia.errors import InputError, PolicyError
@@ -25,8 +26,8 @@ from consortia.study.files import names_of
 Config = Mapping[str, Any]
 
 POLICY = "site-policy.toml"
-COLLECTIVE_MESSAGES = 9
-"""Messages before the first phase: who is there, what all tell of their data, how it begins."""
+BEFORE_PHASES = (HELLO, FACTS, BEGIN)
+"""Messages to each site before the first phase."""
 
 _sites: dict[tuple[str, ...], FlowerSite] = {}
 
@@ -49,7 +50,7 @@ def client_app(study: str | Path) -> Any:
 
 
 def serve(path: Path, transport: Transport, config: Config) -> None:
-    """Runs a study, or goes on with it, in its run directory; prints the expected time first.
+    """Run a study, or resume it, in its run directory; print the expected time first.
 
     Args:
         path: the study file.
@@ -63,7 +64,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import keep_request, sample_and_report
+    from consortia.cli.run import beginning, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
     from consortia.store.checkpoint import Checkpoints
     from consortia.store.runs import RECORD, read_record
@@ -90,26 +91,25 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         study=terms_of(study).study,
     )
     built = study.build(engine, data_folder=origin)
-    resumed = None
+    begin = beginning(study, built, directory, engine)
     if begun:
         rounds = study.run.rounds
-        resumed = functools.partial(consortia.resume, directory, rounds=rounds)
+        begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
     sample_and_report(
         study,
         built,
         directory,
-        engine,
+        begin,
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
         quiet=False,
-        resumed=resumed,
     )
 
 
 def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
-    """How long a study will take at least, in words."""
+    """Return in words how long a study takes at least."""
     each = _exchanges(algorithm.phases)
-    before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + COLLECTIVE_MESSAGES
+    before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
     rounds = study.run.warmup + study.run.rounds
     messages = before + each * rounds
     return (
@@ -129,13 +129,13 @@ def _directory(study: Study, config: Config) -> Path:
 
 
 def _origin(config: Config) -> Path | None:
-    """The folder where the study's data are in a simulation."""
+    """Return the folder where the study's data are in a simulation."""
     origin = str(config.get("origin") or "")
     return Path(origin) if origin else None
 
 
 def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
-    """What the sites are called in messages: names of data files, or numbers."""
+    """Return the names of the sites in messages: of their data files, or their indices."""
     if study.data.files is not None:
         return names_of(study.data.files)
     return tuple(map(str, range(len(study.build(data_folder=origin).sites))))
@@ -151,7 +151,7 @@ def _set_width(config: Config) -> None:
 
 
 def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
-    """A site's reply to a message.
+    """Return a site's reply to a message.
 
     Args:
         path: the study file.
@@ -208,6 +208,13 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         number = _number(study, name)
         own = {number: Path(str(node["data"])).expanduser()}
 
+    def contribute() -> SiteFacts:
+        if study.data.files is None:
+            raise InputError("a data set that one machine deals out has no facts of its sites.")
+        folder_of_data = path.parent if origin is None else origin
+        file = own.get(number, folder_of_data / study.data.files[number])
+        return study.contribution(file, number)
+
     def build(engine: Any) -> Job:
         built = study.build(engine, data_folder=origin, own=own)
         run = study.run
@@ -227,10 +234,10 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         number,
         folder,
         terms.study,
+        contribute,
         build,
         gate,
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
-        moments=study.data.standardise or study.data.standardise_target,
     )
 
 
@@ -257,7 +264,7 @@ def _policy(folder: Path, node: Config) -> Path:
 
 
 def _folder(node: Config, config: Config) -> Path:
-    """Of a site: its own, or in a simulation one below the run's."""
+    """Return the folder of a site: its own, or in a simulation one below the run's."""
     if "folder" in node:
         return Path(str(node["folder"])).expanduser()
     if "site" in node:
@@ -320,9 +327,9 @@ class Simulated:
         """Any number will do."""
 
     def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
-        """The message."""
+        """Return the message."""
         return payload
 
     def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
-        """As of any site."""
+        """Return the refusal of any site."""
         return _refusal(self._folder, self._name, error, "", wrap)

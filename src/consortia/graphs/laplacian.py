@@ -34,6 +34,13 @@ def largest_laplacian_eigenvalue(matrix: MixingMatrix) -> float:
     return (1 - on_graph.smallest_eigenvalue) * (1 + most)
 
 
+def laplacian_of(matrix: MixingMatrix) -> np.ndarray:
+    """Return the graph's Laplacian, (agents, agents), whatever the weights."""
+    adjacency = np.zeros((matrix.agents, matrix.agents))
+    adjacency[tuple(links_of(matrix).T)] = 1.0
+    return np.diag(adjacency.sum(axis=1)) - adjacency
+
+
 def links_of(matrix: MixingMatrix) -> np.ndarray:
     """Return the ordered pairs of agents with a positive weight either way, (links, 2)."""
     other = matrix.rows != matrix.columns

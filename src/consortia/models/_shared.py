@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from consortia.errors import InputError
 
 Array = jax.Array
 PyTree = Any
@@ -30,30 +27,6 @@ def as_features(x: Any, like: Array) -> Array:
 def zeros(*shape: int) -> np.ndarray:
     """A start at zero. On the host, so that making a model does not start JAX."""
     return np.zeros(shape, np.float32)
-
-
-def at_least(value: Any, least: int, name: str) -> int:
-    """``value`` as an integer, refused when it is none or below ``least``."""
-    if isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {value!r}: give an integer >= {least}.")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}: give an integer >= {least}.") from None
-    if number < least:
-        raise InputError(f"{name} is {number}: give an integer >= {least}.")
-    return number
-
-
-def positive(value: Any, name: str) -> float:
-    """``value`` as a float, refused when it is not a finite number > 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is {value!r}: give a finite number > 0.") from None
-    if not 0 < number < math.inf:
-        raise InputError(f"{name} is {value!r}: give a finite number > 0.")
-    return number
 
 
 def wrong_batch(batch: PyTree, features: int) -> str | None:

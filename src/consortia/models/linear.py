@@ -6,15 +6,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    at_least,
     log_normal_density,
-    positive,
     wrong_batch,
     zeros,
 )
@@ -63,13 +62,13 @@ def linear_regression(
         >>> {name: value.shape for name, value in model.init.items()}
         {'coefficients': (3,), 'log_noise_scale': ()}
     """
-    features = at_least(features, 1, "features")
-    scale = positive(prior_scale, "prior_scale")
+    features = arguments.whole("features", features, 1)
+    scale = arguments.positive("prior_scale", prior_scale)
     offset_scale = (
-        scale if intercept_scale is None else positive(intercept_scale, "intercept_scale")
+        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
     )
-    noise_prior = positive(log_noise_prior_scale, "log_noise_prior_scale")
-    noise = None if noise_scale is None else positive(noise_scale, "noise_scale")
+    noise_prior = arguments.positive("log_noise_prior_scale", log_noise_prior_scale)
+    noise = None if noise_scale is None else arguments.positive("noise_scale", noise_scale)
 
     init: dict[str, Any] = {"coefficients": zeros(features)}
     if intercept:

@@ -7,15 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    at_least,
     log_normal_density,
-    positive,
     wrong_batch,
     wrong_labels,
     zeros,
@@ -71,10 +70,10 @@ def logistic_regression(
         >>> {name: value.shape for name, value in model.init.items()}
         {'coefficients': (30,), 'intercept': ()}
     """
-    features = at_least(features, 1, "features")
-    scale = positive(prior_scale, "prior_scale")
+    features = arguments.whole("features", features, 1)
+    scale = arguments.positive("prior_scale", prior_scale)
     offset_scale = (
-        scale if intercept_scale is None else positive(intercept_scale, "intercept_scale")
+        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
     )
 
     init: dict[str, Any] = {"coefficients": zeros(features)}

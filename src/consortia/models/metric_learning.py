@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.errors import InputError
 from consortia.models._features import arranged, product
@@ -15,9 +16,7 @@ from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    at_least,
     log_normal_density,
-    positive,
     wrong_batch,
     wrong_labels,
     zeros,
@@ -70,10 +69,10 @@ def metric_learning(
     Mekkaoui, Mesquita, Blomstedt, Kaski (2021), section 5.2, whose dissimilar label "zero" must be
     −1 for the printed density.
     """
-    count = at_least(directions, 1, "directions")
-    scale = positive(prior_scale, "prior_scale")
+    count = arguments.whole("directions", directions, 1)
+    scale = arguments.positive("prior_scale", prior_scale)
     offset_scale = (
-        scale if threshold_scale is None else positive(threshold_scale, "threshold_scale")
+        scale if threshold_scale is None else arguments.positive("threshold_scale", threshold_scale)
     )
     init: dict[str, Any] = {"scales": zeros(count), "threshold": zeros()}
 
@@ -117,7 +116,7 @@ def leading_directions(rows: Any, count: int) -> np.ndarray:
         InputError: X is not a matrix, or has fewer directions.
     """
     matrix = np.asarray(rows, np.float64)
-    count = at_least(count, 1, "count")
+    count = arguments.whole("count", count, 1)
     if matrix.ndim != 2 or count > min(matrix.shape):
         raise InputError(
             f"rows has shape {matrix.shape}: give (rows, features), with at least {count} of each."

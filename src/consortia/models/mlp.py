@@ -9,15 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.errors import InputError
 from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    at_least,
     log_normal_density,
-    positive,
     wrong_batch,
     wrong_labels,
 )
@@ -72,12 +71,12 @@ def mlp(
     Source: the start is that of He, Zhang, Ren, Sun, "Delving deep into rectifiers" (2015),
     equation 10.
     """
-    features = at_least(features, 1, "features")
-    classes = at_least(classes, 2, "classes")
-    scale = positive(prior_scale, "prior_scale")
+    features = arguments.whole("features", features, 1)
+    classes = arguments.whole("classes", classes, 2)
+    scale = arguments.positive("prior_scale", prior_scale)
     if not isinstance(hidden, Sequence) or not hidden:
         raise InputError(f"hidden is {hidden!r}: give the widths of the hidden layers, (512, 512).")
-    inner = [at_least(width, 1, f"hidden[{i}]") for i, width in enumerate(hidden)]
+    inner = [arguments.whole(f"hidden[{i}]", width, 1) for i, width in enumerate(hidden)]
     widths = (features, *inner, classes)
     layers = range(1, len(widths))
 

@@ -7,14 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, product
 from consortia.models._shared import (
     Array,
     PyTree,
-    at_least,
     log_normal_density,
-    positive,
     wrong_batch,
     wrong_labels,
     zeros,
@@ -63,11 +62,11 @@ def softmax_regression(
         >>> {name: value.shape for name, value in model.init.items()}
         {'coefficients': (10, 785)}
     """
-    features = at_least(features, 1, "features")
-    classes = at_least(classes, 2, "classes")
-    scale = positive(prior_scale, "prior_scale")
+    features = arguments.whole("features", features, 1)
+    classes = arguments.whole("classes", classes, 2)
+    scale = arguments.positive("prior_scale", prior_scale)
     offset_scale = (
-        scale if intercept_scale is None else positive(intercept_scale, "intercept_scale")
+        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
     )
 
     init: dict[str, Any] = {"coefficients": zeros(classes, features)}

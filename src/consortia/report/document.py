@@ -1,41 +1,42 @@
-"""A run, or several side by side, as one HTML file that needs nothing else."""
+"""A run's files: its figures, and the page of one run or of several side by side."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from consortia.core.version import __version__
 from consortia.errors import InputError, StoreError
-from consortia.report import plots, short_names, systems
-from consortia.report.judgement import HEADLINES, Judgement, Level, judge, verdict
-from consortia.report.subject import Subject, load_run
-from consortia.report.tables import Table, cost_table, parameter_table, score_table, side_by_side
+from consortia.report import network, plots
+from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
+from consortia.report.checks import Check, Severity, checks_of, verdict
+from consortia.report.run_report import RunReport, load_run
+from consortia.report.tables import (
+    PAGE,
+    Table,
+    comparison_table,
+    cost_table,
+    parameter_table,
+    score_table,
+)
 
-EXPLANATIONS = {
-    Level.GOOD: "Convergence, number of draws and bias were looked at, and nothing speaks against "
-    "it.",
-    Level.UNKNOWN: "What can be seen from the draws is fine, but they cannot show bias: compare "
-    "with a reference, or with a method that is exact.",
-    Level.CARE: "Something below is not as it should be; the cards say what, and what to do.",
-    Level.BAD: "Something below is wrong; the cards say what, and what to do.",
-}
+MOST_ROWS = 200
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page."""
+    """A section of the page; one without plots, tables, notes and source is left out."""
 
     key: str
     title: str
-    texts: tuple[str, ...] = ()
-    plots: tuple[plots.Plot, ...] = ()
-    tables: tuple[Table, ...] = ()
-    notes: tuple[str, ...] = ()
+    text: str
+    plots: Sequence[Plot | None] = ()
+    tables: Sequence[Table | None] = ()
+    notes: Sequence[str] = ()
     source: str | None = None
 
 
@@ -46,49 +47,35 @@ class Chapter:
     key: str
     name: str
     lead: str
-    level: Level
-    judgements: list[Judgement]
-    parts: list[Part] = field(default_factory=list)
-
-    @property
-    def headline(self) -> str:
-        """The verdict in one line."""
-        return HEADLINES[self.level]
-
-    @property
-    def explanation(self) -> str:
-        """The verdict in two lines."""
-        return EXPLANATIONS[self.level]
+    severity: Severity
+    checks: list[Check]
+    parts: list[Part]
 
 
 def write_report(
-    runs: str | os.PathLike[str] | Subject | Sequence[str | os.PathLike[str] | Subject],
+    runs: str | os.PathLike[str] | RunReport | Sequence[str | os.PathLike[str] | RunReport],
     output: str | os.PathLike[str],
 ) -> Path:
-    """Writes a report of one run, or of several side by side, as one HTML file.
+    """Write a report of one run, or of several side by side, as one HTML file; return its path.
 
     The verdict comes first: convergence, number of draws, predicted and measured bias in plain
     words. Then intervals, traces, ranks, predictions, the network and how it behaved, and the cost.
-    The file holds its figures and styles; it asks no network for anything.
+    The file holds its figures and styles and loads nothing.
 
     Args:
-        runs: run directories (finished or not), or what `consortia.report.subject.subject_of` makes
-            of results in memory.
+        runs: run directories (finished or not), or what `consortia.report.run_report.report_of`
+            makes of results in memory.
         output: the HTML file; one that is there is written over.
-
-    Returns:
-        Its path.
 
     Raises:
         StoreError: a directory holds no run, or no draw yet; or the file cannot be written.
         MissingExtraError: ArviZ's plots are not installed.
     """
-    given = [runs] if isinstance(runs, (str, os.PathLike, Subject)) else list(runs)
+    given = [runs] if isinstance(runs, (str, os.PathLike, RunReport)) else list(runs)
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
-    plots.check_plots()
-    subjects = [run if isinstance(run, Subject) else load_run(run) for run in given]
-    text = page(_told_apart(subjects))
+    check_extra()
+    text = page(_told_apart([r if isinstance(r, RunReport) else load_run(r) for r in given]))
     target = Path(output)
     try:
         target.write_text(text, encoding="utf-8")
@@ -97,175 +84,159 @@ def write_report(
     return target
 
 
-def page(subjects: Sequence[Subject]) -> str:
-    """The HTML of a report."""
+def write_figures(report: RunReport, directory: Path) -> None:
+    """Write posterior.png, and network.png of a gossip run that kept its agents.
+
+    Raises:
+        MissingExtraError: Matplotlib or ArviZ's plots are not installed.
+    """
+    check_extra()
+    write_png(plots.overview(report), directory / "posterior.png")
+    if "agents" in report.tree.children:
+        shown = network.network(report)
+        if shown is not None:
+            write_png([[shown.figure]], directory / "network.png")
+
+
+def page(reports: Sequence[RunReport]) -> str:
+    """Return the HTML of a report."""
     import jinja2
 
     folder = resources.files("consortia.report") / "page"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((folder / "report.html.jinja").read_text(encoding="utf-8"))
-    several = len(subjects) > 1
-    chapters = [_chapter(subject, f"run-{place}") for place, subject in enumerate(subjects)]
+    chapters = [_chapter(report, f"run-{place}") for place, report in enumerate(reports)]
+    comparison = None
+    if len(reports) > 1:
+        shown = plots.forest(reports)
+        text = (
+            "The same numbers of every run; they have no parameter in common whose intervals could "
+            "be compared."
+            if shown is None
+            else "The same numbers of every run, then the intervals of the parameters that all of "
+            "them have. Runs of one posterior should agree."
+        )
+        table = comparison_table(reports, [chapter.checks for chapter in chapters])
+        comparison = Part("comparison", "Side by side", text, [shown], [table])
+    counter = itertools.count()
     return template.render(
         css=(folder / "report.css").read_text(encoding="utf-8"),
+        colours=COLOURS,
         version=__version__,
-        title=" · ".join(subject.name for subject in subjects)
-        if several
-        else subjects[0].report.title,
+        title=" · ".join(r.name for r in reports) if comparison else reports[0].title,
         runs=chapters,
-        comparison=_comparison(subjects, chapters) if several else None,
+        comparison=comparison,
+        svg=lambda plot: plot.svg(f"figure-{next(counter)}"),
     )
 
 
-def _told_apart(subjects: Sequence[Subject]) -> list[Subject]:
-    """The runs with a number behind names that occur twice."""
-    from dataclasses import replace
-
-    names = [subject.name for subject in subjects]
+def _told_apart(reports: Sequence[RunReport]) -> list[RunReport]:
+    """Return the runs with a number behind names that occur twice."""
+    names = [report.name for report in reports]
     return [
-        replace(subject, name=f"{subject.name} ({names[: place + 1].count(subject.name)})")
-        if names.count(subject.name) > 1
-        else subject
-        for place, subject in enumerate(subjects)
+        replace(report, name=f"{report.name} ({names[: place + 1].count(report.name)})")
+        if names.count(report.name) > 1
+        else report
+        for place, report in enumerate(reports)
     ]
 
 
-def _comparison(subjects: Sequence[Subject], chapters: Sequence[Chapter]) -> dict[str, Any]:
-    columns, rows = side_by_side(
-        subjects, [chapter.headline for chapter in chapters], [c.judgements for c in chapters]
-    )
-    forest = plots.forest(subjects)
-    words = "The same numbers of every run"
-    if forest is None:
-        words += "; they have no parameter in common whose intervals could be compared."
-    else:
-        words += (
-            ", then the intervals of the parameters that all of them have. Runs of one posterior "
-            "should agree."
-        )
-    return {"columns": columns, "rows": rows, "forest": forest, "words": words}
+def _chapter(report: RunReport, key: str) -> Chapter:
+    checks = checks_of(report)
+    parts = [
+        replace(part, key=f"{key}-{part.key}")
+        for part in _parts(report)
+        if any(part.plots) or any(part.tables) or part.notes or part.source
+    ]
+    return Chapter(key, report.name, _lead(report), verdict(checks), checks, parts)
 
 
-def _chapter(subject: Subject, key: str) -> Chapter:
-    found = judge(subject)
-    chapter = Chapter(key, subject.name, _lead(subject), verdict(found), found)
-    for part in _parts(subject):
-        if part.plots or part.tables or part.notes or part.source:
-            chapter.parts.append(
-                Part(
-                    f"{key}-{part.key}",
-                    part.title,
-                    part.texts,
-                    part.plots,
-                    part.tables,
-                    part.notes,
-                    part.source,
-                )
-            )
-    return chapter
-
-
-def _lead(subject: Subject) -> str:
-    record = subject.record
-    chains = f"{subject.chains} chain{'s' if subject.chains > 1 else ''}"
-    sites, number = len(record.get("sites", ())), len(subject.report.table)
+def _lead(report: RunReport) -> str:
+    record = report.record
+    chains = f"{report.chains} chain{'s' if report.chains > 1 else ''}"
+    sites, count = len(record.get("sites", ())), len(report.table)
     where = f" over {sites} site{'s' if sites != 1 else ''}" if sites else ""
     return (
-        f"{record.get('algorithm', 'a sampler')}{where}, {chains} of {subject.draws:,} kept draws, "
-        f"{number} parameter{'s' if number != 1 else ''}. It samples "
+        f"{record.get('algorithm', 'a sampler')}{where}, {chains} of {report.draws:,} kept draws, "
+        f"{count} parameter{'s' if count != 1 else ''}. It samples "
         f"{record.get('samples', 'a law that is not recorded')}."
     )
 
 
-def _notes(subject: Subject) -> tuple[str, ...]:
-    notes = [note for note in subject.report.table.notes if not note.startswith("shift =")]
-    if "moments" in subject.tree.children:
-        count = subject.tree["moments"].attrs["draws"]
+def _notes(report: RunReport) -> list[str]:
+    notes = [note for note in report.table.notes if not note.startswith("shift =")]
+    if "moments" in report.tree.children:
+        count = report.tree["moments"].attrs["draws"]
         notes.append(
-            f"All numbers are of {subject.draws:,} evenly spaced draws a chain; means and "
+            f"All numbers are of {report.draws:,} evenly spaced draws a chain; means and "
             f"variances of all {count:,} are in the group `moments` of the run."
         )
-    return tuple(notes)
+    return notes
 
 
-def _predicted_lines(subject: Subject) -> tuple[str, ...]:
-    if subject.prediction is None:
-        return ()
-    if subject.places is None:
-        return tuple(subject.prediction.lines())
-    names = dict(zip(subject.places.tolist(), short_names(subject.report.table), strict=True))
-    return tuple(subject.prediction.lines([names[place] for place in range(len(names))]))
+def _predicted_lines(report: RunReport) -> list[str]:
+    if report.prediction is None:
+        return []
+    if report.places is None:
+        return list(report.prediction.lines())
+    names = dict(zip(report.places.tolist(), report.names, strict=True))
+    return list(report.prediction.lines([names[place] for place in range(len(names))]))
 
 
-def _parts(subject: Subject) -> list[Part]:
-    _, which = plots.chosen(subject)
-    bias, calibration = plots.bias(subject), plots.predictions(subject)
-    over_time, network = systems.over_time(subject), systems.network(subject)
-    scores = score_table(subject)
+def _parts(report: RunReport) -> list[Part]:
+    _, which = plots.chosen(report)
+    dashed = "" if report.reference is None else " The dashed line is the reference's mean."
     return [
         Part(
             "posterior",
             "The posterior",
-            (f"Where the parameters are, and how sure the data make us. Shown: {which}.",),
-            tuple(plot for plot in (plots.forest([subject]),) if plot),
-            (parameter_table(subject),),
-            _notes(subject),
+            f"Where the parameters are, and how sure the data make us. Shown: {which}.",
+            [plots.forest([report])],
+            [parameter_table(report, PAGE, MOST_ROWS)],
+            _notes(report),
         ),
         Part(
             "bias",
             "Bias, predicted and measured",
-            (
-                "What the method's oracle says it will do on this posterior, beside what it did "
-                "against the reference.",
-            ),
-            tuple(plot for plot in (bias,) if plot),
-            (),
-            _predicted_lines(subject),
+            "What the method's oracle says it will do on this posterior, beside what it did "
+            "against the reference.",
+            [plots.bias(report)],
+            notes=_predicted_lines(report),
         ),
         Part(
             "traces",
             "Traces",
-            (
-                "Every chain in its order, a colour each: they should look like one band of noise. "
-                "A chain that drifts or sits still has not found the posterior."
-                + (
-                    " The dashed line is the reference's mean."
-                    if subject.reference is not None
-                    else ""
-                ),
-            ),
-            tuple(plots.traces(subject)),
+            "Every chain in its order, a colour each: they should look like one band of noise. "
+            f"A chain that drifts or sits still has not found the posterior.{dashed}",
+            plots.traces(report),
         ),
         Part(
             "ranks",
             "Ranks",
-            (
-                "The draws of all chains are ranked together; if the chains agree, each has its "
-                "fair share of low and high ranks and its line stays within the grey band 19 times "
-                "of 20. Draws are thinned first, as far as they depend on one another.",
-            ),
-            tuple(plots.ranks(subject)),
+            "The draws of all chains are ranked together; if the chains agree, each has its fair "
+            "share of low and high ranks and its line stays within the grey band 19 times of 20. "
+            "Draws are thinned first, as far as they depend on one another.",
+            plots.ranks(report),
         ),
         Part(
             "predictions",
             "Predictions",
-            (f"On {subject.report.held_out_rows:,} rows that no site has seen.",),
-            tuple(plot for plot in (calibration,) if plot),
-            () if scores is None else (scores,),
+            f"On {report.held_out_rows:,} rows that no site has seen.",
+            [plots.predictions(report)],
+            [score_table(report)],
         ),
         Part(
             "network",
             "The network",
-            (systems.words(subject),),
-            tuple(plot for plot in (network, over_time) if plot),
+            network.words(report),
+            [network.network(report), network.over_time(report)],
         ),
         Part(
             "cost",
             "What it cost",
-            ("In all chains together; an effective draw is worth as much as an independent one.",),
-            (),
-            (cost_table(subject),),
-            tuple(f"Not done: {line}" for line in subject.report.skipped),
-            subject.study,
+            "In all chains together; an effective draw is worth as much as an independent one.",
+            tables=[cost_table(report)],
+            notes=[f"Not done: {line}" for line in report.skipped],
+            source=report.study,
         ),
     ]

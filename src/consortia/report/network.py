@@ -1,54 +1,232 @@
-"""The figure of a gossip run: the network, each agent coloured by its error."""
+"""Figures of the system that made a run: who exchanges with whom, and how well that went."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from consortia import graphs
+from consortia.core.contract import Route
+from consortia.core.start import starting_parameters
+from consortia.core.target import Target
+from consortia.errors import InputError
+from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, drawing
+from consortia.report.plots import DASHES, MOST_POINTS, WIDTH, axes_of, cut
+from consortia.report.run_report import RunReport
+
+MOST_COVARIED = 300
+"""Parameters up to which the agents' covariances are compared."""
+MOST_NAMES = 12
+"""Sites around a hub that have their names beside them."""
 
 
-def draw_network(mixing: Any, tree: Any, path: Path, reference: Any = None) -> None:
-    """Writes the network as a PNG.
-
-    An agent's error is the 2-Wasserstein distance of its draws to the reference's, by their first
-    two moments; without a reference, to the draws of the average, which is how far it disagrees.
-
-    Args:
-        mixing: W, a name or a schedule, of which the average is shown.
-        tree: a result with the group ``agents``.
-        path: of the file.
-        reference: a result with the same parameters, or None.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    matrix, errors, label = errors_of(mixing, tree, reference)
-    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
-    axes = figure.subplots()
-    graphs.picture(matrix, errors, label=label, axes=axes)
-    axes.set_title(f"{matrix.agents} agents, {matrix.links // 2} edges")
-    FigureCanvasAgg(figure).print_png(path)
+def words(report: RunReport) -> str:
+    """Return what the network is, in a sentence or two."""
+    processes = report.record.get("processes", ())
+    ran = f" It ran in {len(processes)} processes." if processes else ""
+    return _words(report) + ran
 
 
-def errors_of(
-    mixing: Any, tree: Any, reference: Any = None
-) -> tuple[graphs.MixingMatrix, np.ndarray, str]:
-    """The matrix, each agent's error (agents,) and what it is, as `draw_network` shows them."""
-    matrix = graphs.resolve_any(mixing, tree["agents"].sizes["agent"])
-    if isinstance(matrix, graphs.MixingSchedule):
-        matrix = matrix.average
-    names = list(tree["posterior"].data_vars)
-    draws = _flat(tree if reference is None else reference, names)
-    errors = graphs.agent_errors(tree, draws.mean(axis=0), np.atleast_2d(np.cov(draws.T)))
-    other = "the average of the agents" if reference is None else "the reference"
-    return matrix, errors, f"W₂ of an agent to {other}"
+def _words(report: RunReport) -> str:
+    record = report.record
+    if "workers" in record:
+        return (
+            f"{record['workers']} workers send gradients to each of {record['servers']} "
+            f"server{'s' if record['servers'] > 1 else ''}, one at a time; a gradient is stale by "
+            "the updates that were made while it was computed."
+        )
+    if report.algorithm is not None and report.algorithm.network is not None:
+        return (
+            "There is no hub: each agent averages with its neighbours in every iteration. What is "
+            "reported is the average of the agents; a single agent may be farther off."
+        )
+    if any(isinstance(exchange, Route) for exchange in _exchanges(report)):
+        return "A chain travels: it visits one site at a time and takes its state along."
+    return "Every site exchanges with a hub in every round; data stay where they are."
 
 
-def _flat(tree: Any, names: list[Any]) -> np.ndarray:
-    """Draws of these variables with all chains pooled, (draws, d)."""
+def _exchanges(report: RunReport) -> list[Any]:
+    """Return the exchanges of an iteration; none where the study is not at hand."""
+    if report.model is None or report.algorithm is None:
+        return []
+    start = starting_parameters(report.model, None, 0, 1)[0]
+    return [phase.exchange for phase in report.algorithm.build(Target(report.model, start)).phases]
+
+
+def mixing_of(report: RunReport) -> graphs.MixingMatrix | None:
+    """Return W of a gossip run, of a schedule the average; None of another run."""
+    if report.algorithm is None or report.algorithm.network is None:
+        return None
+    matrix = graphs.resolve_any(report.algorithm.network, len(report.record["sites"]))
+    return matrix.average if isinstance(matrix, graphs.MixingSchedule) else matrix
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def over_time(report: RunReport) -> Plot | None:
+    """Return the disagreement of a gossip run's agents, or the staleness of an asynchronous run."""
+    if "agents" in report.tree.children:
+        return _disagreement(report)
+    return _staleness(report) if "staleness_windows" in report.record else None
+
+
+def _disagreement(report: RunReport) -> Plot | None:
+    import arviz_plots
+    import xarray
+
+    try:
+        values = graphs.disagreement(report.tree)
+    except InputError:  # the agents' moments alone were kept
+        return None
+    thinned = values.isel(draw=slice(None, None, -(-report.draws // MOST_POINTS)))
+    with drawing():
+        collection = arviz_plots.plot_trace(
+            xarray.DataTree.from_dict({"/posterior": thinned.to_dataset()}),
+            backend="matplotlib",
+            visuals={"trace": {"width": 0.8, "alpha": 0.85}, "title": False, "xlabel": False},
+            figure_kwargs={"figsize": (WIDTH, 2.6)},
+        )
+        figure = collection.viz["figure"].item()
+        axes = figure.axes[0]
+        axes.set_xlabel("kept draw")
+        axes.set_ylabel("root mean square distance")
+        axes.set_ylim(bottom=0)
+    mean = f"{float(values.mean()):.3g} on average"
+    return Plot(
+        figure,
+        f"Disagreement of the agents over time, {mean}.",
+        f"How far the agents are from their average, in units of the parameters ({mean}): level "
+        "is well, growing is not.",
+    )
+
+
+def _staleness(report: RunReport) -> Plot | None:
+    record = report.record
+    edges = np.array(record["staleness_windows"]["edges"])
+    means = np.array(record["staleness_windows"]["mean"])
+    largest = np.array(record["staleness_windows"]["largest"])
+    # A run that a rule stopped has used a part of the events that were simulated for it.
+    done = record.get("iterations_run", edges[-1])
+    used = max(1, int(np.sum(edges[1:] <= done)))
+    edges, means, largest = edges[: used + 1], means[:, :used], largest[:, :used]
+    middle = (edges[1:] + edges[:-1]) / 2
+    with drawing():
+        figure, axes = axes_of(WIDTH, 2.6)
+        for server, (mean, most) in enumerate(zip(means, largest, strict=True)):
+            colour = SERIES[server % len(SERIES)]
+            label = f"server {server}" if len(means) > 1 else None
+            axes.plot(middle, mean, color=colour, label=label)
+            axes.plot(middle, most, color=colour, linewidth=0.7, linestyle=":")
+        axes.axhline(record["workers"] - 1, color=INK, linewidth=1, linestyle=DASHES)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("update of the server")
+        axes.set_ylabel("staleness, in updates")
+        if len(means) > 1:
+            axes.legend(fontsize=8, ncols=3, loc="upper right")
+    mean = float(np.average(means, axis=1, weights=np.diff(edges)).mean())
+    seen = f"{mean:.2f} on average, {int(largest.max())} at most"
+    return Plot(
+        figure,
+        f"Staleness of the gradients over time: {seen}.",
+        f"Mean (line) and largest (dots) staleness of the gradients in {used} windows; dashed: "
+        f"workers − 1. Over the run {seen}, {np.sum(record['dropped_gradients']):,} gradients "
+        "dropped.",
+    )
+
+
+# --- the picture ---------------------------------------------------------------------------------
+
+
+def network(report: RunReport) -> Plot | None:
+    """Return agents coloured by their error, or the sites around their hub; None without sites."""
+    matrix = mixing_of(report)
+    if matrix is not None:
+        return _agents(report, matrix)
+    record = report.record
+    names, rows = record.get("sites"), record.get("site_rows")
+    if not names or not rows:
+        return None
+    workers = record.get("workers", 0)
+    with drawing():
+        figure, axes = axes_of(WIDTH, 3.6)
+        if workers and len(names) == 1:
+            _star(axes, [f"worker {i}" for i in range(workers)], None, "server")
+            alt = f"{workers} workers around one server, which draw from the same {rows[0]:,} rows."
+            return Plot(figure, alt, alt)
+        _star(axes, list(names), list(rows), "server" if workers else "hub")
+    span = f"{rows[0]:,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
+    hub = "a server" if workers else "one hub"
+    alt = f"{len(names)} sites around {hub}, with {span} rows each."
+    return Plot(figure, alt, f"{alt} The area of a site is its number of rows.")
+
+
+def _agents(report: RunReport, matrix: graphs.MixingMatrix) -> Plot:
+    """Return the network; a colour is the W₂ distance by two moments, to reference or average."""
+    errors, label = None, ""
+    caption = f"{matrix.agents} agents, {matrix.links // 2} edges."
+    alt = f"Network of {matrix.agents} agents with {matrix.links // 2} edges."
+    if "agents" in report.tree.children and len(report.table) <= MOST_COVARIED:
+        law = _flat(report.tree if report.reference is None else report.reference, report.tree)
+        covariance = np.atleast_2d(np.cov(law.T))
+        errors = graphs.agent_errors(report.tree, law.mean(axis=0), covariance)
+        other = "average of the agents" if report.reference is None else "reference"
+        label = f"W₂ of an agent to the {other}"
+        worst = int(np.argmax(errors))
+        alt += f" The agent farthest off is that of index {worst}, by {errors[worst]:.3g}."
+        caption += f" The colour is the distance of an agent's draws to the {other}."
+    with drawing():
+        figure, axes = axes_of(WIDTH, 3.6)
+        graphs.picture(matrix, errors, label=label, axes=axes)
+        links, *dots = axes.collections
+        links.set_color(RULE)
+        for points in dots:  # seen on any ground, their colours from no error to the largest
+            points.set(edgecolor=INK, linewidth=0.8, sizes=[90])
+            if errors is None:
+                points.set_facecolor(SERIES[0])
+            else:
+                points.set_clim(0, max(float(np.max(errors)), 1e-12))
+    return Plot(figure, alt, caption)
+
+
+def _flat(tree: Any, like: Any) -> np.ndarray:
+    """Return the draws of a result with all chains pooled, (draws, d), in another's order."""
+    names = list(like["posterior"].data_vars)
     parts = [tree["posterior"][name].transpose("chain", "draw", ...).to_numpy() for name in names]
     count = parts[0].shape[0] * parts[0].shape[1]
     return np.concatenate([part.reshape(count, -1) for part in parts], axis=1).astype(np.float64)
+
+
+def _star(axes: Any, names: list[str], rows: list[int] | None, hub: str) -> None:
+    import networkx
+
+    graph = networkx.star_graph(len(names))
+    places = networkx.circular_layout(range(1, len(names) + 1))
+    places = {node: np.asarray(place) for node, place in places.items()}
+    places[0] = np.zeros(2)
+    if len(names) == 1:
+        places[1] = np.array([0.9, 0.0])
+    sizes = np.asarray([0.3] * len(names) if rows is None else rows, float)
+    area = 60 + 500 * sizes / max(sizes.max(), 1) / max(1, len(names) / 8)
+    networkx.draw_networkx_edges(graph, places, ax=axes, edge_color=RULE, width=1.2)
+    points = np.array([places[node + 1] for node in range(len(names))])
+    axes.scatter(*points.T, s=area, color=SERIES[0], zorder=3)
+    axes.scatter(0, 0, s=160, color=SERIES[1], marker="s", zorder=3)
+    axes.annotate(hub, (0, 0), (0, -11), textcoords="offset points", ha="center", va="top")
+    if len(names) <= MOST_NAMES:
+        for site, (point, name) in enumerate(zip(points, names, strict=True)):
+            count = "" if rows is None else f"\n{rows[site]:,} rows"
+            lift = 15 if point[1] > -0.1 else -15  # the side that its edge does not take
+            axes.annotate(
+                cut(name) + count,
+                point,
+                (0, lift),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if lift > 0 else "top",
+                fontsize=8,
+                color=MUTED,
+            )
+    axes.margins(0.28, 0.25)
+    axes.set_axis_off()

@@ -1,20 +1,16 @@
-"""The figures of a report, by ArviZ and Matplotlib, each with words for those who cannot see it."""
+"""The figures of a posterior, by ArviZ and Matplotlib, each with words for who cannot see it."""
 
 from __future__ import annotations
 
-import itertools
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from consortia.errors import MissingExtraError
-from consortia.report import figure as static
-from consortia.report import short_names
-from consortia.report.selection import pooled, selected
-from consortia.report.subject import Subject
-from consortia.report.vector import INK, MUTED, RULE, SERIES, drawing, svg_of
+from consortia.core import parameters
+from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, drawing
+from consortia.report.run_report import HeldOutScores, RunReport
 
 MOST_FOREST = 40
 MOST_TRACED = 6
@@ -26,46 +22,19 @@ BAND = 0.95
 MOST_NAMED = 28
 LEGEND = 45
 """Letters that a line of a legend has room for."""
-
-_counter = itertools.count()
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure for a page.
-
-    Attributes:
-        svg: the element.
-        caption: one or two sentences below it.
-    """
-
-    svg: str
-    caption: str
-
-
-def check_plots() -> None:
-    """Refuse early, and say what to install, where the extra is missing."""
-    try:
-        import arviz_plots  # noqa: F401
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"a report needs the module {error.name}: pip install 'consortia[plots]'"
-        ) from error
-
-
-def made_of(figure: Any, alt: str, caption: str) -> Plot:
-    """A figure that was drawn within `consortia.report.vector.drawing`, for the page."""
-    return Plot(svg_of(figure, alt, f"f{next(_counter)}"), caption)
+DASHES = (0, (4, 3))
+SCORES = {"accuracy": "accuracy", "ece": "ECE", "brier": "Brier", "rmse": "RMSE"}
+WIDTH = 4.0
+"""Of a figure, in inches."""
 
 
 # --- which parameters ----------------------------------------------------------------------------
 
 
-def chosen(subject: Subject, others: Sequence[Subject] = ()) -> tuple[np.ndarray, str]:
-    """Rows of the table for the forest, all of them in the others' too, and which they are."""
-    table = subject.report.table
-    shared = set(table.coordinates).intersection(*(o.report.table.coordinates for o in others))
+def chosen(report: RunReport, others: Sequence[RunReport] = ()) -> tuple[np.ndarray, str]:
+    """Return the forest's rows of the table, all in the others' too, and which they are."""
+    table = report.table
+    shared = set(table.coordinates).intersection(*(o.table.coordinates for o in others))
     rows = np.array([i for i, name in enumerate(table.coordinates) if name in shared], int)
     if len(rows) <= MOST_FOREST:
         return rows, "all parameters" if len(rows) == len(table) else "the parameters in common"
@@ -80,71 +49,108 @@ def chosen(subject: Subject, others: Sequence[Subject] = ()) -> tuple[np.ndarray
     return picked, f"{MOST_FOREST} of {len(rows):,} parameters, those {which}"
 
 
-def traced(subject: Subject) -> list[tuple[int, str]]:
-    """A few rows worth a look, each with the reason."""
-    columns = subject.report.table.columns
-    wanted = []
-    for name, order, reason in (
-        ("r_hat", -columns["r_hat"], "largest R-hat"),
-        ("ess_bulk", columns["ess_bulk"], "smallest ESS"),
-        ("shift", -np.abs(columns.get("shift", np.nan * columns["mean"])), "farthest off"),
-    ):
-        if name in columns and not np.isnan(order).all():
-            wanted.append((int(np.nanargmin(order)), reason))
+def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]:
+    """Return a few rows worth a look, each with the reason."""
+    columns = report.table.columns
     found: dict[int, str] = {}
-    for place, why in wanted:
-        found[place] = f"{found[place]}, {why}" if place in found else why
-    for place in np.linspace(0, len(subject.report.table) - 1, MOST_TRACED).astype(int):
-        if len(found) < MOST_TRACED:
-            found.setdefault(int(place), "")
+    for values, reason in (
+        (-columns["r_hat"], "largest R-hat"),
+        (columns["ess_bulk"], "smallest ESS"),
+        (-np.abs(columns.get("shift", np.nan * columns["mean"])), "farthest off"),
+    ):
+        if not np.isnan(values).all():
+            row = int(np.nanargmin(values))
+            found[row] = f"{found[row]}, {reason}" if row in found else reason
+    for row in np.linspace(0, len(report.table) - 1, count).astype(int):
+        if len(found) < count:
+            found.setdefault(int(row), "")
     return sorted(found.items())
 
 
-def _unique(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + "…" for name in names]
+def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) -> Any:
+    """Return some coordinates of a posterior as one variable (chain, draw, parameter)."""
+    arrays = [
+        array.reshape(*array.shape[:2], -1) for array in parameters.posterior_draws(tree).values()
+    ]
+    ends = np.cumsum([array.shape[2] for array in arrays])
+    values = []
+    for row in np.asarray(rows):
+        owner = int(np.searchsorted(ends, row, side="right"))
+        values.append(arrays[owner][:, :, row - ends[owner]])  # counted from its variable's end
+    return _tree(_by_weight(np.stack(values, axis=2), parameters.draw_weights(tree)), names)
+
+
+def pooled(tree: Any, count: int) -> Any:
+    """Return all draws as one chain of so many, some more than once: ArviZ aligns the draws."""
+    values = tree["posterior"]["value"]
+    flat = values.to_numpy().reshape(-1, values.sizes["parameter"])
+    taken = flat[np.arange(count) * len(flat) // count]
+    return _tree(taken[None], list(values["parameter"].values))
+
+
+def _tree(values: np.ndarray, names: Sequence[str]) -> Any:
+    import xarray
+
+    posterior = xarray.Dataset(
+        {"value": (("chain", "draw", "parameter"), values)},
+        coords={
+            "chain": np.arange(values.shape[0]),
+            "draw": np.arange(values.shape[1]),
+            "parameter": list(names),
+        },
+    )
+    return xarray.DataTree.from_dict({"/posterior": posterior})
+
+
+def _by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return draws repeated in proportion to their step weights, their order kept."""
+    if weights is None:
+        return values
+    count = values.shape[1]
+    out = np.empty_like(values)
+    for chain, own in enumerate(np.broadcast_to(weights, values.shape[:2])):
+        ends = np.cumsum(own) / own.sum()
+        take = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
+        out[chain] = values[chain, np.minimum(take, count - 1)]
+    return out
+
+
+def cut(name: str) -> str:
+    """Return a name that fits beside a figure."""
+    return name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + "…"
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    cut = _unique(names)
-    return cut if len(set(cut)) == len(cut) else list(names)
+    short = [cut(name) for name in names]
+    return short if len(set(short)) == len(short) else list(names)
 
 
-# --- the figures ---------------------------------------------------------------------------------
+# --- the posterior -------------------------------------------------------------------------------
 
 
-def forest(subjects: Sequence[Subject]) -> Plot | None:
-    """Intervals of the chosen parameters, of one run beside its reference or of several runs.
+def forest(reports: Sequence[RunReport]) -> Plot | None:
+    """Return intervals of the chosen parameters, beside the reference or of several runs.
 
     None where several runs have no parameter in common.
     """
     import arviz_plots
 
-    first = subjects[0]
-    table = first.report.table
-    rows, which = chosen(first, subjects[1:])
+    first = reports[0]
+    rows, which = chosen(first, reports[1:])
     if not len(rows):
         return None
-    labels = _short([short_names(table)[row] for row in rows])
+    wanted = [first.table.coordinates[row] for row in rows]
+    names = first.names
+    labels = _short([names[row] for row in rows])
+    sides = [(report.name, report.tree, report.table) for report in reports]
+    if len(reports) == 1 and first.reference_table is not None:
+        sides.append(("reference", first.reference, first.reference_table))
     series = {}
-    for subject in subjects:
-        own = subject.report.table.coordinates
-        series[subject.name] = selected(
-            subject.tree, [own.index(table.coordinates[row]) for row in rows], labels
-        )
-    if len(subjects) == 1 and first.reference is not None:
-        other = first.report.reference_table
-        assert other is not None
-        from consortia.diagnostics import summary
-
-        own = summary(first.reference, max_coordinates=0).coordinates
-        series["reference"] = selected(
-            first.reference, [own.index(table.coordinates[row]) for row in rows], labels
-        )
+    for name, tree, table in sides:
+        own = [table.coordinates.index(coordinate) for coordinate in wanted]
+        series[name] = selected(tree, own, labels)
     alone = len(series) == 1
-    most = max(
-        tree["posterior"].sizes["chain"] * tree["posterior"].sizes["draw"]
-        for tree in series.values()
-    )
+    most = max(_draws(tree) for tree in series.values())
     series = {name: pooled(tree, most) for name, tree in series.items()}
     height = 0.75 + len(rows) * (0.2 if alone else 0.12 + 0.07 * len(series))
     with drawing():
@@ -170,14 +176,13 @@ def forest(subjects: Sequence[Subject]) -> Plot | None:
         for beside in figure.axes[:-1]:  # the names need no axis
             beside.set_axis_off()
         _legend(axes, list(series))
-        alt = (
-            f"Intervals of {len(rows)} parameters for {', '.join(series)}; the numbers are in the "
-            "table."
-        )
-        caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}" + (
-            f"; {', '.join(series)} side by side." if not alone else "."
-        )
-        return made_of(figure, alt, caption)
+    together = ", ".join(series)
+    return Plot(
+        figure,
+        f"Intervals of {len(rows)} parameters for {together}; the numbers are in the table.",
+        f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
+        + ("." if alone else f"; {together} side by side."),
+    )
 
 
 def _legend(axes: Any, names: Sequence[str]) -> None:
@@ -185,25 +190,43 @@ def _legend(axes: Any, names: Sequence[str]) -> None:
         return
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=colour, linewidth=3) for colour in SERIES[: len(names)]]
+    handles = [
+        Line2D([], [], color=colour, linewidth=3) for colour, _ in zip(SERIES, names, strict=False)
+    ]
     labels = _short(names)
     columns = max(1, min(3, len(names), LEGEND // max(len(label) for label in labels)))
     axes.figure.legend(handles, labels, loc="outside lower right", ncols=columns, fontsize=9)
 
 
-def traces(subject: Subject) -> list[Plot]:
-    """One trace plot a parameter worth a look."""
+def _draws(tree: Any) -> int:
+    return int(tree["posterior"].sizes["chain"] * tree["posterior"].sizes["draw"])
+
+
+def _thinned(report: RunReport, labels: dict[int, str], thin: slice) -> Any:
+    """Return the rows that have a label, with some of their draws."""
+    return selected(report.tree, list(labels), list(labels.values())).isel(draw=thin)
+
+
+def _numbers(report: RunReport, row: int) -> str:
+    columns = report.table.columns
+    return (
+        f" Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
+        f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
+    )
+
+
+def traces(report: RunReport, count: int = MOST_TRACED) -> list[Plot]:
+    """Return one trace plot a parameter worth a look."""
     import arviz_plots
 
-    picked = traced(subject)
-    names = short_names(subject.report.table)
-    labels = [names[row] for row, _ in picked]
-    every = -(-subject.draws // MOST_POINTS)
-    tree = selected(subject.tree, [row for row, _ in picked], labels)
-    tree = tree.isel(draw=slice(None, None, every))
-    columns = subject.report.table.columns
+    picked = traced(report, count)
+    names = report.names
+    labels = {row: names[row] for row, _ in picked}
+    tree = _thinned(report, labels, slice(None, None, -(-report.draws // MOST_POINTS)))
+    columns = report.table.columns
     made = []
-    for (row, why), label in zip(picked, labels, strict=True):
+    for row, why in picked:
+        label = labels[row]
         with drawing():
             collection = arviz_plots.plot_trace(
                 tree,
@@ -214,52 +237,41 @@ def traces(subject: Subject) -> list[Plot]:
                     "title": False,
                     "xlabel": {"color": MUTED, "size": 9},
                 },
-                figure_kwargs={"figsize": (4.0, 1.8)},
+                figure_kwargs={"figsize": (WIDTH, 1.8)},
             )
             figure = collection.viz["figure"].item()
             axes = figure.axes[0]
             if "ref_mean" in columns:
-                axes.axhline(
-                    columns["ref_mean"][row], color=INK, linewidth=1.2, linestyle=(0, (4, 3))
-                )
-            axes.set_title(_unique([label])[0] + (f": {why}" if why else ""))
+                axes.axhline(columns["ref_mean"][row], color=INK, linewidth=1.2, linestyle=DASHES)
+            axes.set_title(cut(label) + (f": {why}" if why else ""))
             axes.set_xlabel("kept draw")
             axes.margins(x=0.01)
-            alt = f"Trace of {label} in {subject.chains} chains." + _numbers(subject, row)
-            made.append(made_of(figure, alt, ""))
+        alt = f"Trace of {label} in {report.chains} chains."
+        made.append(Plot(figure, alt + _numbers(report, row)))
     return made
 
 
-def _numbers(subject: Subject, row: int) -> str:
-    columns = subject.report.table.columns
-    return (
-        f" Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
-        f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
-    )
-
-
-def ranks(subject: Subject) -> list[Plot]:
-    """One rank plot a parameter worth a look; none of a single chain."""
-    if subject.chains < 2:
+def ranks(report: RunReport) -> list[Plot]:
+    """Return one rank plot a parameter worth a look; none of a single chain."""
+    if report.chains < 2:
         return []
     import arviz_plots
     from arviz_stats.ecdf_utils import ecdf_pit
 
-    picked = traced(subject)
-    names = short_names(subject.report.table)
-    labels = [names[row] for row, _ in picked]
-    ess = subject.report.table["ess_bulk"]
-    apart = np.nanmin(ess[[row for row, _ in picked]]) if not np.isnan(ess).all() else RANKED
-    kept = int(np.clip(apart / subject.chains, 20, RANKED))
-    every = max(1, subject.draws // kept)
-    tree = selected(subject.tree, [row for row, _ in picked], labels)
-    tree = tree.isel(draw=slice(every - 1, None, every))
-    count = tree["posterior"].sizes["draw"]
-    made = []
+    names = report.names
+    labels = {row: names[row] for row, _ in traced(report)}
+    ess = report.table["ess_bulk"]
+    apart = np.nanmin(ess[list(labels)]) if not np.isnan(ess).all() else RANKED
+    every = max(1, report.draws // int(np.clip(apart / report.chains, 20, RANKED)))
+    tree = _thinned(report, labels, slice(every - 1, None, every))
     at, _, low, high = ecdf_pit(
-        np.linspace(0, 1, count), BAND, n_simulations=SIMULATIONS, n_chains=subject.chains
+        np.linspace(0, 1, tree["posterior"].sizes["draw"]),
+        BAND,
+        n_simulations=SIMULATIONS,
+        n_chains=report.chains,
     )
-    for (row, _), label in zip(picked, labels, strict=True):
+    made = []
+    for row, label in labels.items():
         with drawing():
             collection = arviz_plots.plot_rank(
                 tree,
@@ -273,90 +285,189 @@ def ranks(subject: Subject) -> list[Plot]:
                     "xlabel": False,
                     "remove_axis": False,
                 },
-                figure_kwargs={"figsize": (4.0, 1.8)},
+                figure_kwargs={"figsize": (WIDTH, 1.8)},
             )
             figure = collection.viz["figure"].item()
             axes = figure.axes[0]
             axes.fill_between(
                 at, low - at, high - at, color=RULE, alpha=0.35, linewidth=0, zorder=0
             )
-            axes.set_title(_unique([label])[0])
+            axes.set_title(cut(label))
             axes.set_xlabel("rank among the draws of all chains, as a share")
             axes.set_ylabel("too low or high by")
             axes.margins(x=0.01)
-            alt = (
-                f"Ranks of {label}: one line a chain, within the band when the chains agree."
-                + _numbers(subject, row)
-            )
-            made.append(made_of(figure, alt, ""))
+        alt = f"Ranks of {label}: one line a chain, within the band when the chains agree."
+        made.append(Plot(figure, alt + _numbers(report, row)))
     return made
 
 
-def bias(subject: Subject) -> Plot | None:
-    """Predicted against measured difference of the means; None without both."""
-    columns, own = subject.report.table.columns, subject.report.reference_table
-    shift = subject.predicted("shift")
-    if shift is None or own is None:
-        return None
-    from matplotlib.figure import Figure
+# --- bias and predictions ------------------------------------------------------------------------
 
-    error = np.hypot(columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
+
+def bias(report: RunReport) -> Plot | None:
+    """Return predicted against measured difference of the means; None without both."""
+    shift, error = report.predicted("shift"), report.shift_errors
+    if shift is None or error is None:
+        return None
+    measured = report.table["shift"]
     with drawing():
-        figure = Figure(figsize=(4.0, 3.1), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = axes_of(WIDTH, 3.1)
         ends = [min(shift.min(), 0) - 0.02, max(shift.max(), 0) + 0.02]
         axes.plot(ends, ends, color=RULE, linewidth=1, linestyle="--")
         axes.axhline(0, color=RULE, linewidth=0.8)
         axes.errorbar(
-            shift,
-            columns["shift"],
-            2 * error,
-            fmt="o",
-            markersize=4,
-            linewidth=0.8,
-            color=SERIES[0],
+            shift, measured, 2 * error, fmt="o", markersize=4, linewidth=0.8, color=SERIES[0]
         )
         axes.set_xlabel("predicted difference of the means, in posterior sd")
         axes.set_ylabel("measured, ± 2 Monte Carlo errors")
-        misfit = np.abs(columns["shift"] - shift) / error
-        within = float(np.mean(misfit < 2))
-        alt = (
-            f"Predicted against measured bias of {len(shift)} means; {100 * within:.0f} % of the "
-            "measured ones are within two Monte Carlo errors of the prediction."
-        )
-        caption = (
-            "Each point is a parameter; on the dashed line the oracle of the method is right. "
-            f"{100 * within:.0f} % are within two Monte Carlo errors of it."
-        )
-        return made_of(figure, alt, caption)
+    within = f"{100 * float(np.mean(np.abs(measured - shift) / error < 2)):.0f} %"
+    return Plot(
+        figure,
+        f"Predicted against measured bias of {len(shift)} means; {within} of the measured ones "
+        "are within two Monte Carlo errors of the prediction.",
+        "Each point is a parameter; on the dashed line the oracle of the method is right. "
+        f"{within} are within two Monte Carlo errors of it.",
+    )
 
 
-def predictions(subject: Subject) -> Plot | None:
-    """Calibration of a classifier, or predicted against observed of a regression."""
-    found = subject.report.predictions
+def predictions(report: RunReport) -> Plot | None:
+    """Return the calibration of a classifier, or predicted against observed of a regression."""
+    found = report.scores
     if found is None:
         return None
+    sides = [(found, SERIES[0], "o", cut(report.name))]
+    if report.reference_scores is not None:
+        sides.insert(0, (report.reference_scores, SERIES[1], "D", "reference"))
+    if found.curve is not None:
+        with drawing():
+            figure, axes = axes_of(4.2, 3.2)
+            _calibration(axes, sides, report.held_out_rows)
+        return Plot(
+            figure,
+            "Calibration curve: share of right predictions against their stated probability; "
+            f"calibration error {found.values['ece']:.3f}.",
+            "On the dashed line stated probabilities are right. The size of a mark is the number "
+            "of rows, the bar a 90 % interval.",
+        )
+    if found.means is None or report.observed is None:
+        return None
+    with drawing():
+        figure, axes = axes_of(4.2, 3.2)
+        observed = np.asarray(report.observed)
+        every = np.concatenate([observed, found.means])
+        ends = [every.min(), every.max()]
+        axes.plot(ends, ends, color=RULE, linewidth=0.8, linestyle="--")
+        for scores, colour, marker, label in sides:
+            axes.plot(scores.means, observed, marker, color=colour, markersize=3.5, label=label)
+        axes.set_xlabel("predicted mean")
+        axes.set_ylabel("observed")
+        axes.legend(loc="upper left", fontsize=9)
+    return Plot(
+        figure,
+        f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
+        "On the dashed line the predicted mean is what was observed.",
+    )
+
+
+def axes_of(width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of this size in inches, and its axes."""
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _calibration(
+    axes: Any, sides: Sequence[tuple[HeldOutScores, str, str, str]], rows: int
+) -> None:
+    """Draw the share of right predictions against their probability; the last side with bars."""
+    axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+    least, lowest = 1.0, 1.0
+    for place, (scores, colour, marker, label) in enumerate(sides, start=1):
+        assert scores.curve is not None
+        filled = scores.curve[2] > 0
+        confidence, correct, share = (values[filled] for values in scores.curve)
+        least, lowest = min(least, confidence.min()), min(lowest, correct.min())
+        axes.plot(confidence, correct, color=colour, linewidth=1.2, zorder=2)
+        axes.scatter(
+            confidence,
+            correct,
+            s=18 + 260 * share,
+            color=colour,
+            marker=marker,
+            alpha=0.8,
+            label=label,
+            zorder=3,
+        )
+        if place == len(sides):
+            low, high = _wilson(correct, share * rows)
+            axes.vlines(confidence, low, high, color=colour, linewidth=0.9, alpha=0.6)
+            lowest = min(lowest, low.min())
+    axes.set_xlim(least - 0.03, 1.02)
+    axes.set_ylim(lowest - 0.05, 1.05)
+    axes.set_xlabel("probability of the predicted class")
+    axes.set_ylabel("share that is right")
+    for handle in axes.legend(loc="lower right", fontsize=9).legend_handles:
+        handle.set_sizes([40])
+
+
+def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Wilson's 90 % interval of a binomial share."""
+    z2 = 1.645**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = np.sqrt(z2 * (share * (1 - share) / count + z2 / (4 * count**2))) / (1 + z2 / count)
+    return middle - half, middle + half
+
+
+# --- the picture of a run ------------------------------------------------------------------------
+
+
+def overview(report: RunReport) -> list[list[Any]]:
+    """Return the figures of a run's picture by column: intervals; verdict, traces, predictions."""
+    shown, calibration = forest([report]), predictions(report)
+    left = [] if shown is None else [shown.figure, _text(shown.caption)]
+    right = [_text("\n".join(_words(report)), report.title)]
+    right += [plot.figure for plot in traces(report, 3)]
+    if report.reference is not None:
+        right.append(_text("The dashed line is the reference's mean."))
+    if calibration is not None:
+        rows = f"On {report.held_out_rows:,} held-out rows. "
+        right += [calibration.figure, _text(rows + calibration.caption)]
+    return [left, right]
+
+
+def _words(report: RunReport) -> list[str]:
+    record, chains = report.record, f"{report.chains} chain{'s' if report.chains > 1 else ''}"
+    lines = [
+        f"{record['algorithm']}, {chains} of {record['iterations_run']:,} rounds, "
+        f"{record['bytes_sent'] / 1e6:,.1f} MB sent, {record['seconds']:.0f} s.",
+        *report.verdict.lines(),
+    ]
+    if report.scores is not None:
+        beside = report.reference_scores
+        words = []
+        for name, label in SCORES.items():
+            if name in report.scores.values:
+                words.append(f"{label} {report.scores.values[name]:.3f}")
+                if beside is not None:
+                    words[-1] += f" ({beside.values[name]:.3f})"
+        brackets = "" if beside is None else " (reference)"
+        lines.append(f"Held-out rows{brackets}: {', '.join(words)}.")
+    return lines
+
+
+def _text(text: str, title: str = "") -> Any:
+    """Return a figure of words alone, filled line by line."""
+    from matplotlib.figure import Figure
+
+    head = textwrap.fill(title, 38)
+    body = "\n".join(textwrap.fill(line, 66) for line in text.split("\n"))
+    above = 0.25 * (head.count("\n") + 1) + 0.1 if title else 0
+    height = above + 0.18 * (body.count("\n") + 1) + 0.05
     with drawing():
-        figure = Figure(figsize=(4.2, 3.2), layout="constrained")
-        axes = figure.subplots()
-        if found.curve is not None:
-            static.calibration(axes, subject.report)
-            axes.set_xlabel("probability of the predicted class")
-            alt = (
-                "Calibration curve: share of right predictions against their stated probability; "
-                f"calibration error {found.scores['ece']:.3f}."
-            )
-            caption = (
-                "On the dashed line stated probabilities are right. The size of a mark is the "
-                "number of rows, the bar a 90 % interval."
-            )
-        elif found.means is not None and subject.observed is not None:
-            static.predicted_means(axes, subject.report, np.asarray(subject.observed))
-            alt = f"Observed against predicted; RMSE {found.scores['rmse']:.3g}."
-            caption = "On the dashed line the predicted mean is what was observed."
-        else:
-            return None
-        axes.set_title("")
-        return made_of(figure, alt, caption)
+        figure = Figure(figsize=(4.2, height))
+        figure.text(0.02, 1, head, fontsize=13, fontweight="bold", va="top")
+        figure.text(
+            0.02, 1 - above / height, body, fontsize=8.5, va="top", linespacing=1.5, color=MUTED
+        )
+    return figure

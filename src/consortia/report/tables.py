@@ -1,25 +1,55 @@
-"""The tables of a report, as text."""
+"""The tables of a report: rows of text, for the terminal, the files and the page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from consortia.report import short_names
-from consortia.report.judgement import Judgement
-from consortia.report.subject import Subject
+from consortia.diagnostics.summary import MISSING, Summary, aligned
+from consortia.report.checks import Check, verdict
+from consortia.report.run_report import RunReport
 
-MOST_ROWS = 200
-MISSING = "n/a"
+HEADS = {
+    "5%": "5 %",
+    "95%": "95 %",
+    "r_hat": "R-hat",
+    "ess": "ESS",
+    "ess_bulk": "bulk ESS",
+    "ess_tail": "tail ESS",
+    "ref_mean": "ref mean",
+    "ref_sd": "ref sd",
+    "shift": "off by (sd)",
+    "sd_ratio": "sd ratio",
+    "predicted": "predicted off by (sd)",
+}
+"""Headings of a summary's columns, where they are not the names."""
+
+COMPARED = ("ref_mean", "ref_sd", "shift", "sd_ratio")
+PAGE = ("mean", "sd", "5%", "95%", "r_hat", "ess_bulk", "ess_tail", *COMPARED, "predicted")
+ALONE = ("mean", "sd", "5%", "95%", "r_hat", "ess")
+BESIDE = ("mean", "sd", *COMPARED, "r_hat", "ess")
+"""The columns of a page, and those that a terminal has room for, alone or beside a reference."""
+
+SCORE_NAMES = {
+    "accuracy": "accuracy",
+    "brier": "Brier score (sum over classes)",
+    "ece": "calibration error (ECE, 15 bins)",
+    "nll_per_row": "negative log-likelihood per row",
+    "rmse": "root mean squared error",
+    "log_density_per_row": "log predictive density per row",
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column names the row."""
+    """Cells as text; the first column names the row.
+
+    Attributes:
+        folded: a page shows it when it is opened.
+    """
 
     caption: str
     columns: tuple[str, ...]
@@ -27,117 +57,101 @@ class Table:
     folded: bool = False
 
 
-def parameter_table(subject: Subject) -> Table:
-    """Mean, sd, interval, R-hat and ESS of each parameter, beside reference and prediction."""
-    table, columns = subject.report.table, subject.report.table.columns
-    shift = subject.predicted("shift")
-    heads = ["mean", "sd", "5 %", "95 %", "R-hat", "bulk ESS", "tail ESS"]
-    if "shift" in columns:
-        heads += ["reference mean", "reference sd", "off by (sd)"]
+def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Table:
+    """Return these columns of the summary, of the first ``most`` parameters."""
+    known = dict(report.table.columns)
+    known["ess"] = np.minimum(known["ess_bulk"], known["ess_tail"])
+    shift = report.predicted("shift")
     if shift is not None:
-        heads.append("predicted off by (sd)")
-    rows = []
-    for row, name in enumerate(short_names(table)[:MOST_ROWS]):
-        cells = [
-            _units(columns[key][row], columns["sd"][row]) for key in ("mean", "sd", "5%", "95%")
-        ]
-        cells.append(_number(columns["r_hat"][row], 3))
-        cells += [_number(columns[key][row], 0) for key in ("ess_bulk", "ess_tail")]
-        if "shift" in columns:
-            cells += [
-                _units(columns[key][row], columns["sd"][row]) for key in ("ref_mean", "ref_sd")
-            ]
-            cells.append(_signed(columns["shift"][row]))
-        if shift is not None:
-            cells.append(_signed(shift[row]))
-        rows.append((name, *cells))
-    caption = "The parameters in numbers"
-    if len(table) > MOST_ROWS:
-        caption = f"The first {MOST_ROWS} of {len(table):,} parameters in numbers"
-    return Table(caption, ("parameter", *heads), tuple(rows), folded=True)
+        known["predicted"] = shift
+    shown = [name for name in columns if name in known]
+    rows = Summary(tuple(report.names), known, ()).cells(shown, most)
+    count = len(report.table)
+    first = "The parameters" if count <= most else f"The first {most} of {count:,} parameters"
+    heads = tuple(HEADS.get(name, name) for name in shown)
+    return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)), folded=True)
 
 
-def score_table(subject: Subject) -> Table | None:
-    """The predictive scores."""
-    rows = subject.report.score_rows()
-    if not rows:
+def score_table(report: RunReport) -> Table | None:
+    """Return the predictive scores, or None without any."""
+    if report.scores is None:
         return None
-    beside = subject.report.reference_predictions is not None
-    heads = ("score", "this run", "reference") if beside else ("score", "this run")
-    cells = tuple(
-        (label, f"{value:.4f}", *([MISSING if other is None else f"{other:.4f}"] if beside else []))
-        for label, value, other in rows
+    sides = [report.scores.values]
+    if report.reference_scores is not None:
+        sides.append(report.reference_scores.values)
+    rows = tuple(
+        (label, *(_score(side.get(name)) for side in sides))
+        for name, label in SCORE_NAMES.items()
+        if name in report.scores.values
     )
-    return Table("Predictive scores on held-out rows", heads, cells)
+    caption = f"Predictive scores on {report.held_out_rows:,} held-out rows"
+    return Table(caption, ("score", "this run", "reference")[: 1 + len(sides)], rows)
 
 
-def costs(subject: Subject) -> dict[str, str]:
-    """Label and value of what a run has cost, and of what that bought."""
-    record = subject.record
-    ess = subject.report.verdict.ess
+def _score(value: float | None) -> str:
+    return MISSING if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def cost_table(report: RunReport) -> Table:
+    """Return the cost of a run, of its reference, and of an effective draw."""
+    record, reference, ess = report.record, report.reference_record, report.verdict.ess
     warmup, rounds = record.get("warmup", 0), record.get("rounds", 0)
-    found = {"draws kept": f"{subject.draws * subject.chains:,}"}
     done = record.get("iterations_run")
+    found = {"draws kept": f"{report.draws * report.chains:,}"}
     if done is None:
         found["rounds"] = f"unfinished, of {warmup + rounds:,}"
     else:
-        found["rounds"] = f"{done:,}, {warmup:,} of warm-up"
+        found["rounds"] = f"{done:,}, {warmup:,} of warm-up ({record['stopped']})"
     for label, key in (
         ("communication rounds", "communication_rounds"),
-        ("bytes sent", "bytes_sent"),
+        ("bytes sent, up and down", "bytes_sent"),
         ("gradients of a site", "gradients"),
         ("rows read", "row_gradients"),
     ):
         found[label] = f"{record[key]:,}" if key in record else MISSING
     seconds = record.get("seconds")
     found["seconds, compilation included"] = MISSING if seconds is None else f"{seconds:,.1f}"
-    if math.isnan(ess) or done is None or ess <= 0:
-        return found
-    found["bytes an effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
-    found["gradients an effective draw"] = f"{record['gradients'] / ess:,.1f}"
-    if seconds:
-        found["effective draws a second"] = f"{ess / seconds:,.1f}"
-    return found
+    if done is not None and ess > 0:
+        found["bytes an effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
+        found["gradients an effective draw"] = f"{record['gradients'] / ess:,.1f}"
+        if seconds:
+            found["effective draws a second"] = f"{ess / seconds:,.1f}"
+    if "site_noise_inflation" in record:
+        found["unlike sites, one at a time"] = (
+            f"widen the variance by a predicted {max(record['site_noise_inflation']):.2%} in the "
+            "worst coordinate (less if they take turns)"
+        )
+    if reference is not None and "gradients" in reference:
+        found["reference"] = (
+            f"{reference['gradients']:,} gradients of the pooled data, "
+            f"{reference['seconds']:.1f} seconds"
+        )
+        if "divergences" in reference:
+            found["reference"] += f", {reference['divergences']} divergences"
+    return Table("What the run has cost", ("", "this run"), tuple(found.items()))
 
 
-def cost_table(subject: Subject) -> Table:
-    """What a run has cost."""
-    return Table("What the run has cost", ("", "this run"), tuple(costs(subject).items()))
+def comparison_table(reports: Sequence[RunReport], checks: Sequence[list[Check]]) -> Table:
+    """Return verdict, checks, scores and cost of several runs side by side."""
+    columns: list[dict[str, str]] = []
+    for report, own in zip(reports, checks, strict=True):
+        cells = {"verdict": verdict(own).headline}
+        cells["algorithm"] = str(report.record.get("algorithm", MISSING))
+        cells |= {check.title: check.value for check in own}
+        scores = score_table(report)
+        cells |= {} if scores is None else {row[0]: row[1] for row in scores.rows}
+        columns.append(cells | {row[0]: row[1] for row in cost_table(report).rows})
+    labels = dict.fromkeys(label for cells in columns for label in cells)
+    rows = tuple((label, *(cells.get(label, MISSING) for cells in columns)) for label in labels)
+    return Table("The runs side by side", ("", *(report.name for report in reports)), rows)
 
 
-def side_by_side(
-    subjects: Sequence[Subject], headlines: Sequence[str], judgements: Sequence[list[Judgement]]
-) -> tuple[list[str], list[list[str]]]:
-    """The columns and rows of the comparison of several runs."""
-    rows = [["verdict", *headlines]]
-    rows.append(["algorithm", *(str(s.record.get("algorithm", MISSING)) for s in subjects)])
-    titles = list(dict.fromkeys(one.title for found in judgements for one in found))
-    for title in titles:
-        cells = [
-            next((one.value for one in found if one.title == title), "") for found in judgements
-        ]
-        rows.append([title, *cells])
-    scores = [{label: value for label, value, _ in s.report.score_rows()} for s in subjects]
-    for label in dict.fromkeys(key for own in scores for key in own):
-        rows.append([label, *(_number(own.get(label, math.nan), 4) for own in scores)])
-    spent = [costs(subject) for subject in subjects]
-    for label in dict.fromkeys(key for own in spent for key in own):
-        rows.append([label, *(own.get(label, MISSING) for own in spent)])
-    return ["", *(subject.name for subject in subjects)], rows
-
-
-def _number(value: Any, decimals: int) -> str:
-    return MISSING if value is None or value != value else f"{value:,.{decimals}f}"
-
-
-def _signed(value: float) -> str:
-    return MISSING if value != value else f"{value:+.3f}"
-
-
-def _units(value: float, sd: float) -> str:
-    """Three digits of the standard deviation."""
-    if not np.isfinite(value):
-        return MISSING
-    if not (np.isfinite(sd) and 1e-4 <= sd < 1e6):
-        return f"{value:.4g}"
-    return f"{value:,.{max(0, 2 - math.floor(math.log10(sd)))}f}"
+def text_of(report: RunReport) -> str:
+    """Return the whole report as plain text, every parameter and every column."""
+    parts = [report.title, "=" * len(report.title), "", *report.verdict.lines(), ""]
+    parts += [report.table.text(max_rows=len(report.table)), ""]
+    for table in (score_table(report), cost_table(report)):
+        if table is not None:
+            parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
+    parts += [f"not done: {line}" for line in report.skipped]
+    return "\n".join(parts).rstrip() + "\n"

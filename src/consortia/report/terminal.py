@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Table as Grid
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.contract import Plan
-from consortia.report import Report, short_names
+
+if TYPE_CHECKING:  # commands that only print need no report
+    from consortia.report.run_report import RunReport
+    from consortia.report.tables import Table
 
 MOST_ROWS = 40
 WIDTH = 100
@@ -19,7 +22,7 @@ WIDTH = 100
 
 
 def console_of(*, quiet: bool = False, error: bool = False) -> Console:
-    """A console; one hundred columns wide where the output is not a terminal."""
+    """Return a console; one hundred columns wide where the output is not a terminal."""
     console = Console(stderr=error, quiet=quiet, highlight=False)
     if not console.is_terminal:
         console = Console(stderr=error, quiet=quiet, highlight=False, width=WIDTH)
@@ -27,77 +30,56 @@ def console_of(*, quiet: bool = False, error: bool = False) -> Console:
 
 
 def plan_panel(title: str, plan: Plan) -> Any:
-    """What will run where."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
+    """Return what will run where."""
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column()
     for label, value in plan.lines:
-        table.add_row(label, escape(value))
+        grid.add_row(label, escape(value))
     for warning in plan.warnings:
-        table.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
-    return Panel(table, title=escape(title), title_align="left")
+        grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
+    return Panel(grid, title=escape(title), title_align="left")
 
 
-def report_tables(report: Report) -> Any:
-    """Posterior, predictions and cost."""
-    parts: list[Any] = [posterior_table(report), *report.verdict.lines(), ""]
-    if report.predictions is not None:
-        parts += [score_table(report), ""]
-    cost = Table.grid(padding=(0, 2))
+def report_tables(report: RunReport) -> Any:
+    """Return posterior, verdict, predictions and cost."""
+    from consortia.report import tables
+
+    beside = report.reference_table is not None
+    columns = tables.BESIDE if beside else tables.ALONE
+    posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
+    posterior.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
+    notes = [note for note in report.table.notes if not note.startswith("shift")]
+    if len(report.table) > MOST_ROWS:
+        notes.append(
+            f"the first {MOST_ROWS} of {len(report.table)} parameters; all are in summary.txt"
+        )
+    posterior.caption = escape("; ".join(notes)) or None
+    posterior.caption_justify = "left"
+    parts: list[Any] = [posterior, *report.verdict.lines(), ""]
+    scores = tables.score_table(report)
+    parts += [] if scores is None else [_grid(scores, title=scores.caption), ""]
+    cost = Grid.grid(padding=(0, 2))
     cost.add_column(style="bold")
-    for label, value in report.cost_rows():
+    for label, value in tables.cost_table(report).rows:
         cost.add_row(label, escape(value))
-    parts.append(cost)
-    parts += [f"[yellow]not done:[/] {escape(line)}" for line in report.skipped]
-    return Group(*parts)
+    return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
 
 
-def posterior_table(report: Report) -> Table:
-    """Mean and sd of each parameter, beside the reference."""
-    table, columns = report.table, report.table.columns
-    beside = "ref_mean" in columns
-    shown = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    shown.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
-    shown.add_column("", overflow="ellipsis", no_wrap=True)
-    heads = ["mean", "sd"]
-    heads += ["ref mean", "ref sd", "shift", "sd ratio"] if beside else ["5%", "95%"]
-    for head in [*heads, "R-hat", "ESS"]:
-        shown.add_column(head, justify="right", no_wrap=True)
-    names = ["mean", "sd"]
-    names += ["ref_mean", "ref_sd", "shift", "sd_ratio"] if beside else ["5%", "95%"]
-    for place, label in enumerate(short_names(table)[:MOST_ROWS]):
-        cells = [_number(columns[name][place]) for name in names]
-        cells.append(_number(columns["r_hat"][place], 3))
-        cells.append(_number(min(columns["ess_bulk"][place], columns["ess_tail"][place]), 0))
-        shown.add_row(escape(label), *cells)
-    notes = [note for note in table.notes if not note.startswith("shift")]
-    if beside:
-        notes.append("shift: difference of the means in reference sd")
-    if len(table) > MOST_ROWS:
-        notes.append(f"the first {MOST_ROWS} of {len(table)} parameters; all are in summary.txt")
-    shown.caption = escape("; ".join(notes)) or None
-    shown.caption_justify = "left"
-    return shown
+def _grid(table: Table, title: str | None = None) -> Grid:
+    grid = Grid(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for place, head in enumerate(table.columns):
+        justify: Any = "right" if place else "left"
+        overflow: Any = "fold" if place else "ellipsis"
+        grid.add_column(head if place else "", justify=justify, overflow=overflow, no_wrap=True)
+    for row in table.rows:
+        grid.add_row(*map(escape, row))
+    return grid
 
 
-def score_table(report: Report) -> Table:
-    """The predictive scores."""
-    beside = report.reference_predictions is not None
-    shown = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    shown.title = f"Predictions on {report.held_out_rows} held-out rows"
-    shown.add_column("")
-    shown.add_column("federated", justify="right")
-    if beside:
-        shown.add_column("reference", justify="right")
-    for label, value, other in report.score_rows():
-        cells = [f"{value:.4f}"] + ([] if other is None else [f"{other:.4f}"])
-        shown.add_row(label, *cells)
-    return shown
-
-
-def algorithms_table() -> Table:
-    """The registry."""
-    shown = Table(title="Algorithms", title_justify="left", show_lines=True)
+def algorithms_table() -> Grid:
+    """Return the registry."""
+    shown = Grid(title="Algorithms", title_justify="left", show_lines=True)
     for head in ("name", "samples", "bias", "one draw is", "step_size", "paper", "engines"):
         shown.add_column(head, overflow="fold", no_wrap=head == "name")
     for name, entry in ALGORITHMS.items():
@@ -105,7 +87,3 @@ def algorithms_table() -> Table:
         cells = (claims.samples, claims.bias, claims.draw, claims.step_size, claims.source)
         shown.add_row(f"[bold]{name}[/]", *map(escape, cells), ", ".join(entry.engines))
     return shown
-
-
-def _number(value: float, decimals: int = 2) -> str:
-    return "n/a" if value != value else f"{value:,.{decimals}f}"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -99,20 +96,10 @@ def rounding_of(run: Any, engine: str) -> dict[str, Any]:
         "block": run.layout.block,
         "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
         "devices": list(run.parts),
-        "processor": processor(),
+        "processor": fingerprints.of_processor(),
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
         "versions": {name: versions[name] for name in ("consortia", "jax", "jaxlib", "numpy")},
     }
-
-
-def processor() -> str:
-    """Return a short fingerprint of the kind of processor, for which programs are compiled."""
-    kind = platform.machine() + platform.processor()
-    flags = Path("/proc/cpuinfo")  # only Linux has the file
-    if flags.exists():
-        lines = flags.read_text().splitlines()
-        kind += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(kind.encode()).hexdigest()[:12]
 
 
 # --- comparing -----------------------------------------------------------------------------------

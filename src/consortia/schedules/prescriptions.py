@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from consortia.core.arguments import number, positive, whole
 from consortia.errors import InputError
-from consortia.schedules.values import Polynomial, Stages, number, positive, whole
+from consortia.schedules.values import Polynomial, Stages
 
 # --- FA-HMC --------------------------------------------------------------------------------------
 
@@ -63,14 +64,14 @@ def fa_hmc_first_stage(
 
     Source: Liang et al. (2024), proposition J.1.
     """
-    length = whole(leapfrog_steps, "leapfrog_steps") * positive(step_size, "step_size")
-    shrink = positive(strong_convexity, "strong_convexity") * length**2 / 4.0
+    length = whole("leapfrog_steps", leapfrog_steps, 1) * positive("step_size", step_size)
+    shrink = positive("strong_convexity", strong_convexity) * length**2 / 4.0
     if shrink >= 1.0:
         raise InputError(
             f"step_size: μ (Kη)² / 4 = {shrink:.4g}, but the bound holds below 1 only; lower "
             "step_size or leapfrog_steps"
         )
-    rounds = math.log(8.0) / (-whole(local_steps, "local_steps") * math.log1p(-shrink))
+    rounds = math.log(8.0) / (-whole("local_steps", local_steps, 1) * math.log1p(-shrink))
     return max(1, math.ceil(rounds))
 
 
@@ -116,17 +117,20 @@ def fa_hmc_step_size(
     covariance by :math:`\sigma_g^2 L d`).
     """
     share = _weights(weights)
-    l_, d = positive(smoothness, "smoothness"), whole(dimension, "dimension")
-    eps, k = positive(accuracy, "accuracy"), whole(leapfrog_steps, "leapfrog_steps")
-    t = whole(local_steps, "local_steps")
-    private = 1.0 - number(momentum_correlation, "momentum_correlation", least=0.0, most=1.0)
-    noise = float(np.sum(share**2)) * number(gradient_noise, "gradient_noise", least=0.0) / l_
+    l_, d = positive("smoothness", smoothness), whole("dimension", dimension, 1)
+    eps, k = (
+        positive("accuracy", accuracy),
+        whole("leapfrog_steps", leapfrog_steps, 1),
+    )
+    t = whole("local_steps", local_steps, 1)
+    private = 1.0 - number("momentum_correlation", momentum_correlation, 0.0, 1.0)
+    noise = float(np.sum(share**2)) * number("gradient_noise", gradient_noise, 0.0) / l_
     bounds = [1.0 / l_, eps / (t * math.sqrt(d))]
     if private > 0.0:
         bounds.append(eps**2 / (d * t**2 * private * share.size))
     if noise > 0.0:
         bounds.append(eps**2 * k / (d * noise))
-    return math.sqrt(positive(constant, "constant") * min(bounds)) / k
+    return math.sqrt(positive("constant", constant) * min(bounds)) / k
 
 
 class CorrelatedSettings(NamedTuple):
@@ -179,7 +183,10 @@ def fa_hmc_correlated(
 
     Source: Liang et al. (2024), proposition 4.3.
     """
-    n, k = whole(clients, "clients"), whole(leapfrog_steps, "leapfrog_steps")
+    n, k = (
+        whole("clients", clients, 1),
+        whole("leapfrog_steps", leapfrog_steps, 1),
+    )
     step_size = fa_hmc_step_size(
         smoothness=smoothness,
         dimension=dimension,
@@ -190,8 +197,8 @@ def fa_hmc_correlated(
         constant=constant,
     )
     gamma = (k * step_size) ** 2
-    correlation = 1.0 - positive(correlation_constant, "correlation_constant") * gamma / n
-    noise = positive(noise_constant, "noise_constant") * smoothness * k * gamma
+    correlation = 1.0 - positive("correlation_constant", correlation_constant) * gamma / n
+    noise = positive("noise_constant", noise_constant) * smoothness * k * gamma
     return CorrelatedSettings(step_size, max(0.0, correlation), noise)
 
 
@@ -232,8 +239,11 @@ def stale_error_step_size(iterations: int, *, staleness: float, constant: float)
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
     theorem 3 and sections 4 and 5.1.
     """
-    tau, total = positive(staleness, "staleness"), whole(iterations, "iterations")
-    return positive(constant, "constant") * tau ** (-2.0 / 3.0) * total ** (-1.0 / 3.0)
+    tau, total = (
+        positive("staleness", staleness),
+        whole("iterations", iterations, 1),
+    )
+    return positive("constant", constant) * tau ** (-2.0 / 3.0) * total ** (-1.0 / 3.0)
 
 
 def stale_variance_step_size(iterations: int, *, order: int, constant: float) -> float:
@@ -254,8 +264,8 @@ def stale_variance_step_size(iterations: int, *, order: int, constant: float) ->
 
     Source: Chen et al. (2016), theorem 4 and corollary 5.
     """
-    power = -1.0 / (2 * whole(order, "order") + 1)
-    return positive(constant, "constant") * whole(iterations, "iterations") ** power
+    power = -1.0 / (2 * whole("order", order, 1) + 1)
+    return positive("constant", constant) * whole("iterations", iterations, 1) ** power
 
 
 # --- gossip --------------------------------------------------------------------------------------
@@ -281,11 +291,11 @@ def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) 
     Source: Gürbüzbalaban, Gao, Hu, Zhu, "Decentralized stochastic gradient Langevin dynamics and
     Hamiltonian Monte Carlo" (2021), theorem 1 and the discussion after it.
     """
-    c = positive(constant, "constant")
+    c = positive("constant", constant)
     if c <= 1.0:
         raise InputError(f"constant: got {constant!r}; the bound needs a constant above 1")
-    k = whole(budget, "budget", least=2)
-    return c * 0.5 * math.log(k) / (positive(strong_convexity, "strong_convexity") * k)
+    k = whole("budget", budget, 2)
+    return c * 0.5 * math.log(k) / (positive("strong_convexity", strong_convexity) * k)
 
 
 def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float) -> float:
@@ -355,16 +365,16 @@ def decentralized_ula(
     Source: Kungurtsev, Cobb, Javidi, Jalaian, "Decentralized Bayesian learning with
     Metropolis-adjusted Hamiltonian Monte Carlo" (2023), appendix 2, after Parayil et al. (2020).
     """
-    fast = number(step_size_power, "step_size_power")
-    slow = number(consensus_power, "consensus_power", least=0.0)
+    fast = number("step_size_power", step_size_power)
+    slow = number("consensus_power", consensus_power, 0.0)
     if not 1.0 > fast > 0.5 + slow:
         raise InputError(
             f"step_size_power: got {fast:g} with consensus_power {slow:g}; the agents agree only "
             f"with step_size_power between {0.5 + slow:g} and 1"
         )
-    first = positive(step_size_offset, "step_size_offset")
-    second = positive(consensus_offset, "consensus_offset")
+    first = positive("step_size_offset", step_size_offset)
+    second = positive("consensus_offset", consensus_offset)
     return DecentralizedULASchedules(
-        Polynomial(positive(step_size, "step_size") * first**-fast, first, fast),
-        Polynomial(positive(consensus, "consensus") * second**-slow, second, slow),
+        Polynomial(positive("step_size", step_size) * first**-fast, first, fast),
+        Polynomial(positive("consensus", consensus) * second**-slow, second, slow),
     )

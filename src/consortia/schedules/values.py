@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import arguments
 from consortia.errors import InputError
 
 Schedule = Callable[[Any], jax.Array]
@@ -23,7 +23,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        _keep(self, value=positive(self.value, "step_size"))
+        arguments.keep(self, value=arguments.positive("step_size", self.value))
 
     def __call__(self, iteration: Any) -> jax.Array:
         """The step size, of the shape of ``iteration``."""
@@ -39,11 +39,11 @@ class Polynomial:
     power: float
 
     def __post_init__(self) -> None:
-        _keep(
+        arguments.keep(
             self,
-            initial=positive(self.initial, "initial"),
-            offset=positive(self.offset, "offset"),
-            power=number(self.power, "power", least=0.0),
+            initial=arguments.positive("initial", self.initial),
+            offset=arguments.positive("offset", self.offset),
+            power=arguments.number("power", self.power, 0.0),
         )
 
     @property
@@ -75,10 +75,10 @@ class Stages:
     first_stage: int
 
     def __post_init__(self) -> None:
-        _keep(
+        arguments.keep(
             self,
-            initial=positive(self.initial, "initial"),
-            first_stage=whole(self.first_stage, "first_stage"),
+            initial=arguments.positive("initial", self.initial),
+            first_stage=arguments.whole("first_stage", self.first_stage, 1),
         )
 
     def __call__(self, iteration: Any) -> jax.Array:
@@ -99,7 +99,7 @@ class Tabulated:
 
     def __post_init__(self) -> None:
         array = _table(self.values, "step_size")
-        _keep(self, values=tuple(array.tolist()))
+        arguments.keep(self, values=tuple(array.tolist()))
 
     @property
     def length(self) -> int:
@@ -172,7 +172,7 @@ def as_schedule(
         return value
     array = _array(value, name)
     if array.ndim == 0:
-        return Constant(positive(array.item(), name))
+        return Constant(arguments.positive(name, array.item()))
     return Tabulated(tuple(_table(array, name).tolist()))
 
 
@@ -229,29 +229,6 @@ def varying(schedule: Schedule, iterations: Iterable[int]) -> np.ndarray | None:
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def number(value: Any, name: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """One finite number between two bounds, as a Python float, or an `InputError`."""
-    array = _array(value, name)
-    if array.ndim or not np.isfinite(array) or not least <= array <= most:
-        raise InputError(f"{name}: got {value!r}; give one finite number in [{least:g}, {most:g}]")
-    return float(array)
-
-
-def positive(value: Any, name: str) -> float:
-    """One finite number above zero, as a Python float, or an `InputError`."""
-    array = _array(value, name)
-    if array.ndim or not np.isfinite(array) or not array > 0.0:
-        raise InputError(f"{name}: got {value!r}; give one finite number above zero")
-    return float(array)
-
-
-def whole(value: Any, name: str, *, least: int = 1) -> int:
-    """A whole number of at least ``least``, as a Python int, or an `InputError`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name}: got {value!r}; give a whole number of at least {least}")
-    return int(value)
-
-
 def _array(value: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(value)
@@ -277,12 +254,6 @@ def _table(values: Any, name: str) -> np.ndarray:
             f"{name}: {array[first]} at iteration {first}; give positive, finite numbers"
         )
     return array
-
-
-def _keep(schedule: Any, **fields: Any) -> None:
-    """Store checked Python numbers, so that schedules compare and hash by value."""
-    for field, value in fields.items():
-        object.__setattr__(schedule, field, value)
 
 
 def _counts(iteration: Any) -> jax.Array:

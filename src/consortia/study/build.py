@@ -23,7 +23,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
 from consortia.core.model import Model
-from consortia.data.reading import check_same, jointly, read_sites
+from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
 from consortia.engines import LocalEngine
 from consortia.errors import InputError
@@ -74,7 +74,7 @@ class ModelTable(Table):
         return given(self.model_extra)
 
     def make(self, data: Prepared, directory: Path) -> Model:
-        """The model for these data."""
+        """Return the model for these data."""
         factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
         known: dict[str, Any] = {}
         if data.features is not None:
@@ -206,7 +206,7 @@ class Study(Table):
         return self._path
 
     def with_run(self, **changes: int | None) -> Study:
-        """The same study with other values in ``[run]``, where they are not None."""
+        """Return the study with other values in ``[run]``, where they are not None."""
         given = {key: value for key, value in changes.items() if value is not None}
         return self.model_copy(update={"run": self.run.model_copy(update=given)})
 
@@ -217,7 +217,7 @@ class Study(Table):
         data_folder: Path | None = None,
         own: Mapping[int, Path] | None = None,
     ) -> Built:
-        """The objects that `consortia.sample` takes, and the rest.
+        """Return the objects that `consortia.sample` takes, and the rest.
 
         Args:
             engine: what will run the study; `LocalEngine()` when None. All processes of a
@@ -232,7 +232,7 @@ class Study(Table):
             RankError: the processes have been given other studies.
         """
         engine = LocalEngine() if engine is None else engine
-        check_same(engine, self.model_dump())
+        engine.check_same_arguments(lambda: {"study": self.model_dump()})
         try:
             return self._build(
                 self._path.parent if self._path else Path(), engine, data_folder, own
@@ -241,6 +241,14 @@ class Study(Table):
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
+
+    def contribution(self, path: Path, index: int) -> SiteFacts:
+        """Return what other processes learn of the site whose file is at ``path``.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        return self.data.contribution(path, index)[1]
 
     def _build(
         self,
@@ -252,12 +260,9 @@ class Study(Table):
         method = self.algorithm._method
         folder = directory if data_folder is None else data_folder
         prepared = self.data.read(folder, engine, method, own)
-        if prepared.sites is not None:
-            sites = read_sites(prepared.train.__getitem__, prepared.sites, method, engine)
-        else:
-            sites = deal(self.partition, prepared)
+        sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
-        model = jointly(engine, lambda: self.model.make(prepared, directory))
+        model = run_on_all(engine, lambda: self.model.make(prepared, directory))
         labels = {} if self.model.kind is None else prepared.labels()
         return Built(model, sites, method, prepared.test, stop, labels, prepared.skipped)
 
@@ -289,7 +294,7 @@ class Built:
 
 
 def load_study(path: str | Path, origin: Path | None = None) -> Study:
-    """Reads and checks a study file; no data are read and nothing is compiled.
+    """Read and check a study file; no data are read and nothing is compiled.
 
     Args:
         path: the TOML file.
@@ -315,7 +320,7 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
 
 
 def _explained(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as a sentence with the dotted key."""
+    """Return one of pydantic's errors as a sentence with the dotted key."""
     location = [part for part in error["loc"] if isinstance(part, str)]
     table: Any = Study
     if location[:1] == ["partition"] and len(location) > 1:  # pydantic puts the kind in between
@@ -351,7 +356,7 @@ def _table(name: str) -> Any:
 
 
 def _imported(factory: str, directory: Path) -> Callable[..., Any]:
-    """The function ``module:name``, from the study file's folder or from what is installed."""
+    """Return the function ``module:name``, from the study file's folder or as installed."""
     module_name, _, name = factory.partition(":")
     sys.path.insert(0, str(directory.resolve()))
     try:

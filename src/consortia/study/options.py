@@ -42,7 +42,7 @@ def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
 def check_options(
     table: str, factory: Callable[..., Any], options: Mapping[str, Any], later: tuple[str, ...] = ()
 ) -> None:
-    """Refuses arguments that a factory does not have, and names those it lacks."""
+    """Refuse arguments that a factory does not have, and name those it lacks."""
     known = arguments(factory)
     of_user = factory.__module__.partition(".")[0] != __name__.partition(".")[0]
     takes_any = of_user and _takes_any(inspect.signature(factory).parameters)
@@ -58,7 +58,7 @@ def check_options(
 
 
 def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """What the factory makes; a value of a type that it cannot use is the study's mistake."""
+    """Return what the factory makes; a value that it cannot use is the study's mistake."""
     try:
         return factory(**options)
     except (TypeError, OverflowError) as error:
@@ -69,7 +69,7 @@ def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) 
 
 
 def given(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments as written: "none" means None, a table what the function that it names makes."""
+    """Return the arguments: "none" is None, a table what the function that it names makes."""
     given = {key: None if value == "none" else value for key, value in (options or {}).items()}
     tables = {key: value for key, value in given.items() if isinstance(value, dict)}
     return given | {key: _made(key, value) for key, value in tables.items()}

@@ -32,7 +32,7 @@ TABLES = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a study file, with the arguments of every algorithm and ready model."""
+    """Return the JSON schema of a study file, with all arguments of algorithms and models."""
     schema = Study.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "A study file of consortia"
@@ -48,7 +48,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..., Any]]) -> None:
-    """Lets the value of one key of a table decide about the others."""
+    """Let the value of one key of a table decide about the others."""
     own = table["properties"]
     own[key]["description"] += "; it decides the other keys"
     choice = {"enum": list(factories)}
@@ -104,7 +104,7 @@ def described(factory: Callable[..., Any]) -> dict[str, str]:
 
 
 def _documented(factory: Callable[..., Any]) -> dict[str, str]:
-    """The section Args of a docstring, by argument."""
+    """Return the section Args of a docstring, by argument."""
     text = inspect.getdoc(factory) or ""
     found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
     texts: dict[str, str] = {}
@@ -126,7 +126,7 @@ def _hint(factory: Callable[..., Any], name: str) -> Any:
 
 
 def _type(name: str, hint: Any) -> dict[str, Any]:
-    """What may be written for an argument; "none" where None is allowed."""
+    """Return the schema of an argument; "none" where None is allowed."""
     if name == "step_size":
         table = _choice_of_tables("schedule", SCHEDULES, schedules)
         numbers = {"type": "array", "items": {"anyOf": [{"type": "number"}, table]}}

@@ -6,8 +6,7 @@ one file per site and stay where they are.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -17,12 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from consortia.core.arguments import unknown
 from consortia.core.contract import Method
-from consortia.data import datasets, partition, preparation, reading
+from consortia.core.fingerprints import of_value
+from consortia.data import datasets, partition, preparation
+from consortia.data.facts import SiteFacts, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
-from consortia.data.sites import Sites, check_finite, read_rows
-from consortia.engines import LocalEngine
+from consortia.data.sites import Sites, alike, check_finite
+from consortia.engines.contract import Engine
 from consortia.errors import InputError
-from consortia.study.files import Arrays, Source, read_files
+from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, names_of, read_rows
+
+Labels = tuple[bool, int, int]
 
 
 class Table(BaseModel):
@@ -85,80 +88,105 @@ class Data(Table):
         return self
 
     def read(
-        self, directory: Path, engine: Any, algorithm: Method, own: Mapping[int, Path] | None = None
+        self,
+        directory: Path,
+        engine: Engine,
+        algorithm: Method,
+        own: Mapping[int, Path] | None = None,
     ) -> Prepared:
-        """The rows, ready to be dealt out; of files those of the sites that this process runs.
+        """Return the rows, ready to be dealt out; of files those of the sites of this process.
 
         All processes of the engine call it alike.
 
         Args:
             directory: where the names of files start.
-            engine: says which sites this process runs.
+            engine: decides which sites this process runs.
             algorithm: what is run.
-            own: where the files of sites are that are not there, by the sites' numbers.
+            own: where the files of sites are that are not there, by the sites' indices.
 
         Raises:
             InputError: a file cannot be used; in all processes, wherever it is.
             DatasetMissing: a data set is not there.
         """
         if self.files is None:
-            source = reading.jointly(engine, self._of_dataset)
-            engine = LocalEngine()  # a data set is read by every process
-        else:
-            source = read_files(
-                self.files,
-                directory,
-                engine,
-                algorithm,
-                **self.model_dump(include={"target", "test_share", "test_file", "seed"}),
-                own=own,
-            )
-        change = self._of_features(source.row_shape)
-        raw = reading.jointly(engine, lambda: source.each(change))
-        statistics = _statistics(raw, engine, self)
-        made = reading.jointly(engine, lambda: raw.each(lambda one: self._made(one, statistics)))
-        names, features = source.feature_names, _width(source.row_shape)
-        if self.intercept and features is not None:
-            names, features = (*names, "intercept") if names else (), features + 1
-        test = made.test
+            return run_on_all(engine, self._of_dataset)
+        return self._of_files(self.files, directory, engine, algorithm, own or {})
+
+    def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
+        """Return the rows of a site's file, and what other processes learn of them.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        assert self.files is not None
+        name = names_of(self.files)[index]
+        rows = read_rows(path, self.target, self.test_share, self.seed + index)
+        table = read_table(rows.train, f"site {name!r}")
+        check_finite(name, table)  # a NaN would spread to all sites by their statistics
+        labels, moments = self._contribution(self._changed(rows.train), rows.held_out)
+        return rows, SiteFacts.of(table, columns=rows.columns, labels=labels, moments=moments)
+
+    def _of_files(
+        self,
+        files: list[str],
+        directory: Path,
+        engine: Engine,
+        algorithm: Method,
+        own: Mapping[int, Path],
+    ) -> Prepared:
+        names = names_of(files)
+        paths = [own.get(index, directory / name) for index, name in enumerate(files)]
+        read: dict[int, FileRows] = {}
+        test_rows: list[FileRows] = []
+
+        def contribute(index: int) -> SiteFacts:
+            read[index], facts = self.contribution(paths[index], index)
+            return facts
+
+        def contribute_test() -> Any:
+            if self.test_file is None:
+                return None
+            test_rows.append(read_rows(directory / self.test_file, self.target, None, 0))
+            arrays, _, columns = test_rows[0]
+            return {"columns": list(columns), "labels": _labels([arrays])}
+
+        facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test)
+        kinds = common_kinds(facts, paths)
+        if of_test is not None and tuple(of_test["columns"]) != facts[0].columns:
+            raise InputError(f"{directory / str(self.test_file)} has other columns than the sites.")
+        labels = [one.labels for one in facts]
+        if of_test is not None:
+            labels.append(of_test["labels"])
+        agreed = self._agreed(labels, [one.moments for one in facts], ())
+
+        def prepared(arrays: Arrays) -> Arrays:
+            return self._made(self._changed(in_kinds(arrays, kinds)), agreed)
+
+        row = {
+            name: np.zeros((1, *shape), kinds[name]) for name, (shape, _) in facts[0].arrays.items()
+        }
+        without_rows = {name: array[:0] for name, array in prepared(row).items()}
+        parts = [
+            read_table(prepared(read[index].train), f"site {names[index]!r}")
+            if index in read
+            else rows_of(without_rows, one.rows)
+            for index, one in enumerate(facts)
+        ]
+        made = self.model_dump(include={"scale", "intercept", "dtype"})
+        digests = {n: of_value((one.digest, made, agreed)) for n, one in enumerate(facts)}
+        sites = Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(read))
+        held_out = [read[index].held_out for index in sorted(read)]
+        test: Arrays | None = None
         skipped: tuple[str, ...] = ()
-        if made.sites is not None and len(made.held_out) == len(made.sites):
-            test = _stacked([made.held_out[number] for number in range(len(made.sites))])
-        if test is None and (self.test_share is not None or self.test_file is not None):
+        if test_rows:
+            test = self._made(self._changed(test_rows[0].train), agreed)
+        elif self.test_share is not None and len(held_out) == len(names):
+            test = _stacked([prepared(part) for part in held_out if part is not None])
+        elif self.test_share is not None or self.test_file is not None:
             skipped = ("predictive scores: the held-out rows are in other processes",)
-        return Prepared(
-            train=made.train,
-            test=test,
-            columns=_columns(raw) if made.sites is None else {},
-            sites=made.sites,
-            features=features,
-            feature_names=names,
-            class_names=statistics.classes,
-            skipped=skipped,
-        )
+        return self._prepared(None, sites, test, {}, facts[0].columns, row, agreed, skipped)
 
-    def _of_features(self, row_shape: tuple[int, ...] | None) -> Callable[[Arrays], Arrays]:
-        """What is done to x row by row."""
-        if row_shape is not None and len(row_shape) > 1:
-            factor = 1 / 255 if self.scale is None else self.scale
-            return functools.partial(preparation.images_to_rows, scale=factor, intercept=False)
-        if self.scale is None:
-            return lambda arrays: arrays
-        if row_shape is None:
-            raise InputError("data.scale: there is no x to be scaled.")
-        return _scaled("x", 0.0, 1 / self.scale)
-
-    def _made(self, arrays: Arrays, statistics: _Statistics) -> Arrays:
-        """Rows in the units of all rows."""
-        if statistics.x is not None:
-            arrays = preparation.standardised(arrays, statistics.x, "the rows")
-        if statistics.y is not None:
-            arrays = _scaled("y", float(statistics.y.centre), float(statistics.y.sd))(arrays)
-        if self.intercept:
-            arrays = preparation.with_intercept(arrays)
-        return arrays if self.dtype is None else _as_type(arrays, dtype=self.dtype)
-
-    def _of_dataset(self) -> Source:
+    def _of_dataset(self) -> Prepared:
         assert self.dataset is not None
         found = datasets.load(self.dataset, download=self.download)
         train, test = found.train, found.test
@@ -168,8 +196,84 @@ class Data(Table):
             train, test = preparation.train_test_split(
                 found.rows, test_share=self.test_share, seed=self.seed
             )
-        shape = train["x"].shape[1:] if "x" in train else None
-        return Source({0: train}, {}, test, shape, found.feature_names, found.target_names, None)
+        raw = self._changed(train)
+        tests = [] if test is None else [self._changed(test)]
+        labels, moments = self._contribution(raw, None)
+        agreed = self._agreed([labels, _labels(tests)], [moments], found.target_names)
+        columns = {name: raw["x"][:, place] for place, name in enumerate(found.feature_names)}
+        columns |= {name: array for name, array in raw.items() if array.ndim == 1}
+        made, *made_test = (self._made(arrays, agreed) for arrays in (raw, *tests))
+        test = made_test[0] if made_test else None
+        return self._prepared(made, None, test, columns, found.feature_names, train, agreed, ())
+
+    def _prepared(
+        self,
+        train: Arrays | None,
+        sites: Sites | None,
+        test: Arrays | None,
+        columns: Arrays,
+        names: tuple[str, ...],
+        example: Arrays,
+        agreed: _Agreed,
+        skipped: tuple[str, ...],
+    ) -> Prepared:
+        """Return the rows with the names of their columns; ``example`` has rows as read."""
+        shape = example["x"].shape[1:] if "x" in example else None
+        features = int(np.prod(shape)) if shape else None
+        if self.intercept and features is not None:
+            names, features = (*names, "intercept") if names else (), features + 1
+        return Prepared(train, sites, test, columns, features, names, agreed.classes, skipped)
+
+    def _changed(self, arrays: Arrays) -> Arrays:
+        """Return the arrays with x changed row by row."""
+        if "x" in arrays and arrays["x"].ndim > 2:
+            factor = 1 / 255 if self.scale is None else self.scale
+            return preparation.images_to_rows(arrays, scale=factor, intercept=False)
+        if self.scale is None:
+            return arrays
+        if "x" not in arrays:
+            raise InputError("data.scale: there is no x to be scaled.")
+        return _scaled(arrays, "x", 0.0, 1 / self.scale)
+
+    def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
+        """Return the arrays in the units of all rows."""
+        if agreed.x is not None:
+            arrays = preparation.standardised(arrays, agreed.x, "the rows")
+        if agreed.y is not None:
+            arrays = _scaled(arrays, "y", float(agreed.y.centre), float(agreed.y.sd))
+        if self.intercept:
+            arrays = preparation.with_intercept(arrays)
+        return arrays if self.dtype is None else _as_type(arrays, dtype=self.dtype)
+
+    def _contribution(
+        self, arrays: Arrays, held_out: Arrays | None
+    ) -> tuple[Labels | None, dict[str, Any]]:
+        """Return labels and moments of some rows, from which those of all rows follow."""
+        labels = _labels([arrays] if held_out is None else [arrays, held_out])
+        moments: dict[str, Any] = {}
+        if self.standardise:
+            moments["x"] = Moments.of(preparation.features(arrays, "train")).plain()
+        if self.standardise_target:
+            if "y" not in arrays:
+                raise InputError("data.standardise_target: there is no response y.")
+            moments["y"] = Moments.of(arrays["y"].reshape(-1)).plain()
+        return labels, moments
+
+    def _agreed(
+        self,
+        labels: Sequence[Labels | None],
+        moments: Sequence[Mapping[str, Any]],
+        target_names: tuple[str, ...],
+    ) -> _Agreed:
+        """Return what follows from the rows of all sites together."""
+        classes = _classes(labels, target_names)
+        x = preparation.moments_of_all(one["x"] for one in moments) if self.standardise else None
+        if not self.standardise_target:
+            return _Agreed(x, None, classes)
+        y = preparation.moments_of_all(one["y"] for one in moments)
+        if classes is not None or y.sd == 0:
+            raise InputError("data.standardise_target: the response is not a measured number.")
+        return _Agreed(x, y, classes)
 
 
 @dataclass(frozen=True)
@@ -177,29 +281,28 @@ class Prepared:
     """Rows that are ready to be dealt out.
 
     Attributes:
-        train: arrays (rows, ...), by the site's number, of the sites that are here; all rows under
-            0 when a partition is still to be made.
+        train: arrays (rows, ...) of all rows when a partition is still to be made, else None.
+        sites: the sites of files, else None.
         test: held-out rows, or None.
         columns: the features and the response as they were read, (rows,) each, by name; empty
             without a partition.
-        sites: names of the sites, None when a partition is still to be made.
         features: columns of x, None without x or columns.
         feature_names: one name per column of x, empty when they have none.
         class_names: one name per class, None when the response is no class.
         skipped: what cannot be had in this process, each with the reason.
     """
 
-    train: dict[int, Arrays]
+    train: Arrays | None
+    sites: Sites | None
     test: Arrays | None
     columns: Arrays
-    sites: tuple[str, ...] | None
     features: int | None
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...] | None
     skipped: tuple[str, ...] = ()
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
-        """Names along the axes of the ready models' parameters, (classes, features)."""
+        """Return names along the axes of the ready models' parameters, (classes, features)."""
         features, classes = self.feature_names or None, self.class_names
         return {"coefficients": (classes, features), "intercept": (classes,)}
 
@@ -270,7 +373,7 @@ PARTITIONS: dict[str, type[_Partition]] = {
 
 
 def deal(table: Any, data: Prepared) -> Sites:
-    """The rows at their sites, as a table ``[partition]`` says."""
+    """Return the rows at their sites, dealt out by a table ``[partition]``."""
     options = table.model_dump(exclude={"kind"}, exclude_none=True)
     if isinstance(table, ByColumn):
         if table.column not in data.columns:
@@ -278,17 +381,17 @@ def deal(table: Any, data: Prepared) -> Sites:
                 f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
             )
         options |= {"column": data.columns[table.column], "name": table.column}
-    return getattr(partition, table.kind)(data.train[0], **options)
+    return getattr(partition, table.kind)(data.train, **options)
 
 
 # --- preparing -----------------------------------------------------------------------------------
 
 
-class _Statistics(NamedTuple):
+class _Agreed(NamedTuple):
     """What follows from the rows of all sites together.
 
     Attributes:
-        x: of the features, where they are to be standardised.
+        x: moments of the features, where they are to be standardised.
         y: of the response, likewise.
         classes: names of the classes, when the response is one.
     """
@@ -298,63 +401,22 @@ class _Statistics(NamedTuple):
     classes: tuple[str, ...] | None
 
 
-def _statistics(source: Source, engine: Any, data: Data) -> _Statistics:
-    """From what each process tells of its sites, site by site."""
-
-    def tell() -> dict[str, Any]:
-        told: dict[str, Any] = {"sites": {}, "test": None}
-        if source.test is not None:
-            told["test"] = _labels([source.test])
-        for number, arrays in source.train.items():
-            facts: dict[str, Any] = {}
-            if source.sites is not None:  # a NaN would spread to all sites by their statistics
-                name = source.sites[number]
-                check_finite(name, read_rows(arrays, f"site {name!r}"))
-            held_out = [source.held_out[number]] if number in source.held_out else []
-            facts["labels"] = _labels([arrays, *held_out])
-            if data.standardise:
-                facts["x"] = Moments.of(preparation.features(arrays, "train")).plain()
-            if data.standardise_target:
-                facts["y"] = Moments.of(_measured(arrays)).plain()
-            told["sites"][number] = facts
-        return told
-
-    told = engine.allgather(tell)
-    names = source.sites or ("all rows",)
-    facts = list(reading.merged([one["sites"] for one in told], names).values())
-    labels = [one["labels"] for one in facts] + [one["test"] for one in told if one["test"]]
-    classes = _classes(labels, source.target_names)
-    x = preparation.moments_of_all(one["x"] for one in facts) if data.standardise else None
-    if not data.standardise_target:
-        return _Statistics(x, None, classes)
-    y = preparation.moments_of_all(one["y"] for one in facts)
-    if classes is not None or y.sd == 0:
-        raise InputError("data.standardise_target: the response is not a measured number.")
-    return _Statistics(x, y, classes)
-
-
-def _measured(arrays: Arrays) -> np.ndarray:
-    if "y" not in arrays:
-        raise InputError("data.standardise_target: there is no response y.")
-    return arrays["y"].reshape(-1)
-
-
-def _labels(parts: list[Arrays]) -> list[Any] | None:
-    """Whether the responses are whole numbers, the least and the largest; None without any."""
+def _labels(parts: list[Arrays]) -> Labels | None:
+    """Return whether responses are whole numbers, the least and the largest; None without any."""
     responses = [part["y"] for part in parts if "y" in part]
     if not responses:
         return None
     if not all(_whole(y) for y in responses):
-        return [False, 0, 0]
-    return [True, min(int(y.min()) for y in responses), max(int(y.max()) for y in responses)]
+        return (False, 0, 0)
+    return (True, min(int(y.min()) for y in responses), max(int(y.max()) for y in responses))
 
 
 def _whole(y: np.ndarray) -> bool:
     return y.dtype.kind in "biu" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
 
 
-def _classes(labels: list[list[Any] | None], names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Names of the classes, when the response is one."""
+def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the names of the classes, when the response is one."""
     known = [one for one in labels if one is not None]
     if not known:
         return None
@@ -365,28 +427,16 @@ def _classes(labels: list[list[Any] | None], names: tuple[str, ...]) -> tuple[st
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
 
 
-def _columns(source: Source) -> Arrays:
-    """Features and response of a data set, by name."""
-    train = source.train[0]
-    columns = {name: train["x"][:, place] for place, name in enumerate(source.feature_names)}
-    return columns | {name: array for name, array in train.items() if array.ndim == 1}
-
-
-def _width(row_shape: tuple[int, ...] | None) -> int | None:
-    """Columns of x once it is flat; None without x or columns."""
-    return int(np.prod(row_shape)) if row_shape else None
-
-
 def _stacked(parts: list[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _scaled(key: str, centre: float, unit: float) -> Callable[[Arrays], Arrays]:
-    return lambda arrays: {**arrays, key: (arrays[key] - centre) / unit}
+def _scaled(arrays: Arrays, key: str, centre: float, unit: float) -> Arrays:
+    return {**arrays, key: (arrays[key] - centre) / unit}
 
 
 def _as_type(arrays: Arrays, dtype: str) -> Arrays:
-    """Features and fractions in this type, integers no wider than it."""
+    """Return features and fractions in this type, integers no wider than it."""
     whole = np.dtype(dtype.replace("float", "int"))
 
     def narrowed(name: str, array: np.ndarray) -> np.ndarray:

@@ -12,10 +12,15 @@ which `Recipe` describes.
 from __future__ import annotations
 
 from consortia.surrogates.correction import Correction, correction_of, given_correction
+from consortia.surrogates.examination import (
+    Examination,
+    examined,
+    explain_divergence,
+    explain_end,
+    look_phase,
+)
 from consortia.surrogates.fitting import Recipe, Settings, fit_phases
 from consortia.surrogates.gaussian import Gaussian, Natural, read_gaussians
-from consortia.surrogates.given import examined, look_phase
-from consortia.surrogates.stability import Examination, explain_divergence, explain_end
 
 __all__ = [
     "Correction",

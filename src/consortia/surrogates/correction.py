@@ -1,4 +1,4 @@
-"""What the surrogates change in one site's gradient, ready to be evaluated."""
+"""The change that the surrogates make to one site's gradient, ready to be evaluated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Correction(NamedTuple):
 
     @classmethod
     def of(cls, own: Natural, total: Natural, weight: Array, reference: Array) -> Correction:
-        """From a site's surrogate, the product of all, and the site's weight s_c."""
+        """Return it from a site's surrogate, the product of all, and the site's weight s_c."""
         weight = jnp.asarray(weight, reference.dtype)
         diagonal = total.precision if total.precision.ndim == 1 else jnp.diag(total.precision)
         step = total.gradient / jnp.maximum(diagonal, jnp.finfo(diagonal.dtype).tiny)
@@ -53,17 +53,17 @@ class Correction(NamedTuple):
         )
 
     def at(self, position: Array) -> Array:
-        """∇log q_c(θ) − s_c ∇log q(θ), what is added to ∇U_c(θ), (d,)."""
+        """Return ∇log q_c(θ) − s_c ∇log q(θ), which is added to ∇U_c(θ), (d,)."""
         return self.constant - apply(self.slope, position - self.reference)
 
     def runaway(self, position: Array) -> Array:
-        """Whether the chain is a thousand times further out than the start and the surrogate."""
+        """Return True if the chain is a thousand times further out than start and surrogate."""
         # Not "larger than": a distance that overflowed is a runaway too.
         return ~(jnp.sum(self.pooled * (position - self.reference) ** 2) <= self.limit)
 
 
 def stacked(gaussians: tuple[Gaussian, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Means (S, d) and precisions (S, d), or (S, d, d) when one of them is full."""
+    """Return means (S, d) and precisions (S, d), or (S, d, d) when one of them is full."""
     full = any(gaussian.precision.ndim == 2 for gaussian in gaussians)
     precisions = [
         np.diag(g.precision) if full and g.precision.ndim == 1 else g.precision for g in gaussians
@@ -72,7 +72,7 @@ def stacked(gaussians: tuple[Gaussian, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def product(means: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (d,) and precision of q = Π_s q_s."""
+    """Return the mean (d,) and precision of q = Π_s q_s."""
     pooled = precisions.sum(axis=0)
     if pooled.ndim == 1:
         return (precisions * means).sum(axis=0) / pooled, pooled
@@ -80,21 +80,24 @@ def product(means: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correction]:
-    """The corrections of the user's own Gaussians, one a site, in the order of the sites."""
+    """Return the corrections of the user's own Gaussians, one a site, in the order of the sites."""
     means, precisions = stacked(gaussians)
     reference, pooled = product(means, precisions)
     full = precisions.ndim == 3
-    pulls = np.einsum("sij,sj->si" if full else "si,si->si", precisions, means - reference[None])
+    linear_terms = np.einsum(
+        "sij,sj->si" if full else "si,si->si", precisions, means - reference[None]
+    )
 
     def at(site: Site) -> Correction:
         if site.number is None:
             raise InputError(
-                "surrogate: a list of Gaussians needs an engine that tells a site its number; "
+                "surrogate: a list of Gaussians needs an engine that gives a site its index; "
                 "use 'anchored', 'laplace' or 'sgld_moments' here."
             )
         dtype = jnp.result_type(float)
         own = Natural(
-            jnp.asarray(pulls, dtype)[site.number], jnp.asarray(precisions, dtype)[site.number]
+            jnp.asarray(linear_terms, dtype)[site.number],
+            jnp.asarray(precisions, dtype)[site.number],
         )
         total = Natural(jnp.zeros(reference.size, dtype), jnp.asarray(pooled, dtype))
         return Correction.of(own, total, site.weight, jnp.asarray(reference, dtype))
@@ -103,5 +106,5 @@ def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correc
 
 
 def correction_of(site: Site) -> Correction:
-    """The correction that the phases of `consortia.surrogates.fit_phases` left at a site."""
+    """Return the correction that `consortia.surrogates.fit_phases` left at a site."""
     return site.fitted[0].correction

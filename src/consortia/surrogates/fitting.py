@@ -1,4 +1,4 @@
-"""How the sites compute their surrogates: once, each alone, before the first round."""
+"""Surrogates that the sites compute: once, each alone, before the first round."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from consortia.errors import InputError
 from consortia.gradients.exact import exact
 from consortia.gradients.minibatch import minibatch
 from consortia.surrogates import curvature as curvatures
-from consortia.surrogates import stability
+from consortia.surrogates.examination import examine, row_bits
 from consortia.surrogates.gaussian import Natural, apply, clipped
-from consortia.surrogates.laplace import mode_of
 
 Array = jax.Array
 
@@ -100,7 +99,7 @@ class Recipe:
 
 
 class Settings(NamedTuple):
-    """What the surrogates must know of the algorithm that uses them.
+    """The parameters of the algorithm that uses the surrogates.
 
     Attributes:
         covariance: ``"full"`` or ``"diagonal"``.
@@ -120,13 +119,13 @@ class Settings(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What a site has after the first phase.
+    """A site's state after the first phase.
 
     Attributes:
         reference: the start of the first chain.
         natural: the surrogate.
-        converged: whether it could be computed.
-        seen: the curvature of the likelihood at the start and the numbers of the rows it is from,
+        converged: True if it could be computed.
+        seen: the curvature of the likelihood at the start and the indices of the rows it is from,
             where they are known.
     """
 
@@ -142,7 +141,7 @@ def fit_phases(
     settings: Settings,
     position_of: Callable[[Any], Array] = lambda inbox: inbox,
 ) -> tuple[Phase, Phase]:
-    """Two phases for ``Algorithm.fit``; `consortia.surrogates.correction_of` reads what they leave.
+    """Return two phases for ``Algorithm.fit``; `correction_of` reads what they leave.
 
     The sites fit and their natural parameters are summed, d² + d numbers a site (2d for diagonal
     ones); then each site forms its correction and examines it, d numbers.
@@ -156,23 +155,19 @@ def fit_phases(
     first = Phase(
         partial(_fit, recipe, target, settings, position_of),
         Sum(),
-        noise=partial(_fit_numbers, recipe, target, settings),
+        noise=partial(_fit_randomness, recipe, target, settings),
     )
     second = Phase(
-        partial(stability.examine, recipe.curvature, target, settings),
+        partial(examine, recipe.curvature, target, settings),
         Sum(),
-        noise=_row_numbers,
+        noise=row_bits,
     )
     return first, second
 
 
-def _row_numbers(rng: RandomStreams) -> Array:
-    return rng.bits("rows", (curvatures.MOST_ROWS,))
-
-
-def _fit_numbers(recipe: Recipe, target: Target, settings: Settings, rng: RandomStreams) -> Any:
+def _fit_randomness(recipe: Recipe, target: Target, settings: Settings, rng: RandomStreams) -> Any:
     if recipe.kind != "sgld_moments":
-        return _row_numbers(rng)
+        return row_bits(rng)
     steps = recipe.warmup + recipe.draws
     oracle = _local_oracle(recipe, target, settings)
     rows = oracle.numbers(rng, "sgld", (steps, 1))
@@ -227,7 +222,7 @@ def _laplace(
         penalty = recipe.ridge / 2 * jnp.sum((theta - start) ** 2)
         return penalty - curvatures.log_likelihood(target, theta, rows, weights)
 
-    mode, matrix, converged = mode_of(negative, start)
+    mode, matrix, converged = curvatures.mode_of(negative, start)
     precision = clipped(matrix, recipe.ridge, 1 / recipe.variance_floor)
     if settings.covariance == "diagonal":
         precision = 1 / jnp.diag(jnp.linalg.inv(precision))

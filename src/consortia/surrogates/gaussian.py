@@ -56,7 +56,7 @@ class Gaussian:
 
     @classmethod
     def from_precision(cls, mean: Any, precision: Any) -> Gaussian:
-        """The Gaussian of this precision, the inverse of the covariance; shapes as there."""
+        """Return the Gaussian of this precision, the inverse of the covariance; shapes as there."""
         made = cls.__new__(cls)
         mean = _vector(mean)
         matrix = _shaped(precision, "precision", mean.size)
@@ -90,7 +90,7 @@ class Gaussian:
 
 
 def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
-    """The user's Gaussians, one a site: `Gaussian` objects or pairs of mean and covariance.
+    """Read the user's Gaussians, one a site: `Gaussian` objects or pairs of mean and covariance.
 
     Raises:
         InputError: none, an entry that is no Gaussian, or entries of unlike dimension; the message
@@ -142,17 +142,17 @@ class Natural(NamedTuple):
     precision: Array
 
     def at(self, deviation: Array) -> Array:
-        """∇log q at θ = c + deviation."""
+        """Return ∇log q at θ = c + deviation."""
         return self.gradient - apply(self.precision, deviation)
 
 
 def apply(matrix: Array, vector: Array) -> Array:
-    """Λ v, for Λ (d,) or (d, d)."""
+    """Return Λ v, for Λ (d,) or (d, d)."""
     return matrix * vector if matrix.ndim == 1 else matrix @ vector
 
 
 def clipped(matrix: Array, least: Any, most: Any) -> Array:
-    """A symmetric matrix (or diagonal) with its eigenvalues moved into [least, most]."""
+    """Return a symmetric matrix (or diagonal) with its eigenvalues moved into [least, most]."""
     if matrix.ndim == 1:
         return jnp.clip(matrix, least, most)
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)

@@ -1,13 +1,28 @@
-"""The predicted bias of a method, with what it rests on, or why there is no prediction."""
+"""The predicted bias of a method: the exact law of its settings on a posterior's Gaussian law.
+
+`law_of` takes a method to its law on a posterior expanded around its mode; `predict_bias` compares
+that law with the posterior, or says why there is no prediction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, singledispatch
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
+from consortia import graphs, schedules
+from consortia.algorithms.decentralized_hmc import DecentralizedExactHMC, DecentralizedHMC
+from consortia.algorithms.fa_hmc import FAHMC
+from consortia.algorithms.federated_hmc import FederatedHMC
+from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
+from consortia.algorithms.surrogate_hmc import SurrogateHMC
+from consortia.algorithms.travelling import DSGLD, FSGLD
 from consortia.core import parameters as naming
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -15,12 +30,276 @@ from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.theory.expansion import Array, expand
-from consortia.theory.laws import EXACT, LAWS, Law
+from consortia.surrogates import Gaussian
+from consortia.theory.agents import GaussianAgents
+from consortia.theory.decentralized import decentralized_hmc_law
+from consortia.theory.estimates import minibatch_covariance
+from consortia.theory.expansion import Expansion, expand
+from consortia.theory.federated_averaging import fa_hmc_law
+from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.law import Law, Moments
+from consortia.theory.stability import server_of
+from consortia.theory.staleness import stale_server_law
+from consortia.theory.travelling import travelling_law
+
+PyTree = Any
+
+LARGEST_SYSTEM = 700
+"""Rows of an iteration's matrix up to which a network's law is computed, in seconds."""
+
+MOST_ROW_CURVATURES = 4_000_000
+"""Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
+
+MOST_TRAVELLED = 40
+"""Parameters up to which the law of a travelling chain is computed."""
+
+
+class Problem:
+    """A posterior of which a law is wanted.
+
+    Args:
+        model: the model.
+        sites: the data, all rows in this process.
+        init: where the search for the mode starts, instead of ``model.init``.
+    """
+
+    def __init__(self, model: Model, sites: Sites, init: PyTree = None) -> None:
+        self.model, self.sites = model, sites
+        self.start = starting_parameters(model, init, 0, 1)[0]
+
+    @cached_property
+    def near(self) -> Expansion:
+        """The Gaussian law that the posterior has near its mode, which is the origin there.
+
+        Raises:
+            InputError: it is too large, or has no mode.
+        """
+        return expand(self.model, self.sites, self.start)
+
+    def agents(self, *, rows: bool) -> GaussianAgents:
+        """Return the sites as agents of equal shares, with every row's expansion if asked for."""
+        near = self.near
+        if rows and self.sites.rows * near.mode.size**2 > MOST_ROW_CURVATURES:
+            raise InputError("the noise of minibatches of so many rows is too large to be computed")
+        share = np.full(len(near.sizes), 1 / len(near.sizes))
+        curvatures = near.curvatures + share[:, None, None] * near.prior_curvature
+        pulls = -(near.gradients + share[:, None] * near.prior_gradient)
+        agents = GaussianAgents((curvatures + np.swapaxes(curvatures, 1, 2)) / 2, pulls=pulls)
+        if rows:
+            target = Target(self.model, starting_parameters(self.model, None, 0, 1)[0])
+            mode = target.unravel(jnp.asarray(near.mode, target.dtype))
+            expanded = GaussianAgents.near(self.model, self.sites, mode)
+            assert expanded.rows is not None
+            # Their pulls are H x − ∇ with the origin at 0; here the origin is the mode.
+            agents.rows = tuple((h, p - h @ near.mode) for h, p in expanded.rows)
+        return agents
+
+
+@singledispatch
+def law_of(method: Method, problem: Problem) -> Law:
+    """Return the exact law of a method on a posterior's Gaussian law, with the mode as origin.
+
+    A method of one's own joins in by ``law_of.register``.
+
+    Raises:
+        InputError: the method has no oracle, its settings have none, or the problem is too large.
+    """
+    raise InputError(f"{method.name} has no oracle")
+
+
+def _constant(method: Method) -> float:
+    """Return the step size, where it is one number."""
+    given = method.step_schedules
+    if len(given) > 1:
+        raise InputError("servers have step sizes of their own, and so laws of their own")
+    if not isinstance(given[0], schedules.Constant):
+        raise InputError("the step size varies from round to round, and the bias with it")
+    return float(given[0].value)
+
+
+def _own_modes(
+    curvatures: Float[np.ndarray, "S d d"], gradients: Float[np.ndarray, "S d"]
+) -> Float[np.ndarray, "S d"]:
+    """Return −H_c⁻¹ g_c of every site; a flat direction is left where it is."""
+    found = np.stack(
+        [np.linalg.pinv(h, hermitian=True) @ g for h, g in zip(curvatures, gradients, strict=True)]
+    )
+    left = np.einsum("sij,sj->si", curvatures, found) - gradients
+    if np.abs(left).max() > 1e-3 * max(np.abs(gradients).max(), 1e-12):
+        raise InputError("a site's potential has no minimum of its own near the mode")
+    return -found
+
+
+@law_of.register
+def _averaging(method: FAHMC, problem: Problem) -> Law:
+    step, near = _constant(method), problem.near
+    weights = method.site_weights(near.sizes)
+    curvatures, gradients = near.pieces(weights, method.prior_shares(near.sizes))
+    law = fa_hmc_law(
+        _own_modes(curvatures, gradients),
+        curvatures,
+        weights,
+        step_size=step,
+        leapfrog_steps=method.leapfrog_steps,
+        local_steps=method.local_steps,
+        momentum_correlation=method.momentum_correlation,
+        gradient_noise=method.gradient_noise,
+        gradient_draws=method.gradient_draws,
+        debias=method.debias,
+        mass_matrix=method.mass_matrix.values,
+        temperature=method.temperature,
+    )
+    if method.batch_size is None:
+        return law
+    note = "Minibatches widen the draws by an amount that is not predicted."
+    return replace(law, variance_known=False, notes=(note,))
+
+
+@law_of.register
+def _gossip(method: Gossip, problem: Problem) -> Law:
+    step, batches = _constant(method), method.batch_size is not None
+    _check_network(1 + method.corrected + (method.friction is not None), problem, method.mixing)
+    agents = problem.agents(rows=batches)
+    options: dict[str, Any] = {"correction": method.correction, "noise": method.noise}
+    options |= {"temperature": method.temperature}
+    if batches:
+        options |= {"batch_size": method.batch_size, "replace": method.replace}
+        if method.control_variate is not None:
+            options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
+    if method.friction is None:
+        options["averaged_noise"] = method.averaged_noise
+        return _noted(de_sgld_law(agents, method.mixing, step_size=step, **options))
+    options["friction"] = method.friction
+    return _noted(de_sghmc_law(agents, method.mixing, step_size=step, **options))
+
+
+@law_of.register
+def _tracked(method: DecentralizedHMC, problem: Problem) -> Law:
+    step = _constant(method)
+    _check_network(2, problem, method.mixing)
+    law = decentralized_hmc_law(
+        problem.agents(rows=False),
+        method.mixing,
+        step_size=step,
+        variant=method.variant,
+        gossip_rounds=method.gossip_rounds,
+    )
+    note = "Published variant: while every proposal is accepted."
+    return _noted(law, *([note] if method.published else []))
+
+
+def _check_network(copies: int, problem: Problem, mixing: Any) -> None:
+    """Refuse networks that change, and those whose matrix of an iteration is too large."""
+    if isinstance(mixing, graphs.MixingSchedule):
+        raise InputError("the network changes from round to round")
+    agents, d = len(problem.near.sizes), problem.near.mode.size
+    if copies * agents * d > LARGEST_SYSTEM:
+        raise InputError(
+            f"{agents} agents with {d} parameters each are too many for the matrix of an iteration"
+        )
+
+
+def _noted(law: Law, *notes: str) -> Law:
+    """Add to a network's law how far a single agent's standard deviations are off."""
+    if not law.stable:
+        return law
+    assert law.stationary.agents is not None
+    ratio = np.sqrt(law.stationary.agents.variance_ratios)
+    own = (
+        f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
+        "posterior's."
+    )
+    return replace(law, notes=(own, *notes))
+
+
+@law_of.register
+def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
+    step = _constant(method)
+    if method.aggregate == "latest":
+        raise InputError("there is no oracle for aggregate='latest'")
+    if method.temperature != 1.0:
+        raise InputError("the oracle is for temperature 1")
+    if isinstance(method, StaleSGHMC) and isinstance(method.subtract_noise, tuple):
+        raise InputError("there is no oracle for subtract_noise with a value a parameter")
+    late = method.workers - 1
+    if method.max_staleness is not None and method.max_staleness < 2 * late:
+        raise InputError("dropped gradients change the staleness, which only the run will tell")
+    values, axes = np.linalg.eigh(problem.near.precision)
+    noise = np.einsum("ik,ij,jk->k", axes, _noise_at_server(method, problem.near), axes)
+    law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
+    basis = (
+        f"the exact law with a constant staleness of {late}, the average of {method.workers} "
+        "workers, and the gradients' noise at the mode, along each principal direction"
+    )
+    target = Moments(np.zeros_like(values), problem.near.covariance)
+    return replace(law, target=target, axes=axes, basis=basis)
+
+
+def _noise_at_server(method: StaleGradients, near: Expansion) -> Float[np.ndarray, "d d"]:
+    """Return the covariance of a gradient of U as it reaches the server, at the mode."""
+    shares, prior = method.site_weights(near.sizes), method.prior_shares(near.sizes)
+    total = np.zeros_like(near.precision)
+    for c, size in enumerate(near.sizes):
+        own = minibatch_covariance(
+            near.row_covariances[c], int(size), method.batch_size, replace=method.replace
+        )
+        total += own / shares[c]
+        if len(near.sizes) > 1:
+            pull = near.gradients[c] + prior[c] * near.prior_gradient
+            total += np.outer(pull, pull) / shares[c]
+    return total
+
+
+@law_of.register
+def _travelling(method: DSGLD, problem: Problem) -> Law:
+    step, near = _constant(method), problem.near
+    if near.mode.size > MOST_TRAVELLED:
+        raise InputError(
+            f"the law of a travelling chain in {near.mode.size} parameters is too large"
+        )
+    noise = [
+        minibatch_covariance(covariance, int(size), method.batch_size, replace=method.replace)
+        for covariance, size in zip(near.row_covariances, near.sizes, strict=True)
+    ]
+    options: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    if isinstance(method, FSGLD) and method.corrects:
+        options["strength"] = method.strength
+        if isinstance(method.surrogate, tuple):
+            options["surrogates"] = [
+                Gaussian.from_precision(own.mean - near.mode, own.precision)
+                for own in method.surrogate
+            ]
+        else:
+            notes = (
+                "Surrogates are taken as each site's own Gaussian law at the mode; worse ones add "
+                "bias.",
+            )
+    prior = near.prior_curvature
+    law = travelling_law(
+        _own_modes(near.curvatures, near.gradients),
+        near.curvatures,
+        method.site_weights(near.sizes),
+        step_size=step,
+        local_steps=method.local_steps,
+        prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
+        prior_precision=prior,
+        gradient_noise=np.stack(noise),
+        record=method.record,
+        **options,
+    )
+    if method.batch_size is not None:
+        law = replace(law, basis=f"{law.basis}, with the minibatches' noise as it is at the mode")
+    return replace(law, notes=notes)
+
+
+def _keeps_posterior(method: Method) -> bool:
+    """Return True if a Metropolis test on the summed log-density makes the method exact."""
+    return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class BiasPrediction:
     """How far the draws will be from the posterior, coordinate by coordinate.
 
     Attributes:
@@ -32,21 +311,21 @@ class Prediction:
         sd: its standard deviations, (d,).
         shift: (predicted mean − mean) / sd, (d,).
         sd_ratio: predicted standard deviation / sd, (d,), or None where it is not predicted.
-        gaussian: whether the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
+        gaussian: True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
     """
 
     reason: str | None = None
     basis: str = ""
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    mean: Array | None = None
-    sd: Array | None = None
-    shift: Array | None = None
-    sd_ratio: Array | None = None
+    mean: Float[np.ndarray, " d"] | None = None
+    sd: Float[np.ndarray, " d"] | None = None
+    shift: Float[np.ndarray, " d"] | None = None
+    sd_ratio: Float[np.ndarray, " d"] | None = None
     gaussian: bool = False
 
     def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """The prediction in words, with other names of the coordinates where they are given."""
+        """Return the prediction in words, with other names of the coordinates where given."""
         if self.reason is not None:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:
@@ -64,8 +343,10 @@ class Prediction:
         return [*lines, *self.notes, f"It rests on {self.basis}."]
 
 
-def predict_bias(model: Model, sites: Sites, algorithm: Method, *, init: Any = None) -> Prediction:
-    """The bias that a method will have at its settings, without running it.
+def predict_bias(
+    model: Model, sites: Sites, algorithm: Method, *, init: PyTree = None
+) -> BiasPrediction:
+    """Predict the bias that a method has at its settings, without running it.
 
     Args:
         model: the model.
@@ -88,39 +369,37 @@ def predict_bias(model: Model, sites: Sites, algorithm: Method, *, init: Any = N
         >>> found.gaussian, found.mean, found.sd_ratio.round(3)
         (True, array([2.]), array([1.155]))
     """
-    if algorithm.name in EXACT:
-        reason = EXACT[algorithm.name](algorithm)
-        if reason is not None:
-            return Prediction(basis=reason)
-    if algorithm.name not in LAWS:
-        return Prediction(reason=f"{algorithm.name} has no oracle")
-    start = starting_parameters(model, init, 0, 1)[0]
+    if _keeps_posterior(algorithm):
+        basis = "a Metropolis test on the summed log-density keeps the posterior exactly"
+        return BiasPrediction(basis=basis)
+    problem = Problem(model, sites, init)
     try:
-        law: Law = LAWS[algorithm.name](algorithm, model, sites)
-        gaussian = expand(model, sites, start)
-        moments = law(gaussian)
+        law = law_of(algorithm, problem)
+        if not law.stable:
+            raise InputError("the chain diverges near the mode: lower step_size")
+        moments, gaussian = law.stationary, problem.near
     except InputError as error:
-        return Prediction(reason=str(error).rstrip("."))
+        return BiasPrediction(reason=str(error).rstrip("."))
     sd = gaussian.sd
     own = "the Gaussian law of the posterior, which is exact here"
     near = (
         "the Gaussian law that the posterior has near its mode; how far the posterior is from that "
         "law is not in it"
     )
-    return Prediction(
-        basis=f"{moments.basis}, on {own if gaussian.gaussian else near}",
-        notes=moments.notes,
-        names=_names(model, start),
+    return BiasPrediction(
+        basis=f"{law.basis}, on {own if gaussian.gaussian else near}",
+        notes=law.notes,
+        names=_names(model, problem.start),
         mean=gaussian.mode,
         sd=sd,
-        shift=moments.shift / sd,
-        sd_ratio=None if moments.variance is None else np.sqrt(moments.variance) / sd,
+        shift=moments.mean / sd,
+        sd_ratio=moments.sd / sd if law.variance_known else None,
         gaussian=gaussian.gaussian,
     )
 
 
-def _names(model: Model, parameters: Any) -> tuple[str, ...]:
-    """The coordinates as `consortia.summary` names them where a result has no labels."""
+def _names(model: Model, parameters: PyTree) -> tuple[str, ...]:
+    """Return the coordinates as `consortia.summary` names them where a result has no labels."""
     names: list[str] = []
     for part in naming.variables(Target(model, parameters).structure):
         if not part.shape:

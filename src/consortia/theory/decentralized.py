@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consortia import graphs
 from consortia.errors import InputError
-from consortia.theory.gaussian_clients import count, number
-from consortia.theory.gossip_agents import GaussianAgents
-from consortia.theory.gossip_law import GossipLaw, GossipMoments
-from consortia.theory.gossip_recursion import Recursion
+from consortia.graphs.laplacian import laplacian_of
+from consortia.theory.agents import GaussianAgents
+from consortia.theory.arguments import count, filled, number
+from consortia.theory.gossip import agent_law, forget_sums, links_of, resolved
+from consortia.theory.law import AgentMoments, Law, Moments
 
 
 def decentralized_hmc_law(
@@ -40,8 +40,8 @@ def decentralized_hmc_law(
     step_size: float,
     variant: str = "corrected",
     gossip_rounds: int = 1,
-) -> GossipLaw:
-    """The exact law of `consortia.decentralized_hmc` on Gaussian agents, after mixing.
+) -> Law:
+    """Return the exact law of `consortia.decentralized_hmc` on Gaussian agents, after mixing.
 
     Args:
         agents: the problem.
@@ -51,7 +51,7 @@ def decentralized_hmc_law(
         gossip_rounds: R.
 
     Returns:
-        The law. It is returned for unstable settings too: ask ``.stable``.
+        The law. It is returned for unstable settings too: see ``stable``.
 
     Raises:
         InputError: an argument has a wrong shape or value.
@@ -60,38 +60,30 @@ def decentralized_hmc_law(
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
         >>> for variant in ("corrected", "published"):
         ...     law = decentralized_hmc_law(agents, "complete", step_size=0.1, variant=variant)
-        ...     moments = law.stationary
-        ...     ratio = moments.average_covariance / moments.target_covariance
-        ...     print(moments.average_mean.round(6), np.sqrt(ratio).round(3))
-        [3.] [[1.003]]
-        [3.] [[0.711]]
+        ...     print(law.stationary.mean.round(6), law.stationary.sd_ratio.round(3))
+        [3.] [1.003]
+        [3.] [0.711]
     """
     epsilon = number(step_size, "step_size", strict=True)
     if variant not in ("corrected", "published"):
         raise InputError(f"variant is {variant!r}: use 'corrected' or 'published'.")
     drift = epsilon**2 if variant == "published" else epsilon**2 / 2
-    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
-    eye = np.eye(agents.dimension)
-    links = np.kron(np.asarray(matrix), eye)
+    matrix = resolved(agents, mixing)
+    links = links_of(agents, matrix)
     tracking = np.linalg.matrix_power(links, count(gossip_rounds, "gossip_rounds"))
     curvature, pulls = agents.stacked_curvature(), agents.pulls.ravel()
-    identity = np.eye(len(links))
+    change = tracking - np.eye(len(links))
     pulled = drift * links @ tracking
-    recursion = np.block(
-        [
-            [links - pulled @ curvature, -pulled],
-            [(tracking - identity) @ curvature, tracking],
-        ]
+    iteration = np.block([[links - pulled @ curvature, -pulled], [change @ curvature, tracking]])
+    forget_sums(iteration, agents, matrix)
+    return agent_law(
+        agents,
+        iteration,
+        np.concatenate([pulled @ pulls, -change @ pulls]),
+        np.concatenate([links, np.zeros_like(links)]),
+        noise=epsilon**2 * np.eye(len(links)),
+        step=drift,
     )
-    offset = np.concatenate([pulled @ pulls, -(tracking - identity) @ pulls])
-    # The sum of z over each part of the network stays 0: take it out.
-    parts = matrix.component_of
-    same = (parts[:, None] == parts[None, :]) / np.bincount(parts)[parts][:, None]
-    size = len(links)
-    recursion[:, size:] -= recursion[:, size:] @ np.kron(same, eye)
-    entry = np.concatenate([links, np.zeros_like(links)])
-    step = Recursion(recursion, offset, entry, np.eye(agents.count), epsilon, drift, averaged=False)
-    return GossipLaw(agents, step, None)
 
 
 def decentralized_ula_moments(
@@ -104,8 +96,8 @@ def decentralized_ula_moments(
     decay: tuple[float, float] = (0.55, 230.0),
     consensus: tuple[float, float, float] = (0.48, 0.01, 230.0),
     noise: str = "corrected",
-) -> GossipMoments:
-    """The exact law of `consortia.decentralized_ula` on Gaussian agents after some iterations.
+) -> Moments:
+    """Return the exact moments of `consortia.decentralized_ula` after some iterations.
 
     Args:
         agents: the problem.
@@ -126,21 +118,17 @@ def decentralized_ula_moments(
     power, offset = decay
     first, slow, begin = consensus
     m, d = agents.pulls.shape
-    matrix = graphs.resolve(graphs.as_mixing(mixing), m)
-    linked = (np.asarray(matrix) > 0) & ~np.eye(m, dtype=bool)
-    adjacency = (linked | linked.T).astype(np.float64)
-    laplacian = np.kron(np.diag(adjacency.sum(axis=1)) - adjacency, np.eye(d))
+    laplacian = np.kron(laplacian_of(resolved(agents, mixing)), np.eye(d))
     curvature, pulls = agents.stacked_curvature(), agents.pulls.ravel()
     identity = np.eye(m * d)
-    heat = m if noise == "corrected" else 1
-    mean = np.broadcast_to(np.asarray(start, np.float64), (m, d)).ravel().copy()
+    temperature = m if noise == "corrected" else 1
+    mean = np.tile(filled(start, (d,), "start"), m)
     covariance = np.zeros_like(identity)
     for t in range(count(iterations, "iterations", least=0)):
         step = alpha * (t + offset) ** -power
         pull = first * (t + begin) ** -slow
         moved = identity - pull * laplacian - step * m * curvature
         mean = moved @ mean + step * m * pulls
-        covariance = moved @ covariance @ moved.T + 2 * step * heat * identity
-    return GossipMoments(
-        mean.reshape(m, d), covariance, agents.target_mean, agents.target_covariance
-    )
+        covariance = moved @ covariance @ moved.T + 2 * step * temperature * identity
+    target = Moments(agents.target_mean, agents.target_covariance)
+    return AgentMoments(mean.reshape(m, d), covariance, target).average

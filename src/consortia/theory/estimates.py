@@ -11,11 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
+from consortia.errors import InputError
+from consortia.theory.arguments import count, floats
 
 Array = jax.Array
 
@@ -185,3 +188,50 @@ def _row_moments(target: Target, theta: Array, rows: Any) -> tuple[Array, Array]
     (first, second), _ = jax.lax.scan(one, (zero, zero), rows)
     count = jax.tree.leaves(rows)[0].shape[0]
     return first / count, second / count
+
+
+def minibatch_noise(
+    row_variance: ArrayLike, rows: int, batch_size: int, *, replace: bool = True
+) -> np.ndarray:
+    r"""Return V, the variance of a minibatch gradient of U, from that of single rows' gradients.
+
+    .. math:: V = \frac{n^2}{B}\operatorname{Var}_i, \quad
+              \text{without replacement times } \frac{n - B}{n - 1}
+
+    Args:
+        row_variance: variance over the rows, divided by n and not n − 1.
+        rows: n.
+        batch_size: B.
+        replace: rows with replacement.
+    """
+    n, b = count(rows, "rows"), count(batch_size, "batch_size")
+    variance = floats(row_variance, "row_variance") * n**2 / b
+    if replace:
+        return variance
+    if b > n:
+        raise InputError(f"batch_size: {b} rows without replacement of only {n}")
+    return variance * (n - b) / max(n - 1, 1)
+
+
+def minibatch_covariance(
+    row_covariance: ArrayLike, size: int, batch_size: int | None, *, replace: bool = True
+) -> np.ndarray:
+    r"""Return the covariance of (n/m) Σ_batch of the rows' gradients, for one site.
+
+    .. math:: \frac{n^2}{m} S \text{ with replacement}, \qquad
+              \frac{n^2}{m}\,\frac{n - m}{n - 1} S \text{ without}
+
+    Args:
+        row_covariance: S, covariance of the gradients over the site's rows (divided by n), (d, d).
+        size: n.
+        batch_size: m; None is the full batch, without noise.
+        replace: rows are drawn with replacement.
+
+    Example:
+        >>> float(minibatch_covariance([[2.0]], 100, 10)[0, 0])
+        2000.0
+    """
+    covariance = np.atleast_2d(floats(row_covariance, "row_covariance"))
+    if batch_size is None:
+        return np.zeros_like(covariance)
+    return minibatch_noise(covariance, size, batch_size, replace=replace)

@@ -1,29 +1,32 @@
-"""The Gaussian law that a posterior has near its mode, site by site."""
+"""Second-order expansions of a model's potentials, and the posterior's Gaussian law at its mode."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Array, Float, Int
 
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.surrogates.curvature import hessian
-from consortia.surrogates.laplace import mode_of
+from consortia.surrogates.curvature import hessian, mode_of
 
-Array = NDArray[np.floating[Any]]
+PyTree = Any
+Scalar = Float[Array, ""]
+Flat = Float[Array, " d"]
+Square = Float[Array, "d d"]
 
 MOST_PARAMETERS = 200
 """Beyond, the matrices of all sites take minutes."""
 
-MOST_PRODUCTS = 2_000_000_000
+MOST_OPERATIONS = 2_000_000_000
 """Rows times squared parameters, about a second of work for each look at the curvature."""
 
 GAUSSIAN = 1e-3
@@ -44,39 +47,41 @@ class Expansion:
         prior_curvature: P, (d, d).
         prior_gradient: p, (d,).
         sizes: n_c, (S,).
-        gaussian: whether the curvature is the same two standard deviations away.
+        gaussian: True if the curvature is the same two standard deviations away.
     """
 
-    mode: Array
-    curvatures: Array
-    gradients: Array
-    row_covariances: Array
-    prior_curvature: Array
-    prior_gradient: Array
-    sizes: Array
+    mode: Float[np.ndarray, " d"]
+    curvatures: Float[np.ndarray, "S d d"]
+    gradients: Float[np.ndarray, "S d"]
+    row_covariances: Float[np.ndarray, "S d d"]
+    prior_curvature: Float[np.ndarray, "d d"]
+    prior_gradient: Float[np.ndarray, " d"]
+    sizes: Float[np.ndarray, " S"]
     gaussian: bool
-    covariance: Array = field(repr=False)
+    covariance: Float[np.ndarray, "d d"] = field(repr=False)
 
     @property
-    def sd(self) -> Array:
+    def sd(self) -> Float[np.ndarray, " d"]:
         """Standard deviations of the Gaussian law, (d,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
     @property
-    def precision(self) -> Array:
+    def precision(self) -> Float[np.ndarray, "d d"]:
         """Σ_c H_c + P, (d, d)."""
         return self.curvatures.sum(axis=0) + self.prior_curvature
 
-    def pieces(self, weights: Array, shares: Array) -> tuple[Array, Array]:
-        """Curvature and gradient of f_c = U_c / w_c with these shares of the prior."""
+    def pieces(
+        self, weights: Float[np.ndarray, " S"], shares: Float[np.ndarray, " S"]
+    ) -> tuple[Float[np.ndarray, "S d d"], Float[np.ndarray, "S d"]]:
+        """Return curvature and gradient of f_c = U_c / w_c with these shares of the prior."""
         share = shares / weights
         curvatures = self.curvatures / weights[:, None, None]
         curvatures = curvatures + share[:, None, None] * self.prior_curvature
         return curvatures, self.gradients / weights[:, None] + share[:, None] * self.prior_gradient
 
 
-def expand(model: Model, sites: Sites, parameters: Any) -> Expansion:
-    """Finds the mode downhill from these parameters, and the curvatures there.
+def expand(model: Model, sites: Sites, parameters: PyTree) -> Expansion:
+    """Find the mode downhill from these parameters, and the curvatures there.
 
     Args:
         model: log-prior and per-row log-likelihood.
@@ -86,37 +91,35 @@ def expand(model: Model, sites: Sites, parameters: Any) -> Expansion:
     Raises:
         InputError: too many parameters, no mode is found, or it is not log-concave there.
     """
-    start = jax.tree.map(jnp.asarray, parameters)
-    target = Target(model, start)
-    d, rows = target.dimension, sites.rows
-    if d > MOST_PARAMETERS or rows * d**2 > MOST_PRODUCTS:
+    potentials, start = Potentials.of(model, parameters)
+    d, rows = start.size, sites.rows
+    if d > MOST_PARAMETERS or rows * d**2 > MOST_OPERATIONS:
         raise InputError(
             f"the curvature of {rows:,} rows in {d:,} parameters is too large to be computed here"
         )
-    search, look = _programs(model, _structure_key(target))
-    data = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), sites.padded())
-    sizes = jnp.asarray(np.asarray(sites.sizes), jnp.int32)
-    mode, _, found = search(target.ravel(start), data, sizes)
+    data, sizes = on_device(sites)
+    mode, _, found = potentials.mode(start, data, sizes)
     if not bool(found):
         raise InputError(
             "the search for the posterior's mode did not end: it has none near the start, or is "
             "not log-concave there"
         )
-    at_mode = _double(look(mode, data, sizes))
-    curvatures, gradients, rows_covariances, prior_curvature, prior_gradient = at_mode
+    curvatures, gradients = double(potentials.sites(mode, data, sizes))
+    prior_curvature, prior_gradient = double(potentials.prior(mode))
     precision = curvatures.sum(axis=0) + prior_curvature
     values = np.linalg.eigvalsh(precision)
     if not values[0] > 1e-6 * values[-1]:
         raise InputError("the posterior is flat in some direction at its mode")
     covariance = np.linalg.inv(precision)
     away = mode + jnp.asarray(2 * np.sqrt(np.diagonal(covariance)), mode.dtype)
-    there = _double(look(away, data, sizes))
-    change = np.abs(there[0].sum(axis=0) + there[3] - precision).max() / np.abs(precision).max()
+    there = double(potentials.sites(away, data, sizes))[0].sum(axis=0)
+    there = there + double(potentials.prior(away))[0]
+    change = np.abs(there - precision).max() / np.abs(precision).max()
     return Expansion(
         np.asarray(mode, np.float64),
         curvatures,
         gradients,
-        rows_covariances,
+        double([potentials.row_covariances(mode, data, sizes)])[0],
         prior_curvature,
         prior_gradient,
         np.asarray(sites.sizes, np.float64),
@@ -125,57 +128,98 @@ def expand(model: Model, sites: Sites, parameters: Any) -> Expansion:
     )
 
 
-def _double(arrays: Any) -> tuple[Array, ...]:
+def on_device(sites: Sites) -> tuple[PyTree, Int[Array, " S"]]:
+    """Return all sites' rows, padded to equal numbers, and the numbers."""
+    data = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), sites.padded())
+    return data, jnp.asarray(np.asarray(sites.sizes), jnp.int32)
+
+
+def double(arrays: PyTree) -> tuple[Float[np.ndarray, ...], ...]:
+    """Return device arrays in double precision on the host."""
     return tuple(np.asarray(array, np.float64) for array in arrays)
 
 
-def _structure_key(target: Target) -> Any:
-    leaves, structure = jax.tree.flatten(target.structure)
-    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+class Potentials(NamedTuple):
+    """Compiled functions of a position x and of all sites' padded rows and their numbers.
+
+    Attributes:
+        mode: the minimum of U downhill from x, the curvature there, and whether it was reached.
+        sites: Hessian and gradient of every site's −log-likelihood, (S, d, d) and (S, d).
+        rows: those of every row, (S, n, d, d) and (S, n, d); of x and the rows.
+        row_covariances: covariance of the gradients of single rows at every site, (S, d, d).
+        prior: Hessian and gradient of −log-prior, of x alone.
+    """
+
+    mode: Callable[..., tuple[Flat, Square, Array]]
+    sites: Callable[..., tuple[Array, Array]]
+    rows: Callable[..., tuple[Array, Array]]
+    row_covariances: Callable[..., Array]
+    prior: Callable[..., tuple[Square, Flat]]
+
+    @classmethod
+    def of(cls, model: Model, parameters: PyTree) -> tuple[Potentials, Flat]:
+        """Return a model's functions, kept for the next call, and these parameters' position."""
+        start = jax.tree.map(jnp.asarray, parameters)
+        target = Target(model, start)
+        leaves, structure = jax.tree.flatten(target.structure)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        return _compiled(model, structure, shapes), target.ravel(start)
 
 
 @lru_cache(maxsize=8)
-def _programs(model: Model, key: Any) -> tuple[Any, Any]:
-    """Compiled search for the mode and look at the sites; kept for the next call."""
-    structure, leaves = key
-    example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
+def _compiled(
+    model: Model,
+    structure: jax.tree_util.PyTreeDef,
+    shapes: tuple[tuple[tuple[int, ...], str], ...],
+) -> Potentials:
+    example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
     target = Target(model, jax.tree.unflatten(structure, example))
 
-    def log_likelihood(x: Any, rows: Any, size: Any) -> Any:
+    def likelihood(x: Flat, rows: PyTree, size: Int[Array, ""]) -> Scalar:
         values = target.log_likelihood(x, rows)
-        return jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
+        return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
 
-    def potential(x: Any, data: Any, sizes: Any) -> Any:
-        parts = jax.lax.map(lambda own: log_likelihood(x, *own), (data, sizes))
-        return -jnp.sum(parts) - target.log_prior(x)
+    def of_row(x: Flat, row: PyTree) -> Scalar:
+        return -target.log_likelihood(x, jax.tree.map(lambda leaf: leaf[None], row))[0]
 
-    def of_site(x: Any, rows: Any, size: Any) -> Any:
-        def negative(at: Any) -> Any:
-            return -log_likelihood(at, rows, size)
+    def expansion(function: Callable[[Flat], Scalar], x: Flat) -> tuple[Square, Flat]:
+        return hessian(function, x, full=True), jax.grad(function)(x)
 
-        def of_row(total: Any, own: Any) -> Any:
-            row, true = own
-            one = jax.tree.map(lambda leaf: leaf[None], row)
-            value = jax.grad(lambda at: target.log_likelihood(at, one)[0])(x)
-            return total + jnp.where(true, jnp.outer(value, value), 0), None
+    @jax.jit
+    def mode(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> tuple[Flat, Square, Array]:
+        def potential(at: Flat) -> Scalar:
+            parts = jax.lax.map(lambda own: likelihood(at, *own), (data, sizes))
+            return jnp.sum(parts) - target.log_prior(at)
 
-        length = jax.tree.leaves(rows)[0].shape[0]
-        true = jnp.arange(length, dtype=size.dtype) < size
-        square, _ = jax.lax.scan(of_row, jnp.zeros((x.size, x.size), x.dtype), (rows, true))
-        gradient = jax.grad(negative)(x)
-        count = size.astype(x.dtype)
-        covariance = square / count - jnp.outer(gradient, gradient) / count**2
-        return hessian(negative, x, full=True), gradient, covariance
+        return mode_of(potential, x)
 
-    def search(start: Any, data: Any, sizes: Any) -> Any:
-        return mode_of(lambda x: potential(x, data, sizes), start)
+    @jax.jit
+    def sites(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> tuple[Array, Array]:
+        return jax.lax.map(lambda own: expansion(lambda at: likelihood(at, *own), x), (data, sizes))
 
-    def look(x: Any, data: Any, sizes: Any) -> Any:
-        of_sites = jax.lax.map(lambda own: of_site(x, *own), (data, sizes))
+    @jax.jit
+    def rows(x: Flat, data: PyTree) -> tuple[Array, Array]:
+        def of_site(own: PyTree) -> tuple[Array, Array]:
+            return jax.vmap(lambda row: expansion(lambda at: of_row(at, row), x))(own)
 
-        def prior(at: Any) -> Any:
-            return -target.log_prior(at)
+        return jax.lax.map(of_site, data)
 
-        return (*of_sites, hessian(prior, x, full=True), jax.grad(prior)(x))
+    @jax.jit
+    def row_covariances(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> Array:
+        def of_site(site: tuple[PyTree, Int[Array, ""]]) -> Square:
+            own, size = site
 
-    return jax.jit(search), jax.jit(look)
+            def add(total: Square, each: tuple[Array, PyTree]) -> tuple[Square, None]:
+                index, row = each
+                value = jax.grad(of_row)(x, row)
+                return total + jnp.where(index < size, jnp.outer(value, value), 0), None
+
+            indices = jnp.arange(jax.tree.leaves(own)[0].shape[0], dtype=size.dtype)
+            square, _ = jax.lax.scan(add, jnp.zeros((x.size, x.size), x.dtype), (indices, own))
+            gradient, count = jax.grad(likelihood)(x, own, size), size.astype(x.dtype)
+            return square / count - jnp.outer(gradient, gradient) / count**2
+
+        return jax.lax.map(of_site, (data, sizes))
+
+    prior = jax.jit(lambda x: expansion(lambda at: -target.log_prior(at), x))
+    return Potentials(mode, sites, rows, row_covariances, prior)

@@ -19,28 +19,17 @@ formulas are derived here.
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from consortia.errors import InputError
-from consortia.theory.federated_averaging_law import AffineNoise, FederatedAveragingLaw
-from consortia.theory.gaussian_clients import (
-    GaussianClients,
-    apply,
-    count,
-    filled,
-    multiply,
-    number,
-    read_clients,
-    solve,
-)
-
-__all__ = ["FederatedAveragingLaw", "fa_hmc_law", "leading_order_mean_bias"]
-
-Array = NDArray[np.floating[Any]]
+from consortia.theory.affine import AffineMap, AffineRecursion, Array
+from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
+from consortia.theory.law import Law, Moments
 
 
 def fa_hmc_law(
@@ -57,8 +46,8 @@ def fa_hmc_law(
     debias: bool = False,
     mass_matrix: ArrayLike | None = None,
     temperature: float = 1.0,
-) -> FederatedAveragingLaw:
-    r"""The exact law of FA-HMC (FA-LD with ``leapfrog_steps=1``) on Gaussian clients.
+) -> Law:
+    r"""Return the exact law of FA-HMC (FA-LD with ``leapfrog_steps=1``) on Gaussian clients.
 
     .. math::
         V = \sum_{j<T} \Bigl[\rho \bigl(\textstyle\sum_c w_c b_c a_c^j\bigr)^2
@@ -105,7 +94,8 @@ def fa_hmc_law(
     Example:
         >>> law = fa_hmc_law([20.0, 1.0], [1.0, 0.25], [0.5, 0.5],
         ...                  step_size=0.1, leapfrog_steps=5, local_steps=10)
-        >>> print(law.target_mean, law.mean_bias.round(3), law.variance_ratio.round(3))
+        >>> found = law.stationary
+        >>> print(law.target.mean, found.bias.round(3), found.variance_ratio.round(3))
         [16.2] [-1.345] [1.115]
     """
     clients = read_clients(means, curvatures, weights, mass_matrix)
@@ -114,19 +104,20 @@ def fa_hmc_law(
     noise = filled(gradient_noise, clients.weights.shape, "gradient_noise")
     if np.any(noise < 0.0):
         raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
-    settings = _Settings(
-        step_size=number(step_size, "step_size", strict=True),
-        leapfrog_steps=count(leapfrog_steps, "leapfrog_steps"),
-        local_steps=count(local_steps, "local_steps"),
-        momentum_correlation=number(momentum_correlation, "momentum_correlation", most=1.0),
-        gradient_noise=noise,
-        gradient_draws=gradient_draws,
-        temperature=number(temperature, "temperature", strict=True),
-    )
+    heat = number(temperature, "temperature", strict=True)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
     with np.errstate(over="ignore", invalid="ignore"):
-        response, spread = _one_round(clients, settings)
-        return _law(clients, response, spread, settings.temperature, debias=debias)
+        response, spread = _one_round(
+            clients,
+            step_size=number(step_size, "step_size", strict=True),
+            leapfrog_steps=count(leapfrog_steps, "leapfrog_steps"),
+            local_steps=count(local_steps, "local_steps"),
+            rho=number(momentum_correlation, "momentum_correlation", most=1.0),
+            gradient_noise=noise,
+            gradient_draws=gradient_draws,
+            heat=heat,
+        )
+        return _law(clients, response, spread, heat, debias=debias)
 
 
 def leading_order_mean_bias(
@@ -139,7 +130,7 @@ def leading_order_mean_bias(
     local_steps: int,
     mass_matrix: ArrayLike | None = None,
 ) -> Array:
-    r"""The stationary mean bias of FA-HMC to leading order in the trajectory length.
+    r"""Return the stationary mean bias of FA-HMC to leading order in the trajectory length.
 
     .. math::
         -\kappa \bar L^{-1} \sum_c w_c L_c M^{-1} L_c (m_c - m_*), \qquad
@@ -169,47 +160,44 @@ def leading_order_mean_bias(
     return -kappa * bias
 
 
-class _Settings(NamedTuple):
-    """The checked settings of one round; the names are those of `fa_hmc_law`."""
-
-    step_size: float
-    leapfrog_steps: int
-    local_steps: int
-    momentum_correlation: float
-    gradient_noise: Array
-    gradient_draws: int
-    temperature: float
-
-
-def _one_round(clients: GaussianClients, settings: _Settings) -> tuple[Array, Array]:
-    """What T iterations at every client and the average do.
+def _one_round(
+    clients: GaussianClients,
+    *,
+    step_size: float,
+    leapfrog_steps: int,
+    local_steps: int,
+    rho: float,
+    gradient_noise: Float[np.ndarray, " N"],
+    gradient_draws: int,
+    heat: float,
+) -> tuple[Array, Array]:
+    """Run T iterations at every client and average, by their linear answers.
 
     Returns:
         H_c, minus the answer of a client's position to a unit constant force, (N, d[, d]), so
         that H_c L_c = 1 - a_c^T; and the covariance V of the average, (d[, d]).
     """
-    curvature, eta2 = clients.eigenvalues, settings.step_size**2
+    curvature, eta2 = clients.eigenvalues, step_size**2
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
     # steps: `kicked` answers a unit momentum (B_k), `forced` a unit constant force.
-    kicked, kicked_change = np.zeros_like(curvature), np.full_like(curvature, settings.step_size)
+    kicked, kicked_change = np.zeros_like(curvature), np.full_like(curvature, step_size)
     forced, forced_change = np.zeros_like(curvature), np.full_like(curvature, eta2 / 2.0)
     inner_kicks = np.zeros_like(clients.pair(kicked))
-    for _ in range(settings.leapfrog_steps):
+    for _ in range(leapfrog_steps):
         inner_kicks += clients.pair(kicked)
         kicked = kicked + kicked_change
         forced = forced + forced_change
         kicked_change = kicked_change - eta2 * curvature * kicked
         forced_change = forced_change + eta2 * (1.0 - curvature * forced)
     # Noise at an inner point is two half kicks, independent of each other or equal.
-    factor = 2.0 if settings.gradient_draws == 2 else 4.0
+    factor = 2.0 if gradient_draws == 2 else 4.0
     noisy = (clients.pair(kicked) + factor * inner_kicks) * eta2 / 4.0
 
-    rho, heat = settings.momentum_correlation, settings.temperature
     decay = 1.0 - curvature * forced
     power = np.ones_like(decay)
     series, private, memory = np.zeros_like(decay), np.zeros_like(decay), np.zeros_like(noisy)
     spread = np.zeros_like(noisy[0])
-    for _ in range(settings.local_steps):
+    for _ in range(local_steps):
         series += power
         private += (kicked * power) ** 2
         memory += clients.pair(power)
@@ -217,15 +205,39 @@ def _one_round(clients: GaussianClients, settings: _Settings) -> tuple[Array, Ar
         spread += rho * heat * clients.from_momentum(common)
         power = power * decay
     spread += (1.0 - rho) * heat * clients.average(clients.lift(private))
-    per_client = clients.weights * settings.gradient_noise
+    per_client = clients.weights * gradient_noise
     scale = per_client.reshape(-1, *[1] * (noisy.ndim - 1))
     spread += clients.average(scale * clients.lift_noise(noisy * memory))
     return clients.lift(forced * series), spread
 
 
+@dataclass(frozen=True, eq=False)
+class FederatedRounds(AffineRecursion):
+    r"""Rounds of federated averaging around the target's mean, in independent blocks.
+
+    .. math:: x_{r+1} = \alpha x_r + \beta' x_{r-1} + \beta + N(0, V), \qquad \beta' = 0
+        \text{ without de-biasing}
+
+    Round 0 of the de-biased variant has no anchor yet and is a plain round. Matrices that act
+    coordinate by coordinate (a diagonal problem) are held as their diagonals.
+
+    Attributes:
+        alpha: :math:`\alpha`, (d,) in a diagonal problem and (d, d) otherwise.
+        anchor_coefficient: :math:`\beta'`, of the same shape; zero without de-biasing.
+        beta: :math:`\beta`, (d,).
+        innovation_covariance: V, of the shape of ``alpha``.
+    """
+
+    alpha: Array = field(kw_only=True)
+    anchor_coefficient: Array = field(kw_only=True)
+    beta: Float[np.ndarray, " d"] = field(kw_only=True)
+    innovation_covariance: Array = field(kw_only=True)
+
+
 def _law(
     clients: GaussianClients, response: Array, spread: Array, heat: float, *, debias: bool
-) -> FederatedAveragingLaw:
+) -> Law:
+    """Return the law from what a round does to every client's position."""
     diagonal, d = clients.diagonal, clients.means.shape[1]
     one = np.ones(d) if diagonal else np.eye(d)
     centre, precision = clients.target_mean, clients.precision
@@ -235,33 +247,171 @@ def _law(
     nil = np.zeros_like(alpha)
     anchor = clients.average(own - shared) if debias else nil
     relaxation = clients.average(shared if debias else own)
-    first_offset = clients.weights @ apply(own, clients.means - centre)
-    offset = np.zeros(d) if debias else first_offset
+    # What a plain round adds to the centred mean, Σ_c w_c (1 - a_c^T)(m_c - m*).
+    pull = clients.weights @ apply(own, clients.means - centre)
 
+    # The state is (u_r, u_{r-1}), or u_r alone without de-biasing, with u = x - m*.
     matrix = _blocks([[alpha, anchor], [one, nil]] if debias else [[alpha]])
     covariance = _blocks([[spread, nil], [nil, nil]] if debias else [[spread]])
-    state_offset = np.zeros(matrix.shape[:2])
-    state_offset[:, : 1 if diagonal else d] = offset.reshape(matrix.shape[0], -1)
-    radius = math.inf
-    if np.all(np.isfinite(matrix)):
-        radius = float(np.max(np.abs(np.linalg.eigvals(matrix))))
-    return FederatedAveragingLaw(
-        diagonal=diagonal,
+    width = 1 if diagonal else d
+    offset = np.zeros(matrix.shape[:2])
+    offset[:, :width] = pull.reshape(-1, width)
+    recursion = FederatedRounds(
+        step=AffineMap(matrix, np.zeros_like(offset) if debias else offset, covariance),
+        # β' acts on an anchor that does not exist yet: only the columns of the position remain.
+        first=AffineMap(matrix[:, :, :width], offset, covariance),
+        relaxation=None if debias else _blocks([[relaxation]]),
         alpha=alpha,
         anchor_coefficient=anchor,
-        beta=offset + apply(relaxation[None], centre[None])[0],
+        beta=(0.0 if debias else pull) + apply(relaxation[None], centre[None])[0],
         innovation_covariance=spread,
-        spectral_radius=radius,
-        target_mean=centre,
-        precision=precision / heat,
-        recursion=AffineNoise(matrix, state_offset, covariance),
-        first_offset=first_offset,
-        relaxation=relaxation,
+    )
+    inverse = heat / precision if diagonal else heat * np.linalg.inv(precision)
+    return Law(
+        recursion,
+        Moments(centre, inverse),
+        centred=True,
+        remedy="Lower step_size, leapfrog_steps or local_steps"
+        + (", or set debias=False." if debias else "."),
+        basis="the exact law of federated averaging",
     )
 
 
 def _blocks(rows: list[list[Array]]) -> Array:
-    """A block matrix: one small block per coordinate from diagonals, one large one otherwise."""
+    """Return one small block per coordinate from diagonals, and one large one otherwise."""
     if rows[0][0].ndim == 1:
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
     return np.block(rows)[None]
+
+
+# --- the clients ---------------------------------------------------------------------------------
+
+
+class GaussianClients(NamedTuple):
+    """Clients with f_c(x) = ½ (x - m_c)' L_c (x - m_c), a weighted sum and a mass matrix.
+
+    A problem is diagonal when every curvature and the mass matrix are: operators are then held as
+    their diagonals, and every function here works coordinate by coordinate, in any dimension.
+
+    Attributes:
+        weights: w_c, (N,).
+        means: m_c, (N, d).
+        curvatures: L_c, (N, d) in a diagonal problem, else (N, d, d).
+        mass: M, (d,) in a diagonal problem, else (d, d).
+        eigenvalues: of L_c against M, (N, d).
+        basis: P_c with P_c' M P_c = 1 and P_c' L_c P_c = diag(eigenvalues): (N, d, d), or
+            M^(-1/2), (d,), in a diagonal problem.
+    """
+
+    weights: Float[np.ndarray, " N"]
+    means: Float[np.ndarray, "N d"]
+    curvatures: Array
+    mass: Array
+    eigenvalues: Float[np.ndarray, "N d"]
+    basis: Array
+
+    @property
+    def diagonal(self) -> bool:
+        """True where operators are held as their diagonals."""
+        return self.mass.ndim == 1
+
+    @property
+    def precision(self) -> Array:
+        """Σ_c w_c L_c."""
+        return self.average(self.curvatures)
+
+    @property
+    def target_mean(self) -> Array:
+        """The mode of Σ_c w_c f_c, (d,)."""
+        # Around the first mean, so that a common shift of all clients costs no precision.
+        pull = self.weights @ apply(self.curvatures, self.means - self.means[0])
+        return self.means[0] + solve(self.precision, pull)
+
+    def average(self, values: Array) -> Array:
+        """Return Σ_c w_c values_c."""
+        return np.tensordot(self.weights, values, axes=1)
+
+    def pair(self, values: Array) -> Array:
+        """Return products of values (N, d): squares in a diagonal problem, else all, (N, d, d)."""
+        return values**2 if self.diagonal else values[:, :, None] * values[:, None, :]
+
+    def lift(self, values: Array) -> Array:
+        """Return P_c diag(values_c) P_c', operators from the clients' own coordinates."""
+        if self.diagonal:
+            return values * self.basis**2
+        return np.einsum("nij,nj,nkj->nik", self.basis, values, self.basis)
+
+    def lift_noise(self, products: Array) -> Array:
+        """Return the covariance by gradient noise N(0, 1), given the `pair` of the answers."""
+        if self.diagonal:
+            return products * self.basis**4
+        across = np.swapaxes(self.basis, 1, 2)
+        return self.basis @ (products * (across @ self.basis)) @ across
+
+    def from_momentum(self, kick: Array) -> Array:
+        """Return the covariance of a symmetric operator times a common momentum N(0, M)."""
+        return kick**2 * self.mass if self.diagonal else kick @ self.mass @ kick
+
+
+def multiply(left: Array, right: Array, *, diagonal: bool) -> Array:
+    """Return the product of two operators, or of two stacks of them."""
+    return left * right if diagonal else left @ right
+
+
+def apply(operators: Array, vectors: Array) -> Array:
+    """Apply operators (N, d) or (N, d, d) to vectors (N, d)."""
+    return (
+        operators * vectors if operators.ndim == 2 else np.einsum("nij,nj->ni", operators, vectors)
+    )
+
+
+def solve(operator: Array, vector: Array) -> Array:
+    """Return the solution x of ``operator x = vector``, for (d,) or (d, d) and (d,)."""
+    return vector / operator if operator.ndim == 1 else np.linalg.solve(operator, vector)
+
+
+def read_clients(
+    means: ArrayLike, curvatures: ArrayLike, weights: ArrayLike, mass_matrix: ArrayLike | None
+) -> GaussianClients:
+    """Check the clients; shapes as in `consortia.oracles.fa_hmc_law`."""
+    w, m, lam = (
+        floats(weights, "weights"),
+        floats(means, "means"),
+        floats(curvatures, "curvatures"),
+    )
+    if w.ndim != 1 or not w.size or np.any(w <= 0.0) or abs(w.sum() - 1.0) > 1e-6:
+        raise InputError(f"weights: got {w}; give one positive weight per client, of sum one")
+    n = w.size
+    d = m.shape[1] if m.ndim == 2 else lam.shape[1] if lam.ndim >= 2 else 1
+    if m.shape not in ((n,), (n, d)):
+        raise InputError(f"means: shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
+    m = np.broadcast_to(m if m.ndim == 2 else m[:, None], (n, d))
+    lam = curvatures_of(lam, (n, d), "curvatures", "weights")
+    check_density(np.tensordot(w, lam, axes=1), "curvatures", 1e-10 if lam.ndim == 3 else 0.0)
+    mass = _mass(mass_matrix, d)
+    if lam.ndim == 2 and mass.ndim == 1:
+        return GaussianClients(w, m, lam, mass, lam / mass, 1.0 / np.sqrt(mass))
+    full = lam if lam.ndim == 3 else lam[:, :, None] * np.eye(d)
+    mass = mass if mass.ndim == 2 else np.diag(mass)
+    whiten = np.linalg.inv(np.linalg.cholesky(mass).T)
+    values, vectors = np.linalg.eigh(whiten.T @ full @ whiten)
+    # A semi-definite matrix can have eigenvalues of minus a rounding error.
+    return GaussianClients(w, m, full, mass, np.maximum(values, 0.0), whiten @ vectors)
+
+
+def _mass(mass_matrix: ArrayLike | None, d: int) -> Array:
+    if mass_matrix is None:
+        return np.ones(d)
+    mass = floats(mass_matrix, "mass_matrix")
+    if mass.shape not in ((d,), (d, d)):
+        raise InputError(f"mass_matrix: shape {mass.shape}; give None, ({d},) or ({d}, {d})")
+    positive = bool(np.all(mass > 0.0)) if mass.ndim == 1 else _is_positive_definite(mass)
+    if not positive:
+        raise InputError(
+            "mass_matrix: not positive definite; give positive numbers or a covariance"
+        )
+    return mass
+
+
+def _is_positive_definite(matrix: Array) -> bool:
+    return bool(np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix)[0] > 0.0)

@@ -1,13 +1,19 @@
-r"""Exact laws of Langevin dynamics with stale gradients on Gaussian targets.
+r"""Exact laws of samplers with stale gradients on Gaussian targets, without Monte Carlo.
 
-Along an eigenvector of the target's precision, with eigenvalue λ, the position less its mean obeys
+Along an eigenvector of the precision, with eigenvalue λ, a server of state z broadcasts y = R z and
+moves by the gradient at what it broadcast τ steps ago,
 
-.. math:: x_{l+1} = x_l - a\,x_{l-\tau_l} + N(0, s^2), \qquad a = h\lambda, \quad
-          s^2 = 2h + h^2 V
+.. math:: z_{l+1} = A z_l + \lambda G\,y_{l-\tau_l} + N\,\zeta s
 
-V being the variance of the gradient's noise. With a constant staleness the variance is known in
-closed form, with independent random ones as the solution of a linear system, and along a given
-trace as a recursion (`consortia.oracles.stale_trace_law`).
+For Langevin dynamics z = θ, the position less its mean, and with a = hλ
+
+.. math:: x_{l+1} = x_l - a\,x_{l-\tau_l} + N(0, s^2), \qquad s^2 = 2h + h^2 V
+
+V being the variance of the gradient's noise; SGHMC has z = (θ, q). With a constant staleness the
+state with the last τ broadcasts is an affine recursion: the error of the integrator, of the
+gradient's noise and of staleness come out together. Langevin dynamics has its variance in closed
+form; with independent random stalenesses it solves a linear system. Along a given trace of events
+means and variances follow the recursion step by step, start-up included.
 """
 
 from __future__ import annotations
@@ -16,12 +22,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from consortia.errors import InputError
-from consortia.theory.gaussian_clients import count, floats, number
-
-Array = NDArray[np.floating[Any]]
+from consortia.theory.affine import AffineMap, AffineRecursion, Array, spectral_radius
+from consortia.theory.arguments import count, floats, number
+from consortia.theory.law import Law, Moments
 
 SMALL = 16
 """States up to this size are treated by dense matrices."""
@@ -65,45 +72,207 @@ def check_stale_step_size(step_size: float, curvature: float, staleness: int) ->
         )
 
 
-def minibatch_noise(
-    row_variance: ArrayLike, rows: int, batch_size: int, *, replace: bool = True
-) -> Array:
-    r"""V, the variance of a minibatch gradient of U from that of the gradients of single rows.
-
-    .. math:: V = \frac{n^2}{B}\operatorname{Var}_i, \quad
-              \text{without replacement times } \frac{n - B}{n - 1}
-
-    Args:
-        row_variance: variance over the rows, divided by n and not n − 1.
-        rows: n.
-        batch_size: B.
-        replace: rows with replacement.
-    """
-    n, b = count(rows, "rows"), count(batch_size, "batch_size")
-    variance = floats(row_variance, "row_variance") * n**2 / b
-    if replace:
-        return variance
-    if b > n:
-        raise InputError(f"batch_size: {b} rows without replacement of only {n}")
-    return variance * (n - b) / max(n - 1, 1)
-
-
-class StaleLaw(NamedTuple):
-    """A stationary law along one direction.
+class LinearServer(NamedTuple):
+    """One step of a server on a Gaussian target, along one direction.
 
     Attributes:
-        variance: of θ.
-        relative_bias: variance times λ, less one.
-        spectral_radius: of the linear recursion; below one, it is stable.
+        transition: A, (n, n).
+        force: G, (n,): the state's answer to a gradient.
+        broadcast: R, (n,).
+        spread: N, (n,): the state's answer to the injected noise and to the gradient's own.
+        noise_variance: s², a number or one for each direction, (d,).
     """
 
-    variance: float
-    relative_bias: float
-    spectral_radius: float
+    transition: Float[np.ndarray, "n n"]
+    force: Float[np.ndarray, " n"]
+    broadcast: Float[np.ndarray, " n"]
+    spread: Float[np.ndarray, " n"]
+    noise_variance: float | Float[np.ndarray, " d"]
+
+
+def langevin_server(step_size: float, *, gradient_noise: ArrayLike = 0.0) -> LinearServer:
+    """Return a step θ' = θ − h g + N(0, 2h), its gradient noise having the variance V."""
+    h = number(step_size, "step_size", strict=True)
+    one = np.ones(1)
+    s2 = 2 * h + h**2 * _variances(gradient_noise)
+    return LinearServer(np.eye(1), -h * one, one, one, s2)
+
+
+def sghmc_server(
+    step_size: float,
+    friction: float,
+    *,
+    integrator: str = "euler",
+    extrapolate: float = 0.0,
+    gradient_noise: ArrayLike = 0.0,
+    subtract_noise: bool = False,
+) -> LinearServer:
+    """Return a step of SGHMC, by Euler's method or by the symmetric splitting.
+
+    Args:
+        step_size: h.
+        friction: B.
+        integrator: ``"euler"``, ``"splitting"``, or ``"splitting at the end"``: the splitting with
+            the gradient taken at θ, in place of the half-step point where it belongs.
+        extrapolate: steps by which the broadcast looks ahead along q.
+        gradient_noise: V, a number or (d,).
+        subtract_noise: inject 2Bh − h²V in place of 2Bh.
+
+    Raises:
+        InputError: an argument is out of its range, or hV > 2B with ``subtract_noise``.
+    """
+    h, B = number(step_size, "step_size", strict=True), number(friction, "friction", strict=True)
+    V, ahead = _variances(gradient_noise), number(extrapolate, "extrapolate")
+    if subtract_noise and np.max(h * V) > 2 * B:
+        raise InputError(f"subtract_noise: h V = {np.max(h * V):g} is above 2 B = {2 * B:g}")
+    s2 = 2 * B * h + (0.0 if subtract_noise else h**2 * V)
+    if integrator == "euler":
+        kept = 1 - B * h
+        transition = np.array([[1.0, h * kept], [0.0, kept]])
+        force = np.array([-(h**2), -h])
+        return LinearServer(transition, force, np.array([1.0, ahead * h]), -force / h, s2)
+    if integrator not in ("splitting", "splitting at the end"):
+        raise InputError(f"integrator: got {integrator!r}; give 'euler' or 'splitting'")
+    decay = math.exp(-B * h / 2)
+    transition = np.array([[1.0, h / 2 * (1 + decay**2)], [0.0, decay**2]])
+    force = -h * decay * np.array([h / 2, 1.0])
+    half = h / 2 if integrator == "splitting" else 0.0
+    return LinearServer(transition, force, np.array([1.0, half + ahead * h]), -force / h, s2)
+
+
+def _variances(noise: ArrayLike) -> Array:
+    found = floats(noise, "gradient_noise")
+    if np.any(found < 0):
+        raise InputError(f"gradient_noise: got {noise!r}; give variances of at least 0")
+    return found
+
+
+# --- constant staleness --------------------------------------------------------------------------
+
+
+def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int) -> Law:
+    """Return the law of any linear server with a constant staleness, direction by direction.
+
+    All workers hold the start, and the momentum is zero there.
+
+    Args:
+        server: one step of it.
+        curvature: λ of each direction, a number or (d,).
+        staleness: τ ≥ 0.
+
+    Returns:
+        The law of θ; its recursion's state is z, then the last τ broadcasts. It is returned for
+        unstable settings too: see ``stable``.
+    """
+    lam = np.atleast_1d(floats(curvature, "curvature"))
+    tau = count(staleness, "staleness", least=0)
+    if lam.ndim != 1 or np.any(lam <= 0):
+        raise InputError(f"curvature: got {curvature!r}; give numbers above 0")
+    n, d = server.force.size, lam.size
+    matrix = np.zeros((d, n + tau, n + tau))
+    matrix[:, :n, :n] = server.transition
+    if tau == 0:
+        matrix += lam[:, None, None] * np.outer(server.force, server.broadcast)
+    else:
+        matrix[:, :n, -1] = lam[:, None] * server.force
+        matrix[:, n, :n] = server.broadcast
+        matrix[:, n + 1 :, n:-1] = np.eye(tau - 1)
+    noise = np.zeros_like(matrix)
+    noise[:, :n, :n] = _noise(server)
+    step = AffineMap(matrix, np.zeros((d, n + tau)), noise)
+    start = np.zeros(n + tau)
+    start[0], start[n:] = 1.0, server.broadcast[0]
+    first = step._replace(matrix=(matrix @ start)[:, :, None])
+    return Law(
+        AffineRecursion(step, first),
+        Moments(np.zeros(d), 1 / lam),
+        remedy="Lower the step size, or take fewer workers.",
+        basis=f"the exact law with a constant staleness of {tau}",
+    )
+
+
+def stale_server_radius(server: LinearServer, curvature: float, staleness: int) -> float:
+    """Return the spectral radius of a server with a constant staleness; below one, it is stable.
+
+    Args:
+        server: one step of it.
+        curvature: λ.
+        staleness: τ ≥ 0.
+    """
+    return stale_server_law(server, curvature, staleness).spectral_radius
+
+
+def stale_sgld_law(
+    step_size: float, curvature: ArrayLike, staleness: int, *, gradient_noise: ArrayLike = 0.0
+) -> Law:
+    """Return the law of stale Langevin dynamics for a constant staleness, direction by direction.
+
+    Args:
+        step_size: h.
+        curvature: λ of each direction, a number or (d,).
+        staleness: τ.
+        gradient_noise: V, a number or (d,).
+
+    Example:
+        >>> stale_sgld_law(0.02, 1.0, 10).stationary.variance_ratio.round(4)
+        array([1.2357])
+    """
+    server = langevin_server(step_size, gradient_noise=gradient_noise)
+    return stale_server_law(server, curvature, staleness)
+
+
+def stale_sghmc_law(
+    step_size: float,
+    friction: float,
+    *,
+    curvature: ArrayLike = 1.0,
+    staleness: int = 0,
+    **options: Any,
+) -> Law:
+    """Return the law of stale SGHMC for a constant staleness, direction by direction.
+
+    Args:
+        step_size: h.
+        friction: B.
+        curvature: λ of each direction, a number or (d,).
+        staleness: τ.
+        **options: of `sghmc_server`.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> stale_sghmc_law(0.1, 1.0, staleness=1).stationary.variance_ratio.round(3)
+        array([1.114])
+        >>> law = stale_sghmc_law(0.1, 1.0, staleness=1, extrapolate=1)
+        >>> law.stationary.variance_ratio.round(4)
+        array([1.0037])
+    """
+    return stale_server_law(sghmc_server(step_size, friction, **options), curvature, staleness)
+
+
+def sghmc_error_slopes(
+    step_sizes: ArrayLike, friction: float = 1.0, **options: Any
+) -> tuple[Array, Array]:
+    """Return relative errors of the variance over step sizes, and the order from each to the next.
+
+    Args:
+        step_sizes: h, decreasing, (k,).
+        friction: B.
+        **options: of `stale_sghmc_law`.
+
+    Returns:
+        Errors (k,) and slopes log|e_i/e_{i+1}| / log(h_i/h_{i+1}), (k − 1,).
+    """
+    steps = floats(step_sizes, "step_sizes")
+    laws = [stale_sghmc_law(float(h), friction, **options) for h in steps]
+    errors = np.array([law.stationary.variance_ratio[0] - 1 for law in laws])
+    slopes = np.diff(np.log(np.abs(errors))) / np.diff(np.log(steps))
+    return errors, slopes
 
 
 def stale_sgld_variance(contraction: float, staleness: int, noise_variance: float) -> float:
-    r"""The stationary variance with a constant staleness, in closed form.
+    r"""Return the stationary variance with a constant staleness, in closed form.
 
     .. math:: \operatorname{Var} = \frac{s^2\,(\sin 2p\tau + \cos p)}
               {2 \sin 2p\,(\cos 2p\tau - \sin p)}, \qquad p = \arcsin(a/2)
@@ -134,37 +303,13 @@ def stale_sgld_variance(contraction: float, staleness: int, noise_variance: floa
     return s2 * above / (2 * math.sin(2 * p) * (math.cos(2 * p * tau) - math.sin(p)))
 
 
-def stale_sgld_law(
-    step_size: float, curvature: float, staleness: int, *, gradient_noise: float = 0.0
-) -> StaleLaw:
-    """The stationary law of stale Langevin dynamics along one direction, for a constant staleness.
-
-    Args:
-        step_size: h.
-        curvature: λ.
-        staleness: τ.
-        gradient_noise: V.
-
-    Raises:
-        InputError: the chain is not stable.
-    """
-    h, lam = (
-        number(step_size, "step_size", strict=True),
-        number(curvature, "curvature", strict=True),
-    )
-    s2 = 2 * h + h**2 * number(gradient_noise, "gradient_noise")
-    variance = stale_sgld_variance(h * lam, staleness, s2)
-    companion = np.eye(staleness + 1, k=-1)
-    companion[0, 0] = 1.0
-    companion[0, -1] -= h * lam
-    radius = float(np.abs(np.linalg.eigvals(companion)).max())
-    return StaleLaw(variance, variance * lam - 1, radius)
+# --- random staleness ----------------------------------------------------------------------------
 
 
 def random_staleness_variance(
     contraction: float, probabilities: ArrayLike, noise_variance: float
 ) -> float:
-    r"""The stationary variance when every update's staleness is drawn independently.
+    r"""Return the stationary variance when every update's staleness is drawn independently.
 
     The autocovariances γ_0, ..., γ_K solve the linear system
 
@@ -206,7 +351,7 @@ def random_staleness_variance(
 
 
 def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
-    """The factor by which one step multiplies the mean square in the long run; above one: unstable.
+    """Return the factor by which one step multiplies the mean square; above one: unstable.
 
     It is the spectral radius of S → Σ_k p_k A_k S A_k', A_k the step with staleness k.
 
@@ -226,7 +371,7 @@ def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
 
     if size <= SMALL:
         dense = np.stack([step(unit) for unit in np.eye(size**2)], axis=1)
-        return float(np.abs(np.linalg.eigvals(dense)).max())
+        return spectral_radius(dense)
     operator = scipy.sparse.linalg.LinearOperator((size**2, size**2), matvec=step, dtype=float)
     leading = scipy.sparse.linalg.eigs(
         operator, k=1, v0=np.eye(size).reshape(-1), ncv=40, tol=1e-8, return_eigenvectors=False
@@ -235,13 +380,16 @@ def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
 
 
 def _mean_square_step(second: Array, a: float, p: Array) -> Array:
-    """E[z'z''] from E[zz'] with z the last K + 1 positions, the newest first."""
+    """Return E[z'z''] from E[zz'] with z the last K + 1 positions, the newest first."""
     mixed = p @ second
     moved = np.empty_like(second)
     moved[1:, 1:] = second[:-1, :-1]
     moved[0, 1:] = moved[1:, 0] = (second[0] - a * mixed)[:-1]
     moved[0, 0] = second[0, 0] - 2 * a * mixed[0] + a**2 * (p @ np.diag(second))
     return moved
+
+
+# --- averages over a run -------------------------------------------------------------------------
 
 
 class SquareError(NamedTuple):
@@ -269,7 +417,7 @@ def stale_square_error(
     target_mean: float = 0.0,
     target_variance: float = 0.0,
 ) -> SquareError:
-    r"""The exact error of the average of θ² over the first L updates, for a constant staleness.
+    r"""Return the exact error of the average of θ² over L updates, for a constant staleness.
 
     With the impulse response ψ of the recursion, θ is Gaussian of mean m + (m₀ − m)g_l and
     covariance :math:`v_0 g_i g_j + s^2 \sum_m \psi_m \psi_{m + |i-j|}`, and for Gaussians
@@ -306,10 +454,161 @@ def stale_square_error(
 
 
 def _response(a: float, tau: int, length: int, *, started: bool) -> Array:
-    """x_0, ..., x_L of the recursion without noise from x_0 = 1; before it 1 or 0."""
+    """Return x_0, ..., x_L of the recursion without noise from x_0 = 1; before it 1 or 0."""
     path = np.full(length + 1 + tau, 1.0 if started else 0.0)
     path[tau] = 1.0
     values = path.tolist()
     for at in range(tau, tau + length):
         values[at + 1] = values[at] - a * values[at - tau]
     return np.array(values[tau:])
+
+
+# --- along a trace -------------------------------------------------------------------------------
+
+
+def stale_trace_law(
+    server: LinearServer,
+    staleness: ArrayLike,
+    curvature: ArrayLike,
+    *,
+    centre: ArrayLike = 0.0,
+    workers: ArrayLike | None = None,
+    start_mean: ArrayLike = 0.0,
+    start_variance: ArrayLike = 0.0,
+) -> Moments:
+    r"""Return the exact mean and variance of θ after every update of one server, by direction.
+
+    .. math:: z_{l+1} = A z_l + G\,\lambda_{c(l)}(y_{l-\tau_l} - \mu_{c(l)}) + N \zeta s
+
+    With sites of their own, λ_c and μ_c are those of the site whose gradient arrives, λ_c divided
+    by its share.
+
+    Args:
+        server: one step, of `langevin_server` or `sghmc_server`.
+        staleness: τ of the accepted updates, (updates,).
+        curvature: λ of each direction, (d,); with ``workers`` that of each site's gradient as it
+            arrives, that is divided by the site's share, (sites, d).
+        centre: μ, where the gradient is zero, like ``curvature``.
+        workers: site of each accepted update, (updates,), when each holds its own.
+        start_mean: of θ at the start, which all workers hold; (d,). The momentum is zero.
+        start_variance: of the start, (d,).
+
+    Returns:
+        Means and variances, (updates, d).
+
+    Raises:
+        InputError: shapes do not fit, or a staleness reaches behind the start.
+    """
+    tau, who = _events(staleness, workers)
+    lam = np.atleast_2d(floats(curvature, "curvature"))
+    if workers is not None and who.max() >= len(lam):
+        raise InputError(f"workers: site {who.max()} is named, curvature has {len(lam)} rows")
+    mu = np.broadcast_to(np.atleast_2d(floats(centre, "centre")), lam.shape)
+    d, n = lam.shape[1], server.force.size
+    A, G, R = server.transition, server.force, server.broadcast
+    Q = _noise(server)
+    length = int(tau.max()) + 1
+    mean = np.zeros((d, n))
+    mean[:, 0] = np.broadcast_to(floats(start_mean, "start_mean"), d)
+    second = np.zeros((d, n, n))
+    second[:, 0, 0] = np.broadcast_to(floats(start_variance, "start_variance"), d)
+    # A ring of past broadcasts: means, covariances with the state, and with one another.
+    sent = np.repeat((mean @ R)[:, None], length, axis=1)
+    cross = np.repeat((second @ R)[:, :, None], length, axis=2)
+    among = np.repeat(np.repeat((cross[:, :, 0] @ R)[:, None, None], length, 1), length, 2)
+    means, variances = np.empty((tau.size, d)), np.empty((tau.size, d))
+    for step, (late, site) in enumerate(zip(tau.tolist(), who.tolist(), strict=True)):
+        at, new = (step - late) % length, (step + 1) % length
+        pull = lam[site]
+        mean = mean @ A.T + (pull * (sent[:, at] - mu[site]))[:, None] * G
+        mixed = np.einsum("ij,dj,k->dik", A, cross[:, :, at], G) * pull[:, None, None]
+        square = (pull**2 * among[:, at, at])[:, None, None] * np.outer(G, G)
+        second = A @ second @ A.T + mixed + np.swapaxes(mixed, 1, 2) + square + Q
+        cross = A @ cross + G[:, None] * (pull[:, None] * among[:, at])[:, None]
+        # The new broadcast takes the place of the oldest one.
+        along = np.einsum("i,dij->dj", R, cross)
+        cross[:, :, new] = second @ R
+        along[:, new] = cross[:, :, new] @ R
+        among[:, new] = among[:, :, new] = along
+        sent[:, new] = mean @ R
+        means[step], variances[step] = mean[:, 0], second[:, 0, 0]
+    return Moments(means, variances)
+
+
+def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: float) -> float:
+    """Return the factor an update by which a distance grows along a trace; above one: divergence.
+
+    Args:
+        server: one step.
+        staleness: τ of the accepted updates of one server, (updates,).
+        curvature: λ, the largest one of the target.
+
+    Returns:
+        The factor over the second half of the trace, so that the start does not count.
+    """
+    tau, _ = _events(staleness, None)
+    lam = number(curvature, "curvature", strict=True)
+    length = int(tau.max()) + 1
+    state = np.zeros(server.force.size)
+    state[0] = 1.0
+    sent = np.full(length, float(server.broadcast @ state))
+    logarithm, half = 0.0, 0.0
+    for step, late in enumerate(tau.tolist()):
+        if step == tau.size // 2:
+            half = logarithm + np.log(_size(state, sent))
+        state = server.transition @ state + lam * server.force * sent[(step - late) % length]
+        sent[(step + 1) % length] = server.broadcast @ state
+        size = _size(state, sent)
+        if size > 1e100 or size < 1e-100:
+            state, sent, logarithm = state / size, sent / size, logarithm + np.log(size)
+    end = logarithm + np.log(_size(state, sent))
+    return float(np.exp((end - half) / (tau.size - tau.size // 2)))
+
+
+def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
+    r"""Return what unlike sites add to a gradient's covariance, when one site's arrives at a time.
+
+    .. math:: \operatorname{Cov}_f(\nabla U_c / f_c) = \sum_c \frac{1}{f_c}\nabla U_c \nabla U_c^T
+              - \nabla U \nabla U^T
+
+    Times h² it inflates each step's noise, if the order of the sites is random; workers that take
+    turns add less.
+
+    Args:
+        gradients: ∇U_c at one point, best near the mode, (sites, d).
+        shares: f_c, (sites,).
+
+    Returns:
+        The covariance, (d, d).
+    """
+    g, f = floats(gradients, "gradients"), floats(shares, "shares")
+    if g.ndim != 2 or f.shape != g.shape[:1]:
+        raise InputError(f"gradients: shape {g.shape}; give (sites, d) for {f.size} shares")
+    if np.any(f <= 0) or abs(f.sum() - 1) > 1e-6:
+        raise InputError("shares: give one positive number a site, of sum one")
+    total = g.sum(axis=0)
+    return (g / f[:, None]).T @ g - np.outer(total, total)
+
+
+def _events(
+    staleness: ArrayLike, workers: ArrayLike | None
+) -> tuple[Int[np.ndarray, " updates"], Int[np.ndarray, " updates"]]:
+    tau = np.asarray(staleness)
+    if tau.ndim != 1 or not tau.size or not np.issubdtype(tau.dtype, np.integer):
+        raise InputError(f"staleness: shape {tau.shape}; give whole numbers, (updates,)")
+    if np.any(tau < 0) or np.any(tau > np.arange(tau.size)):
+        raise InputError("staleness: it must be at least 0 and cannot reach behind the start")
+    who = np.zeros(tau.size, int) if workers is None else np.asarray(workers)
+    if who.shape != tau.shape:
+        raise InputError(f"workers: shape {who.shape}; give one for each of {tau.size} updates")
+    return tau, who
+
+
+def _noise(server: LinearServer) -> Array:
+    """Return the covariance that a step adds to the state, (n, n) or one a direction, (d, n, n)."""
+    variance = np.asarray(server.noise_variance)[..., None, None]
+    return variance * np.outer(server.spread, server.spread)
+
+
+def _size(state: Array, sent: Array) -> float:
+    return float(np.sqrt(state @ state + sent @ sent))

@@ -20,25 +20,20 @@ formulas are derived here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from consortia.errors import InputError
-from consortia.theory.gaussian_clients import count, filled, floats, number
-from consortia.theory.travelling_law import TravellingLaw, Visits
-
-__all__ = [
-    "TravellingLaw",
-    "gradient_constants",
-    "location_shards",
-    "minibatch_covariance",
-    "travelling_law",
-]
-
-Array = NDArray[np.floating[Any]]
+from consortia.surrogates import Gaussian
+from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
+from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
+from consortia.theory.estimates import minibatch_covariance
+from consortia.theory.law import Law, Moments
 
 
 def travelling_law(
@@ -52,9 +47,10 @@ def travelling_law(
     prior_precision: ArrayLike = 0.0,
     gradient_noise: ArrayLike | None = None,
     strength: float = 0.0,
-    surrogates: Sequence[Any] | None = None,
-) -> TravellingLaw:
-    r"""The first two moments of DSGLD (``strength=0``) and FSGLD in the long run.
+    surrogates: Sequence[Gaussian] | None = None,
+    record: str = "visits",
+) -> Law:
+    r"""Return the first two moments of DSGLD (``strength=0``) and FSGLD in the long run.
 
     S sites, d parameters. With :math:`A_s = 1 - \tfrac h2 J_s` a visit is
     :math:`\theta \mapsto A_s^T\theta + b_s + N(0, R_s)`, and
@@ -87,9 +83,12 @@ def travelling_law(
         strength: α.
         surrogates: one `consortia.surrogates.Gaussian` a site; the likelihoods themselves when
             None.
+        record: the draws are the ends of ``"visits"``, or all ``"updates"`` taken together.
 
     Returns:
-        The law. It is returned for unstable settings too: ask ``.stable``.
+        The law, an iteration being a visit. `TravellingRecursion`, its recursion, has the moments
+        in the middle of a visit and the errors of averages. It is returned for unstable settings
+        too: see ``stable``.
 
     Raises:
         InputError: an argument has a wrong shape or value.
@@ -97,7 +96,7 @@ def travelling_law(
     Example:
         >>> law = travelling_law([[-3.0], [3.0]], [100.0, 100.0], step_size=1e-4, local_steps=1000,
         ...                      prior_precision=1.0)
-        >>> law.variance_inflation().round(0)     # a mixture of two local posteriors
+        >>> law.stationary.variance_ratio.round(0)     # a mixture of two local posteriors
         array([1792.])
     """
     centre = floats(means, "means")
@@ -111,7 +110,8 @@ def travelling_law(
             raise InputError(
                 f"probabilities: got {shares}; give {sites} positive numbers of sum one"
             )
-    own = _matrices(precisions, sites, d, "precisions")
+    own = curvatures_of(precisions, (sites, d), "precisions", "sites")
+    own = own if own.ndim == 3 else own[:, :, None] * np.eye(d)
     h = number(step_size, "step_size", strict=True)
     alpha = number(strength, "strength")
     prior = _matrix(prior_precision, d, "prior_precision")
@@ -140,49 +140,193 @@ def travelling_law(
     spread = h * np.eye(d) + h**2 / 4 * noise / share[:, :, None] ** 2
 
     precision = prior + own.sum(0)
-    if np.linalg.eigvalsh(precision)[0] <= 0:
-        raise InputError("precisions: prior and sites together are not a density; add a prior")
-    visits = Visits(shares, np.eye(d) - h / 2 * fall, h / 2 * offset, spread)
-    return TravellingLaw(
-        local_steps=count(local_steps, "local_steps"),
-        target_mean=np.linalg.solve(precision, prior @ prior_centre + pull.sum(0)),
-        target_covariance=np.linalg.inv(precision),
-        visits=visits,
+    check_density(precision, "precisions")
+    if record not in ("visits", "updates"):
+        raise InputError(f"record is {record!r}: use 'visits' or 'updates'.")
+    target_mean = np.linalg.solve(precision, prior @ prior_centre + pull.sum(0))
+    matrices, offsets = np.eye(d) - h / 2 * fall, h / 2 * offset
+    # The update of θ − target_mean: large means then cost no precision.
+    centred = offsets + (np.einsum("sij,j->si", matrices, target_mean) - target_mean)
+    recursion = TravellingRecursion(
+        shares, AffineMap(matrices, centred, spread), count(local_steps, "local_steps"), record
+    )
+    return Law(
+        recursion,
+        Moments(target_mean, np.linalg.inv(precision)),
+        centred=True,
+        remedy="Lower step_size, local_steps or strength.",
+        basis="the exact law of a travelling chain",
     )
 
 
-def minibatch_covariance(
-    row_covariance: ArrayLike, size: int, batch_size: int | None, *, replace: bool = True
-) -> Array:
-    r"""Covariance of (n/m) Σ_batch of the rows' gradients, for one site.
+@dataclass(frozen=True, eq=False)
+class TravellingRecursion(Recursion):
+    """Visits of a chain, each at a site drawn anew, around the target's mean.
 
-    .. math:: \frac{n^2}{m} S \text{ with replacement}, \qquad
-              \frac{n^2}{m}\,\frac{n - m}{n - 1} S \text{ without}
-
-    Args:
-        row_covariance: S, covariance of the gradients over the site's rows (divided by n), (d, d).
-        size: n.
-        batch_size: m; None is the full batch, without noise.
-        replace: whether rows are drawn with replacement.
-
-    Example:
-        >>> float(minibatch_covariance([[2.0]], 100, 10)[0, 0])
-        2000.0
+    Attributes:
+        shares: how often each site is visited, f_s, (S,).
+        update: θ ↦ A_s θ + b_s + N(0, Q_s), one update at each site.
+        local_steps: T, the updates of a visit.
+        record: the draws are the ends of ``"visits"``, or all ``"updates"`` of a visit together.
     """
-    covariance = np.atleast_2d(floats(row_covariance, "row_covariance"))
-    if batch_size is None:
-        return np.zeros_like(covariance)
-    n, m = count(size, "size"), count(batch_size, "batch_size")
-    if not replace and m > n:
-        raise InputError(f"batch_size: {m} of {n} rows cannot be drawn without replacement")
-    left = 1.0 if replace else (n - m) / max(n - 1, 1)
-    return n**2 / m * left * covariance
+
+    shares: Float[np.ndarray, " S"]
+    update: AffineMap
+    local_steps: int
+    record: str = "visits"
+
+    @cached_property
+    def _visit(self) -> AffineMap:
+        return self.update.power(self.local_steps)
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Spectral radius of Σ_s f_s A_s^T."""
+        return spectral_radius(self._average(self._visit.matrix))
+
+    @cached_property
+    def mean_square_radius(self) -> float:
+        """Spectral radius of X ↦ Σ_s f_s A_s^T X A_s^T'; below one there is a stationary law."""
+        return spectral_radius(self._second_moment_map)
+
+    @property
+    def instability(self) -> str:
+        """In words, what does not settle; empty when all does."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            radius = self.mean_square_radius
+        if radius < 1:
+            return ""
+        return f"the mean square grows by the factor {radius:.6g} a visit"
+
+    @property
+    def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
+        matrices = self._visit.matrix
+        d = matrices.shape[-1]
+        product = np.einsum("s,sij,skl->ikjl", self.shares, matrices, matrices)
+        return product.reshape(d * d, d * d)
+
+    @cached_property
+    def _ends(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+        """Mean and second moment at the end of a visit, in the long run."""
+        if self.instability:
+            raise InputError(f"there is no stationary law: {self.instability}")
+        visit = self._visit
+        d = visit.offset.shape[-1]
+        mean = np.linalg.solve(np.eye(d) - self._average(visit.matrix), self._average(visit.offset))
+        _, constant = visit.second_moments(mean, np.zeros((d, d)))
+        system = np.eye(d * d) - self._second_moment_map
+        second = np.linalg.solve(system, self._average(constant).ravel()).reshape(d, d)
+        return mean, (second + second.T) / 2
+
+    def stationary(self) -> Normal:
+        """Return the law of the draws in the long run."""
+        return _normal(*(self._ends if self.record == "visits" else self._updates(*self._ends)))
+
+    def within(self, update: int) -> Normal:
+        """Return the law in the long run after ``update`` of the T updates of a visit.
+
+        Args:
+            update: from 0, the end of the visit before, to T.
+        """
+        if not 0 <= update <= self.local_steps:
+            raise InputError(f"update: got {update!r}; give a number from 0 to {self.local_steps}")
+        mean, second = self.update.power(int(update)).second_moments(*self._ends)
+        return _normal(self._average(mean), self._average(second))
+
+    def path(self, start: Normal) -> Iterator[Normal]:
+        """Yield the law of the draws after 0, 1, 2, ... visits."""
+        yield start
+        mean = start.mean
+        second = start.full + np.outer(mean, mean)
+        while True:
+            drawn = self._updates(mean, second) if self.record == "updates" else None
+            means, seconds = self._visit.second_moments(mean, second)
+            mean, second = self._average(means), self._average(seconds)
+            yield _normal(*(drawn or (mean, second)))
+
+    def _updates(self, mean: Array, second: Array) -> tuple[Array, Array]:
+        """Return the moments of all updates of a visit taken together, from those before it."""
+        total, square = np.zeros_like(mean), np.zeros_like(second)
+        for _ in range(self.local_steps):
+            mean, second = self.update.second_moments(mean, second)
+            total = total + self._average(mean) / self.local_steps
+            square = square + self._average(second) / self.local_steps
+        return total, square
+
+    def _average(self, values: Array) -> Array:
+        """Return Σ_s f_s values_s."""
+        return np.tensordot(self.shares, values, axes=1)
+
+    # --- averages over a run -------------------------------------------------------------------
+
+    def mean_square_error(self, updates: int, thin: int) -> float:
+        """Return E‖average of the draws − posterior mean‖² of a stationary run.
+
+        Args:
+            updates: updates that draws are taken from, after the burn-in.
+            thin: every so many updates one draw; a divisor of T, or a multiple of it.
+
+        Returns:
+            The squared bias of the mean plus the variance of the average, summed over coordinates.
+        """
+        steps = self.local_steps
+        phases: range
+        if thin % steps == 0:
+            phases, stride = range(steps, steps + 1), thin // steps
+        elif steps % thin == 0:
+            phases, stride = range(thin, steps + 1, thin), 1
+        else:
+            raise InputError(f"thin: got {thin}; give a divisor or a multiple of {steps}")
+        blocks = updates // max(thin, steps)
+        if blocks < 1:
+            raise InputError(f"updates: {updates} do not hold one draw or visit")
+        total, within, lagged, response = self._sums_of_a_visit(phases)
+        # The end of a visit, through the visits between, to the draws of a later one.
+        between = self._average(self._visit.matrix)
+        skip = np.linalg.matrix_power(between, stride)
+        response = response @ np.linalg.matrix_power(between, stride - 1)
+        variance = blocks * within
+        for lag in range(1, blocks):
+            term = 2 * (blocks - lag) * float(np.trace(response @ lagged))
+            variance += term
+            if abs(term) < 1e-14 * variance:
+                break
+            response = response @ skip
+        bias = total / len(phases)
+        return variance / (blocks * len(phases)) ** 2 + float(bias @ bias)
+
+    def _sums_of_a_visit(self, phases: range) -> tuple[Array, float, Array, Array]:
+        """Return moments of the sum Y of the draws of a visit, taken after these updates.
+
+        Returns:
+            E Y; the trace of Cov Y; Cov(end of the visit, Y); the derivative of Y with respect to
+            the start of the visit.
+        """
+        end, _ = self._ends
+        mean, square = np.zeros_like(end), 0.0
+        response, crossed = np.zeros((end.size, end.size)), np.zeros((end.size, end.size))
+        for phase in phases:
+            here = self.update.power(phase)
+            first, second = here.second_moments(*self._ends)
+            mean = mean + self._average(first)
+            response = response + self._average(here.matrix)
+            square += float(self._average(np.trace(second, axis1=1, axis2=2)))
+            for later in range(phase + phases.step, phases.stop, phases.step):
+                products = self.update.power(later - phase).cross_moments(first, second)
+                square += 2 * float(self._average(np.trace(products, axis1=1, axis2=2)))
+            rest = self.update.power(self.local_steps - phase)
+            crossed = crossed + self._average(rest.cross_moments(first, second))
+        return mean, square - float(mean @ mean), crossed - np.outer(end, mean), response
+
+
+def _normal(mean: Array, second: Array) -> Normal:
+    return Normal(mean, second - np.outer(mean, mean))
 
 
 def location_shards(
     shards: Sequence[ArrayLike], batch_size: int | None = None, *, replace: bool = True
 ) -> dict[str, Array]:
-    """Rows x_i ~ N(θ, I) at the sites, as the arguments of `travelling_law` that describe them.
+    """Return what describes rows x_i ~ N(θ, I) at the sites as arguments of `travelling_law`.
 
     Args:
         shards: the rows of each site, (n_s, d).
@@ -204,8 +348,10 @@ def location_shards(
     }
 
 
-def gradient_constants(row_gradients: ArrayLike, surrogate_gradients: ArrayLike) -> tuple[Any, Any]:
-    r"""γ_s² and ε_s² of one shard over a grid: what governs the errors of DSGLD and of FSGLD.
+def gradient_constants(
+    row_gradients: ArrayLike, surrogate_gradients: ArrayLike
+) -> tuple[float, float]:
+    r"""Return γ_s² and ε_s² of a shard over a grid, which govern the errors of DSGLD and FSGLD.
 
     .. math::
         \gamma_s^2 = \max_{\theta, i} \|\nabla\log p(x_i|\theta)\|^2, \qquad
@@ -234,19 +380,6 @@ def gradient_constants(row_gradients: ArrayLike, surrogate_gradients: ArrayLike)
 
 
 # --- arguments -------------------------------------------------------------------------------
-
-
-def _matrices(value: ArrayLike, sites: int, d: int, name: str) -> Array:
-    array = floats(value, name)
-    if array.shape == (sites,):
-        array = array[:, None] * np.ones(d)
-    if array.shape == (sites, d):
-        array = array[:, :, None] * np.eye(d)
-    if array.shape != (sites, d, d):
-        raise InputError(f"{name}: shape {array.shape}; give ({sites},), ({sites}, {d}) or more")
-    if np.any(np.linalg.eigvalsh(array)[:, 0] < -1e-10 * np.abs(array).max()):
-        raise InputError(f"{name}: a matrix has a negative eigenvalue")
-    return array
 
 
 def _matrix(value: ArrayLike, d: int, name: str) -> Array:

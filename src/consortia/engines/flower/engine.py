@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target
+from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
@@ -102,8 +102,7 @@ class FlowerEngine(Engine):
         run = secrets.token_hex(16) if run is None else run
         self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
-        self._told: list[list[Any]] = []
-        self._by_site: list[list[Any]] = [[] for _ in names]
+        self._facts: dict[str, Any] = {"sites": [], "root": None}
 
     def barrier(self) -> None:
         """Wait until all sites are there, and run what the server runs."""
@@ -124,40 +123,34 @@ class FlowerEngine(Engine):
             )
         return np.zeros(0, int)
 
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
-        """Return what ``make`` returns here and at every site, in this order: plain values.
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Method,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+    ) -> tuple[list[SiteFacts], Any]:
+        """Return the facts of all sites, from the sites themselves; one message to each.
 
         Raises:
             SiteRefusedError: a site cannot; why stands in its own log.
             SiteMissingError: a site did not answer.
         """
-        own = json.loads(json.dumps(make()))
+        self.local_sites(len(names), method)
+        from_root = contribute_root()
         self.barrier()
-        number = len(self._told)
-        if any(len(made) <= number for made in self._by_site):
-            self._ask_for(number)
-        self._told.append([own, *(made[number] for made in self._by_site)])
-        return self._told[-1]
 
-    def _ask_for(self, number: int) -> None:
-        """Gather from every site what it can make from what all have made so far."""
+        def read(site: int, answer: Envelope) -> SiteFacts:
+            try:
+                return SiteFacts.read(answer.values.get("facts"))
+            except ValueError as error:
+                raise EnvelopeError(str(error)) from None
 
-        def read(site: int, answer: Envelope) -> list[Any]:
-            made = answer.values.get("made")
-            if not isinstance(made, list) or not made:
-                raise EnvelopeError("it tells nothing")
-            return made
-
-        values = {"told": self._told}
-        answers = self._channel.ask(
-            {
-                site: self._channel.request(FACTS, site, values=values)
-                for site in range(len(self._by_site))
-            },
-            read,
-        )
-        for site, made in answers.items():
-            self._by_site[site][number:] = made
+        requests = {site: self._channel.request(FACTS, site) for site in range(len(names))}
+        answers = self._channel.ask(requests, read)
+        facts = [answers[site] for site in range(len(names))]
+        self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
+        return facts, from_root
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
         """Make the server's program; compile nothing yet.
@@ -168,6 +161,7 @@ class FlowerEngine(Engine):
         algorithm = method.build(target)
         check_carried(algorithm)
         self.local_sites(len(sites), method)
+        self.barrier()
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
         program = Program(algorithm, layout, partial(start_values, target))
         weights = method.site_weights(np.asarray(sites.sizes, np.int64))
@@ -181,7 +175,7 @@ class FlowerEngine(Engine):
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
-        begin = {"told": self._told, "model": fingerprints.of_model(target, sites.first)}
+        begin = {"facts": self._facts, "model": fingerprints.of_model(target, sites.first)}
         return FlowerRun(
             program,
             stages,

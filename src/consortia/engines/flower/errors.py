@@ -8,6 +8,7 @@ PHRASES = {
     "site": "the message is for another site",
     "study": "the server runs another study than the site has",
     "model": "its model is not that of the server: the densities, or constants in them, differ",
+    "facts": "its rows have changed since the run was prepared",
     "begun": "the run has not begun there, or the folder of the site was emptied",
 }
 

@@ -1,101 +1,62 @@
-"""What server and sites tell each other before a run: plain values, as over the ranks of MPI.
-
-A site answers one message and forgets. It therefore makes the study from its beginning each time,
-with what has been told before, up to the first value that it needs and does not know.
-"""
+"""The engine with which a site builds its study, once the facts of all sites are known to it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from consortia.core.contract import Method
 from consortia.core.target import Target
+from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites
 from consortia.engines.contract import Engine, Run
-from consortia.errors import InputError
-
-PyTree = Any
-
-
-class NeedsOthersError(Exception):
-    """A site has told all that it can before it hears what the others have told."""
+from consortia.engines.flower.errors import MismatchError
 
 
 class SiteEngine(Engine):
-    """The engine with which a site makes its study: it holds one site, and judges nothing.
+    """Holds one site; the facts of the others are given.
 
     Args:
-        number: of the site.
-        told: what all have told so far, the server first, of each call of `allgather`.
-        digest: of rows, in the place of their plain hash.
-        rows: is called with the number of rows of a file as soon as it is read, before anything is
-            told of it; it may refuse them.
-
-    Attributes:
-        made: what this site has told in the calls of `allgather` behind those.
+        index: of the site.
+        facts: of all sites, and the root's value.
+        own: what this site contributes, from the facts of its rows.
     """
 
     name = "flower"
-    compares = False
 
     def __init__(
-        self,
-        number: int,
-        told: Sequence[list[Any]],
-        digest: Callable[[PyTree], str] | None = None,
-        rows: Callable[[int], None] = lambda number: None,
+        self, index: int, facts: tuple[list[SiteFacts], Any], own: Callable[[SiteFacts], SiteFacts]
     ) -> None:
-        self.made: list[Any] = []
-        self._number, self._told, self._calls = number, told, 0
-        self._digest, self._check_rows = digest, rows
+        self._index, self._facts, self._own = index, facts, own
 
     @property
     def root(self) -> bool:
         """False: the server keeps the draws."""
         return False
 
-    def digest(self, rows: PyTree) -> str:
-        """Return the digest of the rows under a key of this site, where one was given."""
-        return super().digest(rows) if self._digest is None else self._digest(rows)
-
-    def check_rows(self, count: int) -> None:
-        """Refuse to take part with so few rows, where the site's policy says so."""
-        self._check_rows(count)
-
-    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> Run:
-        """Refuse: the server prepares the run."""
-        raise InputError("a site of a Flower run prepares no run of its own: its server does.")
-
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
-        """Return the index of this site."""
-        return np.array([self._number])
+        """Return its own index."""
+        return np.array([self._index])
 
-    def allgather(self, make: Callable[[], Any]) -> Any:
-        """Return what all have made, the server first; of a new call the values must not be read.
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Method,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+    ) -> tuple[list[SiteFacts], Any]:
+        """Return the given facts; the rows of this site are read, and must still have its own.
 
         Raises:
-            NeedsOthersError: when it is looked at.
+            MismatchError: the rows have changed since their facts were gathered.
         """
-        made = json.loads(json.dumps(make()))
-        self._calls += 1
-        if self._calls <= len(self._told):
-            return self._told[self._calls - 1]
-        self.made.append(made)
-        return Unknown()
+        facts, _ = self._facts
+        if len(facts) != len(names) or self._own(contribute(self._index)) != facts[self._index]:
+            raise MismatchError("facts")
+        return self._facts
 
-
-class Unknown(Sequence[Any]):
-    """What others have told and this site does not know yet."""
-
-    def __getitem__(self, index: Any) -> Any:
-        raise NeedsOthersError
-
-    def __len__(self) -> int:
-        raise NeedsOthersError
-
-    def __iter__(self) -> Iterator[Any]:
-        raise NeedsOthersError
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> Run:
+        """Refuse: a site runs nothing by itself."""
+        raise MismatchError("study")

@@ -7,7 +7,6 @@ stands; it stays until the server will not ask for it again.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -92,11 +91,6 @@ class RunFiles:
         if found is None:
             raise StoreError(f"{self.folder} holds no state after {tuple(label)}")
         return found.arrays
-
-    def told(self) -> list[list[Any]]:
-        """Return what all sites had gathered before the run began."""
-        found = self.kept("begun")
-        return [] if found is None else json.loads(found.header["told"])
 
 
 def _name(label: Label) -> str:

@@ -11,17 +11,19 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from consortia.core import density
+from consortia.data.facts import SiteFacts
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
 from consortia.engines.flower.errors import MismatchError
-from consortia.engines.flower.facts import NeedsOthersError, SiteEngine
+from consortia.engines.flower.facts import SiteEngine
 from consortia.engines.flower.files import RunFiles, secret_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.stages import STAGES, Label
@@ -63,10 +65,10 @@ class FlowerSite:
         number: of the site among all.
         folder: where it keeps what must last.
         study: fingerprint of the study.
-        build: the study, made with an engine; called before data are read.
+        contribute: reads this site's rows and returns their facts.
+        build: builds the study with an engine.
         gate: opens the gate of a run, before ``build``; it may refuse the study.
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
-        moments: whether what is told before the run holds moments of the rows.
     """
 
     def __init__(
@@ -75,15 +77,13 @@ class FlowerSite:
         number: int,
         folder: Path,
         study: str,
+        contribute: Callable[[], SiteFacts],
         build: Callable[[SiteEngine], Job],
         gate: Callable[[str], Gate],
         refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
-        *,
-        moments: bool = False,
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
-        self._build, self._open, self._refuse = build, gate, refuse
-        self._moments = moments
+        self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
         self._work: dict[str, SiteRuntime] = {}
@@ -151,11 +151,11 @@ class FlowerSite:
         if request.kind == HELLO:
             return "description", description(), {}
         if request.kind == FACTS:
-            made = self._facts(request.values["told"], gate)
-            return "moments" if self._moments else "description", {"made": made}, {}
+            facts = self._own(self._contribute())
+            gate.rows(facts.rows)
+            return "moments" if facts.moments else "description", {"facts": facts.plain()}, {}
         if request.kind == BEGIN:
-            told = request.values["told"]
-            files.keep("begun", request.arrays, told=json.dumps(told))
+            files.keep("begun", request.arrays, facts=json.dumps(request.values["facts"]))
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(request.values["model"])
@@ -168,23 +168,10 @@ class FlowerSite:
         values, arrays = work.step(Label(*request.label), request)
         return request.kind, values, nonfinite.marked(arrays)
 
-    def _facts(self, told: list[list[Any]], gate: Gate) -> list[Any]:
-        engine = self._engine(told, gate)
-        try:
-            job = self._build(engine)
-            look(job, engine)
-        except NeedsOthersError:
-            pass
-        return engine.made
-
-    def _engine(self, told: list[list[Any]], gate: Gate) -> SiteEngine:
-        def keyed(rows: Any) -> str:
-            from consortia.data import digest
-
-            plain = digest.of_rows(rows).encode()
-            return hmac.new(secret_of(self.folder), plain, hashlib.sha256).hexdigest()
-
-        return SiteEngine(self.number, told, keyed, gate.rows)
+    def _own(self, facts: SiteFacts) -> SiteFacts:
+        """Return the facts with a digest that nobody without this site's secret can check."""
+        keyed = hmac.new(secret_of(self.folder), facts.digest.encode(), hashlib.sha256)
+        return replace(facts, digest=keyed.hexdigest())
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime:
         work = self._work.get(run)
@@ -192,16 +179,16 @@ class FlowerSite:
             begun = files.kept("begun")
             if begun is None:
                 raise MismatchError("begun")
-            job = self._build(self._engine(json.loads(begun.header["told"]), gate))
+            facts = json.loads(begun.header["facts"])
+            try:
+                known = [SiteFacts.read(one) for one in facts["sites"]]
+            except ValueError as error:
+                raise EnvelopeError(str(error)) from None
+            job = self._build(SiteEngine(self.number, (known, facts["root"]), self._own))
+            density.check_data(job.model, job.sites.held)
             gate.rows(int(job.sites.sizes[self.number]))
             work = self._work[run] = SiteRuntime(job, self.number, files, begun.arrays)
         return work
-
-
-def look(job: Job, engine: Any) -> None:
-    """Do a site's part of what `consortia.run.execution.execute` gathers before it starts."""
-    engine.allgather(lambda: density.check_data(job.model, job.sites.held))
-    engine.allgather(lambda: None)  # step_size is not judged by the curvatures of one site
 
 
 def description() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-r"""Whether the corrected drift pulls a chain back at every site, before a run begins.
+r"""Does the corrected drift drive a chain back at every site? An examination before a run begins.
 
 With curvatures H_c of the shards and P of the prior the drift at site s falls off as
 
@@ -16,22 +16,24 @@ Gaussian likelihoods (of one common eigenbasis), and a linearisation elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core.contract import Site
+from consortia.core.contract import Phase, Site
+from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.surrogates import curvature as curvatures
-from consortia.surrogates.correction import Correction
-from consortia.surrogates.gaussian import Natural
+from consortia.surrogates.correction import Correction, product, stacked
+from consortia.surrogates.gaussian import Gaussian, Natural, apply
 
 Array = jax.Array
 
-NOTABLE = 0.1
+WARNED_GROWTH = 0.1
 """Logarithm of the growth of a distance in one visit from which on a warning is given."""
 
 
@@ -42,7 +44,7 @@ REMEDY = (
 
 
 class Examination(NamedTuple):
-    """What a site found of its own correction, at the start and where the surrogates point.
+    """A site's own correction, at the start and where the surrogates point.
 
     Attributes:
         correction: the correction itself; None where the user gave the Gaussians.
@@ -57,6 +59,11 @@ class Examination(NamedTuple):
     strongest: Array | np.ndarray
 
 
+def row_bits(rng: RandomStreams) -> Array:
+    """Return the random words that choose the rows of a curvature."""
+    return rng.bits("rows", (curvatures.MOST_ROWS,))
+
+
 def examine(
     kind: str,
     target: Target,
@@ -67,7 +74,7 @@ def examine(
     inbox: Natural,
     site: Site,
 ) -> Any:
-    """Forms a site's correction; the message is its share of the mean-square factors, (2, d)."""
+    """Form a site's correction; the message is its share of the mean-square factors, (2, d)."""
     reference, own, converged, seen = state
     correction = Correction.of(own, inbox, site.weight, reference)
     weight = jnp.asarray(site.weight, reference.dtype)
@@ -102,7 +109,7 @@ def examine(
 
 
 def surrogate_posterior(target: Target, reference: Array, total: Natural) -> tuple[Array, Array]:
-    """Precision of prior times surrogates, and where the chains will be: a Newton step from c."""
+    """Return the precision of prior times surrogates, and where a Newton step from c leads."""
     full = total.precision.ndim == 2
 
     def prior(theta: Array) -> Array:
@@ -126,7 +133,7 @@ def restoring(
     point: Array,
     likelihood: Array,
 ) -> Array:
-    """J_s of a site at a point: the matrix (d, d), or its diagonal (d,) for diagonal surrogates.
+    """Return J_s of a site at a point: (d, d), or its diagonal (d,) for diagonal surrogates.
 
     Args:
         target: the posterior.
@@ -142,14 +149,106 @@ def restoring(
 
 
 def _spectrum(matrix: Array) -> Array:
-    """Eigenvalues of a symmetric matrix, or the diagonal itself."""
+    """Return the eigenvalues of a symmetric matrix, or the diagonal itself."""
     return jnp.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix
+
+
+# --- the user's own Gaussians --------------------------------------------------------------------
+
+
+class Look(NamedTuple):
+    """Curvatures of a site at the start and where the chains will be.
+
+    Attributes:
+        likelihood: H_s at both points, (2, d), or (2, d, d) when a Gaussian is full.
+        prior: P there, of the same shape.
+        weight: f_s.
+    """
+
+    likelihood: Array
+    prior: Array
+    weight: Array
+
+
+def look_phase(
+    gaussians: tuple[Gaussian, ...], target: Target, position_of: Callable[[Any], Array]
+) -> Phase:
+    """Return a phase for ``Algorithm.fit`` that leaves a `Look` at each site; nothing is sent."""
+    mean, pooled = product(*stacked(gaussians))
+    return Phase(partial(_look, mean, pooled, target, position_of), noise=row_bits)
+
+
+def _look(
+    mean: np.ndarray,
+    pooled: np.ndarray,
+    target: Target,
+    position_of: Callable[[Any], Array],
+    noise: Array,
+    shared: Any,
+    state: Any,
+    inbox: Any,
+    site: Site,
+) -> Any:
+    start = position_of(inbox)
+    precision = jnp.asarray(pooled, start.dtype)
+    total = Natural(apply(precision, jnp.asarray(mean, start.dtype) - start), precision)
+    _, centre = surrogate_posterior(target, start, total)
+    rows, weights = curvatures.some_rows(site, noise, start.dtype)
+    full = precision.ndim == 2
+
+    def prior(theta: Array) -> Array:
+        return -target.log_prior(theta)
+
+    points = (start, centre)
+    likelihood = [
+        curvatures.curvature(target, point, rows, weights, "hessian", full=full) for point in points
+    ]
+    priors = [curvatures.hessian(prior, point, full=full) for point in points]
+    return Look(jnp.stack(likelihood), jnp.stack(priors), site.weight), (), {}
+
+
+def examined(
+    gaussians: tuple[Gaussian, ...],
+    looks: Look,
+    *,
+    strength: float,
+    step_size: float,
+    local_steps: int,
+) -> tuple[Examination, np.ndarray]:
+    """Examine the user's Gaussians, in the form of `fit_phases`.
+
+    Args:
+        gaussians: one a site.
+        looks: of all sites, site axis first.
+        strength: α.
+        step_size: h.
+        local_steps: T.
+    """
+    _, precisions = stacked(gaussians)
+    likelihood, prior, weight = (np.asarray(value, np.float64) for value in looks)
+    pooled = precisions.sum(axis=0)
+    shares = weight.reshape((-1,) + (1,) * (precisions.ndim - 1))
+    slopes = precisions - shares * pooled
+    falls = prior + (likelihood - strength * slopes[:, None]) / shares[:, None]
+    along = extremes = falls
+    if precisions.ndim == 3:
+        basis = np.linalg.eigh(pooled + prior[0, 0])[1]
+        along = np.einsum("ij,spik,kj->spj", basis, falls, basis)
+        extremes = np.linalg.eigvalsh(falls)
+    factors = np.einsum("s,spj->pj", weight, (1 - step_size / 2 * along) ** (2 * local_steps))
+    found = Examination(
+        None, np.ones(len(gaussians), bool), extremes.min(axis=-1), extremes.max(axis=-1)
+    )
+    return found, factors[None]
+
+
+# --- the verdict ---------------------------------------------------------------------------------
 
 
 def explain_divergence(
     fitted: Any, names: Sequence[str], *, step_size: float, local_steps: int
 ) -> tuple[str | None, tuple[str, ...]]:
-    """What the examination before the run has found, in words.
+    """Put the findings of the examination before the run into words.
 
     Args:
         fitted: what the phases of `consortia.surrogates.fit_phases` left at all sites.
@@ -187,7 +286,7 @@ def explain_divergence(
             f"{factor:.3g} on average, so the chain diverges: "
             f"{_too_steep(strongest.max(), step_size)}."
         ), ()
-    if growth > NOTABLE:
+    if growth > WARNED_GROWTH:
         return None, (f"{turned}, by exp({growth:.2g}) a visit; {REMEDY}.",)
     return None, ()
 
@@ -203,7 +302,7 @@ def explain_end(
     strength: float,
     step_size: float,
 ) -> str:
-    """Why a chain ended at a site, from J_s at the last finite position it had.
+    """Return why a chain ended at a site, from J_s at the last finite position it had.
 
     Args:
         target: the posterior.

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from consortia.core.model import Model
-from consortia.core.target import Target
+from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.theory.gaussian_clients import floats, number
-from consortia.theory.gossip_recursion import block_diagonal
+from consortia.theory.arguments import Array, check_density, curvatures_of, floats, number
+from consortia.theory.expansion import Potentials, double, on_device
 
-Array = NDArray[np.floating[Any]]
+PyTree = Any
 
 
 class GaussianAgents:
@@ -59,24 +58,9 @@ class GaussianAgents:
         centres = centres[:, None] if centres.ndim == 1 else centres
         if centres.ndim != 2 or not centres.size:
             raise InputError(f"{name} has shape {centres.shape}: give (agents,) or (agents, d).")
-        count, d = centres.shape
-        given = floats(curvatures, "curvatures")
-        if given.ndim == 1:
-            given = np.repeat(given[:, None], d, axis=1)
-        if given.ndim == 2:
-            given = given[:, :, None] * np.eye(given.shape[1])
-        if given.shape != (count, d, d):
-            raise InputError(
-                f"curvatures has shape {np.shape(curvatures)} for {count} agents in {d} "
-                "dimensions: give (agents,), (agents, d) or (agents, d, d)."
-            )
-        if not np.allclose(given, np.swapaxes(given, 1, 2), rtol=1e-9, atol=0.0):
-            raise InputError("curvatures: a matrix is not symmetric.")
-        values = np.linalg.eigvalsh(given)
-        if np.min(values) < -1e-6 * np.max(np.abs(values)):
-            raise InputError("curvatures: a matrix has a negative eigenvalue.")
-        if np.linalg.eigvalsh(given.sum(axis=0))[0] <= 0:
-            raise InputError("curvatures: their sum is not positive definite.")
+        given = curvatures_of(curvatures, centres.shape, "curvatures", "agents", rounding=1e-6)
+        given = given if given.ndim == 3 else given[:, :, None] * np.eye(given.shape[1])
+        check_density(given.sum(axis=0), "curvatures")
         self.curvatures = given
         self.pulls = centres if means is None else np.einsum("nij,nj->ni", given, centres)
         self.rows: tuple[tuple[Array, Array], ...] | None = None
@@ -84,12 +68,12 @@ class GaussianAgents:
     @classmethod
     def linear_regression(
         cls,
-        shards: Sequence[Any],
+        shards: Sequence[PyTree],
         *,
         noise_variance: float = 1.0,
         prior_variance: float = 1.0,
     ) -> GaussianAgents:
-        r"""Agents that share a Bayesian linear regression with known noise and a normal prior.
+        r"""Return agents of a Bayesian linear regression with known noise and a normal prior.
 
         .. math:: A_i = X_i^\top X_i/\sigma^2 + I/(Ns^2), \qquad b_i = X_i^\top y_i/\sigma^2
 
@@ -118,14 +102,16 @@ class GaussianAgents:
         return agents
 
     @classmethod
-    def near(cls, model: Any, sites: Any, position: Any, *, rows: bool = True) -> GaussianAgents:
-        r"""The agents of any model, by the second-order expansion of their potentials at a point.
+    def near(
+        cls, model: Model, sites: Sites, position: PyTree, *, rows: bool = True
+    ) -> GaussianAgents:
+        r"""Return the agents of any model, by second-order expansions of their potentials.
 
         Exact for Gaussian potentials; else what holds as long as positions stay near.
 
         Args:
-            model: a `consortia.Model`.
-            sites: a `consortia.Sites`, each site one agent.
+            model: the model.
+            sites: the data, each site one agent.
             position: the point, parameters like the model's.
             rows: keep every row's expansion, which the noise of minibatches needs: d² numbers a
                 row.
@@ -133,24 +119,26 @@ class GaussianAgents:
         Raises:
             InputError: a site's potential is not convex there, or their sum not strictly.
         """
-        target, point = _at(model, position)
-        sizes = np.asarray(sites.sizes)
-        of_sites, of_rows, of_prior = _expansions(model, _structure_key(target))
-        prior = [np.asarray(part, np.float64) / len(sizes) for part in of_prior(point)]
-        data = jax.tree.map(_device_array, sites.padded())
+        potentials, point = Potentials.of(model, position)
+        data, sizes = on_device(sites)
+        origin = np.asarray(point, np.float64)
+        prior, slope = double(potentials.prior(point))
+        kept = None
         if rows:
-            parts = [np.asarray(part, np.float64) for part in of_rows(point, data)]
-            kept = [(parts[0][i, :n], parts[1][i, :n]) for i, n in enumerate(sizes)]
-            matrices = np.stack([own[0].sum(axis=0) for own in kept])
-            pulls = np.stack([own[1].sum(axis=0) for own in kept])
+            each, own = double(potentials.rows(point, data))
+            kept = tuple(
+                (each[i, :n], each[i, :n] @ origin - own[i, :n]) for i, n in enumerate(sites.sizes)
+            )
+            matrices = np.stack([curvatures.sum(axis=0) for curvatures, _ in kept])
+            pulls = np.stack([pulls.sum(axis=0) for _, pulls in kept])
         else:
-            both = of_sites(point, data, jnp.asarray(sizes, jnp.int32))
-            matrices, pulls = (np.asarray(part, np.float64) for part in both)
-        matrices = matrices + prior[0]
+            matrices, gradients = double(potentials.sites(point, data, sizes))
+            pulls = matrices @ origin - gradients
+        share = 1 / len(sites)
         # Single precision leaves Hessians symmetric to rounding only.
-        agents = cls((matrices + np.swapaxes(matrices, 1, 2)) / 2, pulls=pulls + prior[1])
-        if rows:
-            agents.rows = tuple(kept)
+        matrices = (matrices + np.swapaxes(matrices, 1, 2)) / 2 + share * (prior + prior.T) / 2
+        agents = cls(matrices, pulls=pulls + share * (prior @ origin - slope))
+        agents.rows = kept
         return agents
 
     @property
@@ -164,12 +152,12 @@ class GaussianAgents:
         return self.pulls.shape[1]
 
     @cached_property
-    def target_covariance(self) -> Array:
+    def target_covariance(self) -> Float[np.ndarray, "d d"]:
         """Covariance of exp(−Σ f_i), ``(d, d)``."""
         return np.linalg.inv(self.curvatures.sum(axis=0))
 
     @cached_property
-    def target_mean(self) -> Array:
+    def target_mean(self) -> Float[np.ndarray, " d"]:
         """Mean of exp(−Σ f_i), ``(d,)``."""
         return np.linalg.solve(self.curvatures.sum(axis=0), self.pulls.sum(axis=0))
 
@@ -183,55 +171,14 @@ class GaussianAgents:
         """μ, the smallest eigenvalue of any A_i."""
         return float(np.linalg.eigvalsh(self.curvatures).min())
 
-    def stacked_curvature(self) -> Array:
-        """diag(A_1, …, A_N), ``(N d, N d)``."""
+    def stacked_curvature(self) -> Float[np.ndarray, "Nd Nd"]:
+        """Return diag(A_1, …, A_N), ``(N d, N d)``."""
         return block_diagonal(self.curvatures)
 
 
-def _at(model: Model, position: Any) -> tuple[Target, Any]:
-    """The target of a model, and the flat position of these parameters."""
-    parameters = jax.tree.map(jnp.asarray, position)
-    target = Target(model, parameters)
-    return target, target.ravel(parameters)
-
-
-def _device_array(leaf: Array) -> Any:
-    return jnp.asarray(leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False))
-
-
-def _structure_key(target: Target) -> Any:
-    leaves, structure = jax.tree.flatten(target.structure)
-    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-
-
-@lru_cache(maxsize=8)
-def _expansions(model: Model, key: Any) -> tuple[Any, Any, Any]:
-    """Compiled second-order expansions: of the sites, of each row there, and of the prior.
-
-    Each gives the curvature H and the pull H x − ∇ at a point x; kept for the next call.
-    """
-    structure, leaves = key
-    example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
-    target = Target(model, jax.tree.unflatten(structure, example))
-
-    def expansion(function: Any, point: Any) -> Any:
-        curvature = jax.hessian(function)(point)
-        return curvature, curvature @ point - jax.grad(function)(point)
-
-    def of_site(point: Any, rows: Any, size: Any) -> Any:
-        def potential(x: Any) -> Any:
-            values = target.log_likelihood(x, rows)
-            return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
-
-        return expansion(potential, point)
-
-    def of_row(point: Any, row: Any) -> Any:
-        one = jax.tree.map(lambda leaf: leaf[None], row)
-        return expansion(lambda x: -target.log_likelihood(x, one)[0], point)
-
-    rows_of_site = jax.vmap(of_row, in_axes=(None, 0))
-    return (
-        jax.jit(jax.vmap(of_site, in_axes=(None, 0, 0))),
-        jax.jit(jax.vmap(rows_of_site, in_axes=(None, 0))),
-        jax.jit(lambda point: expansion(lambda x: -target.log_prior(x), point)),
-    )
+def block_diagonal(blocks: Float[np.ndarray, "N d d"]) -> Float[np.ndarray, "Nd Nd"]:
+    """Return blocks (N, d, d) on the diagonal of a matrix (N d, N d)."""
+    agents, d, _ = blocks.shape
+    result = np.zeros((agents, d, agents, d))
+    result[np.arange(agents), :, np.arange(agents)] = blocks
+    return result.reshape(agents * d, agents * d)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import consortia
 from consortia.core import density, fingerprints
 from consortia.core.target import Target
-from consortia.data import digest, reading
+from consortia.data import digest, facts
 from consortia.data.preparation import Moments, moments_of_all
 from consortia.data.sites import Sites
 from consortia.engines.mpi import MPIEngine
@@ -48,6 +49,11 @@ class Talk:
                 talk.barrier.wait()
                 return every
 
+            def total(self, own: np.ndarray) -> np.ndarray:
+                return np.sum(
+                    [json.loads(text) for text in self.texts(json.dumps(own.tolist()))], 0
+                )
+
         made = Communicator()
         made.rank = rank  # type: ignore[attr-defined]
         return made
@@ -71,6 +77,10 @@ def everywhere(ranks: int, work: Any) -> list[Any]:
     for thread in threads:
         thread.join()
     return results
+
+
+def of_sites(sites: Sites) -> str:
+    return digest.of_sites(sites.names, sites.digests)
 
 
 def refused(ranks: int, work: Any) -> str:
@@ -114,7 +124,7 @@ def test_a_process_reads_its_own_sites_and_knows_of_the_others(ranks: int, held:
 
 
 def test_the_fingerprint_of_the_data_is_that_of_one_process() -> None:
-    whole = digest.of_data(in_one_process())
+    whole = of_sites(in_one_process())
     assert {digest.of_sites(part.names, part.digests) for part in spread(3)} == {whole}
     changed = spread(3, lambda number: {**shard(number), "y": np.ones(SIZES[number], np.int32)})
     assert whole not in {digest.of_sites(part.names, part.digests) for part in changed}
@@ -252,7 +262,7 @@ def test_too_many_ranks_and_workers_without_a_site_are_refused_before_anything_i
 
 def test_another_error_is_raised_where_it_was_and_told_to_the_others() -> None:
     def work(engine: Any) -> Any:
-        return reading.jointly(engine, lambda: {}["no key"] if engine.rank == 1 else engine.rank)
+        return facts.run_on_all(engine, lambda: {}["no key"] if engine.rank == 1 else engine.rank)
 
     zero, one, two = everywhere(3, work)
     assert isinstance(one, KeyError)
@@ -464,7 +474,7 @@ def test_ranks_with_other_studies_are_named_before_anything_is_read(tmp_path: Pa
     studies[1] = studies[1].with_run(rounds=11)
     for result in everywhere(3, lambda engine: studies[engine.rank].build(engine)):
         assert isinstance(result, RankError)
-        assert "rank 1 runs another study than rank 0" in str(result)
+        assert "Unlike rank 0: rank 1 in study" in str(result)
     names = [NAMES, NAMES[::-1]]
     for result in everywhere(
         2, lambda engine: consortia.read_sites(shard, names[engine.rank], METHOD, engine)
@@ -480,5 +490,5 @@ def test_a_data_set_is_read_by_every_process(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(text)
     studies = [load_study(tmp_path / "study.toml") for _ in range(2)]
     one, other = everywhere(2, lambda engine: studies[engine.rank].build(engine))
-    assert one.sites.elsewhere == other.sites.elsewhere == {}
+    assert one.sites.elsewhere == other.sites.elsewhere == frozenset()
     jax.tree.map(np.testing.assert_array_equal, one.sites.pooled(), other.sites.pooled())

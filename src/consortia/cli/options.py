@@ -1,8 +1,9 @@
-"""The options of ``consortia run`` and ``resume`` that say what runs the sites, and where."""
+"""The options that several commands share, and the engine that they choose."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,14 @@ class Engine(StrEnum):
     flower = "flower"
 
 
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")]
+Chains = Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -31,16 +40,16 @@ Coordinator = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Divide the run among processes on one or several hosts; number 0 listens here.",
+        help="Divide the run among processes on one or several hosts; process 0 listens here.",
     ),
 ]
 Processes = Annotated[int | None, typer.Option(min=1, help="With --coordinator: how many.")]
 Process = Annotated[
-    int | None, typer.Option(min=0, help="With --coordinator: the number of this one, from 0.")
+    int | None, typer.Option(min=0, help="With --coordinator: the index of this one, from 0.")
 ]
 
 Together = tuple[str | None, int | None, int | None]
-"""Coordinator, number of processes, number of this process."""
+"""Coordinator, number of processes, index of this process."""
 
 
 def engine_of(

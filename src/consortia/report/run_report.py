@@ -1,0 +1,410 @@
+"""What is known of one run, gathered once for the terminal, the files, the figures, the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.diagnostics import (
+    Summary,
+    calibration_curve,
+    log_predictive_density,
+    predict,
+    rmse,
+    scores,
+    summary,
+)
+from consortia.errors import ConsortiaError, InputError, StoreError
+from consortia.store.runs import REQUEST, open_run
+from consortia.theory.bias import BiasPrediction, predict_bias
+
+Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
+
+REFERENCE = "reference"
+
+MOST_DRAWS = 4000
+"""Predictions are averaged over at most so many draws, evenly spaced."""
+
+
+@dataclass(frozen=True)
+class HeldOutScores:
+    """Predictions on held-out rows and their scores.
+
+    Attributes:
+        values: by name.
+        curve: confidence, accuracy and share of rows by bin, for a classifier; else None.
+        means: predicted means (rows,), for a regression; else None.
+    """
+
+    values: dict[str, float]
+    curve: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    means: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The worst numbers of a table; NaN where they are not available.
+
+    Attributes:
+        r_hat: largest R-hat.
+        ess: smallest bulk or tail effective sample size.
+        shift: largest |mean − reference mean| / reference sd, and the coordinate it belongs to.
+        shift_error: largest Monte Carlo standard error of such a shift, both sides' errors.
+        sd_ratio: smallest and largest sd / reference sd.
+    """
+
+    r_hat: float
+    ess: float
+    shift: tuple[float, str] | None
+    shift_error: float
+    sd_ratio: tuple[float, float] | None
+
+    def lines(self) -> list[str]:
+        """Return the verdict in words."""
+        r_hat = "not available" if math.isnan(self.r_hat) else f"at most {self.r_hat:.3f}"
+        ess = "not available" if math.isnan(self.ess) else f"at least {self.ess:,.0f}"
+        lines = [f"R-hat {r_hat}, effective sample size {ess}."]
+        if self.shift is None or self.sd_ratio is None:
+            return [*lines, "Without a reference, bias cannot be seen in these numbers."]
+        return [
+            *lines,
+            f"Means within {self.shift[0]:.2f} reference sd (farthest: {self.shift[1]}; "
+            f"Monte Carlo error {self.shift_error:.2f}).",
+            f"Standard deviations {self.sd_ratio[0]:.2f} to {self.sd_ratio[1]:.2f} times the "
+            "reference's.",
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """A run and what is known of it.
+
+    Attributes:
+        name: short, to tell runs apart.
+        title: one line.
+        tree: the result.
+        table: one row a parameter, beside the reference where there is one.
+        record: the run's attributes, those in JSON read.
+        reference: the result that it stands beside, or None.
+        reference_table: the reference's own table, rows in the same order, or None.
+        reference_record: the reference's attributes, or None.
+        scores: on the held-out rows, or None.
+        reference_scores: the reference's, or None.
+        observed: held-out responses, or None.
+        held_out_rows: how many rows are held out.
+        prediction: the bias that the method's oracle predicts, or None where no study is at hand.
+        places: of the rows of the table in the prediction's arrays, (d,), or None.
+        model: the model, or None where no study is at hand.
+        algorithm: the method, or None likewise.
+        study: the study file's text, or None.
+        skipped: parts that are missing, each with the reason.
+    """
+
+    name: str
+    title: str
+    tree: Any
+    table: Summary
+    record: Mapping[str, Any]
+    reference: Any
+    reference_table: Summary | None
+    reference_record: Mapping[str, Any] | None
+    scores: HeldOutScores | None
+    reference_scores: HeldOutScores | None
+    observed: np.ndarray | None
+    held_out_rows: int
+    prediction: BiasPrediction | None
+    places: np.ndarray | None
+    model: Any
+    algorithm: Any
+    study: str | None
+    skipped: tuple[str, ...]
+
+    @property
+    def chains(self) -> int:
+        """Chains of the result."""
+        return int(self.tree["posterior"].sizes["chain"])
+
+    @property
+    def draws(self) -> int:
+        """Kept draws of each chain."""
+        return int(self.tree["posterior"].sizes["draw"])
+
+    @property
+    def names(self) -> list[str]:
+        """The rows' names without ``variable[...]``, where the labels inside are enough."""
+        names = list(self.table.coordinates)
+        inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
+        words = all(not part.replace(", ", "").isdigit() for part in inner)
+        return inner if words and len(set(inner)) == len(inner) else names
+
+    @property
+    def shift_errors(self) -> np.ndarray | None:
+        """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
+        own = self.reference_table
+        if own is None:
+            return None
+        return np.hypot(self.table["mcse_mean"], own["mcse_mean"]) / own["sd"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst numbers of the table."""
+        table, errors = self.table, self.shift_errors
+        r_hat = float(table["r_hat"].max())
+        ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
+        if errors is None:
+            return Verdict(r_hat, ess, None, math.nan, None)
+        worst = int(np.abs(table["shift"]).argmax())
+        ratio = table["sd_ratio"]
+        return Verdict(
+            r_hat,
+            ess,
+            (abs(float(table["shift"][worst])), self.names[worst]),
+            float(errors.max()),
+            (float(ratio.min()), float(ratio.max())),
+        )
+
+    def predicted(self, column: str) -> np.ndarray | None:
+        """Return ``shift`` or ``sd_ratio`` of the predicted bias, in the table's order, or None."""
+        if self.prediction is None:
+            return None
+        values = {"shift": self.prediction.shift, "sd_ratio": self.prediction.sd_ratio}[column]
+        return None if values is None else values[self.places]
+
+    def json(self) -> str:
+        """Return the numbers as JSON; what is not available is null."""
+        parameters = [
+            {"name": name} | {key: values[row] for key, values in self.table.columns.items()}
+            for row, name in enumerate(self.table.coordinates)
+        ]
+        content = {
+            "title": self.title,
+            "verdict": vars(self.verdict),
+            "parameters": parameters,
+            "notes": self.table.notes,
+            "held_out_rows": self.held_out_rows,
+            "scores": self.scores and self.scores.values,
+            "reference_scores": self.reference_scores and self.reference_scores.values,
+            "run": self.record,
+            "reference": self.reference_record,
+            "not_done": self.skipped,
+        }
+        return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+
+
+def report_of(
+    tree: Any,
+    *,
+    name: str = "run",
+    title: str | None = None,
+    model: Model | None = None,
+    sites: Any = None,
+    algorithm: Any = None,
+    held_out: Any = None,
+    labels: Labels | None = None,
+    reference: Any = None,
+    skipped: tuple[str, ...] = (),
+    study: str | None = None,
+) -> RunReport:
+    """Return the report of a result in memory.
+
+    Args:
+        tree: what `consortia.sample` or `consortia.open_run` returned.
+        name: short, to tell runs apart.
+        title: one line.
+        model: for the predictive scores and the predicted bias.
+        sites: for the predicted bias, which is not made without them.
+        algorithm: for the predicted bias and the picture of the network.
+        held_out: rows for the predictive scores, a dict with the responses under ``y``.
+        labels: by variable, the names along its axes, counted from the last one.
+        reference: another result of the same model, e.g. of NUTS on the pooled data.
+        skipped: what is left out, each with the reason.
+        study: the study file's text.
+
+    Raises:
+        InputError: the result holds no draws, or the reference is of another model.
+    """
+    if "posterior" not in getattr(tree, "children", ()):
+        raise InputError("the result holds no draws: give what consortia.sample returned.")
+    for group in ("posterior", "sample_stats"):
+        if group in tree.children:  # read once: every look would read the chunks of a store again
+            tree[group].load()
+    shown = labelled(tree, labels or {})
+    beside = None if reference is None else labelled(reference, labels or {})
+    table = summary(shown, reference=beside)
+    if beside is not None:
+        beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
+    notes = list(skipped)
+    if model is not None and held_out is None:
+        if not any(note.startswith("predictive scores:") for note in notes):
+            notes.append("predictive scores: the study holds no rows out")
+    elif model is not None and model.predict is None:
+        notes.append("predictive scores: the model has no predict function")
+    prediction = None
+    if model is not None and sites is not None and algorithm is not None:
+        prediction = predict_bias(model, sites, algorithm)
+    return RunReport(
+        name=name,
+        title=title or name,
+        tree=tree,
+        table=table,
+        record=_record(tree),
+        reference=beside,
+        reference_table=None if beside is None else summary(beside),
+        reference_record=None if reference is None else _record(reference),
+        scores=held_out_scores(tree, model, held_out),
+        reference_scores=held_out_scores(reference, model, held_out),
+        observed=None if held_out is None else held_out.get("y"),
+        held_out_rows=0 if held_out is None else len(next(iter(held_out.values()))),
+        prediction=prediction,
+        places=_places(tree, prediction),
+        model=model,
+        algorithm=algorithm,
+        study=study,
+        skipped=tuple(notes),
+    )
+
+
+def load_run(path: str | os.PathLike[str]) -> RunReport:
+    """Return the report of a run directory, finished or not.
+
+    The model, the held-out rows and the predicted bias come from the copy of the study in the
+    directory; where that cannot be built any more, the report names it among what is skipped.
+
+    Args:
+        path: a directory written by ``consortia run`` or ``sample(..., store=...)``.
+
+    Raises:
+        StoreError: there is no run, or no draw in it yet.
+    """
+    directory = Path(path)
+    tree = open_run(directory)
+    if "predictions" in tree.children:
+        raise StoreError(
+            f"{str(path)!r} keeps predictions and no draws, of which a report could be made: look "
+            "at the group `predictions` of consortia.open_run."
+        )
+    if "posterior" not in tree.children or not tree["posterior"].sizes.get("draw", 0):
+        raise StoreError(
+            f"{str(path)!r} holds no draw yet: wait for the first chunk of the run, and ask again."
+        )
+    facts: dict[str, Any] = {"name": directory.name}
+    if (directory / REFERENCE).is_dir():
+        facts["reference"] = open_run(directory / REFERENCE)
+    missing = f"there is no {REQUEST[0]} in the directory"
+    if (directory / REQUEST[0]).is_file():
+        facts["study"] = (directory / REQUEST[0]).read_text(encoding="utf-8")
+        try:
+            return report_of(tree, **facts, **_built(directory))
+        except ConsortiaError as error:
+            missing = f"the study cannot be read again ({error})"
+    note = f"model, scores and predicted bias: {missing}"
+    return report_of(tree, **facts, skipped=(note,))
+
+
+def _built(directory: Path) -> dict[str, Any]:
+    """Return the study's objects and its title; its data files are where the study came from."""
+    from consortia.study.build import load_study  # half a second that a result in memory saves
+
+    request, origin = directory / REQUEST[1], None
+    if request.is_file():
+        asked = json.loads(request.read_text(encoding="utf-8"))
+        origin = Path(asked["study"]) if isinstance(asked, dict) and "study" in asked else None
+    study = load_study(directory / REQUEST[0], origin=origin)
+    built = study.build()
+    return {
+        "title": study.title or study.name,
+        "model": built.model,
+        "sites": built.sites,
+        "algorithm": built.algorithm,
+        "held_out": built.held_out,
+        "labels": built.labels,
+    }
+
+
+def labelled(tree: Any, labels: Labels) -> Any:
+    """Return the result with names along the axes of its posterior's variables, where they fit."""
+    posterior = tree["posterior"].to_dataset()
+    names = {}
+    for variable in posterior.data_vars:
+        dims = [dim for dim in posterior[variable].dims if dim not in ("chain", "draw")]
+        axes = labels.get(str(variable), ())
+        for dim, axis in zip(reversed(dims), reversed(axes), strict=False):
+            if axis is not None and len(axis) == posterior.sizes[dim]:
+                names[dim] = list(axis)
+    if not names:
+        return tree
+    return _posterior_tree(tree, posterior.assign_coords(names))
+
+
+def _posterior_tree(tree: Any, posterior: Any) -> Any:
+    """Return a result with another posterior, and without the groups that share no labels."""
+    import xarray
+
+    groups = {"/posterior": posterior}
+    if "sample_stats" in tree.children:
+        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
+    made = xarray.DataTree.from_dict(groups)
+    made.attrs.update(tree.attrs)
+    return made
+
+
+def _names(tree: Any) -> list[str]:
+    return list(tree["posterior"].data_vars)
+
+
+def held_out_scores(tree: Any, model: Model | None, held_out: Any) -> HeldOutScores | None:
+    """Return predictions of a result on held-out rows and their scores; None where one is None."""
+    if tree is None or model is None or held_out is None or model.predict is None:
+        return None
+    means = np.asarray(predict(tree, model, held_out, max_draws=MOST_DRAWS))
+    response = held_out.get("y")
+    if means.ndim == 2 and response is not None:
+        return HeldOutScores(scores(means, response), calibration_curve(means, response))
+    density = log_predictive_density(tree, model, held_out, max_draws=MOST_DRAWS)
+    found = {"log_density_per_row": float(density.mean())}
+    if means.ndim != 1 or response is None:
+        return HeldOutScores(found)
+    return HeldOutScores({"rmse": rmse(means, response)} | found, means=means)
+
+
+def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:
+    """Return where the rows of the table are in the flat position, variable by variable."""
+    if prediction is None or not prediction.names:
+        return None
+    owners = np.array([name.partition("[")[0] for name in prediction.names], dtype=object)
+    return np.concatenate([np.flatnonzero(owners == name) for name in _names(tree)])
+
+
+def _record(tree: Any) -> dict[str, Any]:
+    """Return the attributes as they were before `consortia.store.results.plain_attributes`."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
+            try:
+                return json.loads(value)
+            except json.JSONDecodeError:
+                return value
+        return value
+
+    return {key: read(value) for key, value in tree.attrs.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON has it: NumPy numbers as numbers, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

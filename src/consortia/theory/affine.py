@@ -1,0 +1,233 @@
+r"""The affine recursion with Gaussian noise under the exact laws.
+
+.. math:: z' = A z + b + N(0, Q), \qquad m' = A m + b, \qquad C' = A C A^\top + Q
+
+On a Gaussian target an approximate sampler is such a map of its state z, of which the position is a
+part. `AffineMap` is one map, or several side by side; `Recursion` is what a law needs of the
+iterations, and `AffineRecursion` has it for one map that is repeated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from consortia.errors import InputError
+
+Array = Float[np.ndarray, "..."]
+
+_MOST_SQUARINGS = 64
+"""A stable recursion forgets its start within 2^64 iterations, or its radius is 1 to rounding."""
+
+
+class AffineMap(NamedTuple):
+    """``z -> matrix z + offset + N(0, covariance)``, or several such maps along leading axes.
+
+    Attributes:
+        matrix: A, (..., n, n); (..., n, m) where the map enlarges the state.
+        offset: b, (..., n).
+        covariance: Q, (..., n, n).
+    """
+
+    matrix: Float[np.ndarray, "*maps n m"]
+    offset: Float[np.ndarray, "*maps n"]
+    covariance: Float[np.ndarray, "*maps n n"]
+
+    def after(self, first: AffineMap) -> AffineMap:
+        """Return the map that applies ``first`` and then this one."""
+        return AffineMap(
+            self.matrix @ first.matrix,
+            np.einsum("...ij,...j->...i", self.matrix, first.offset) + self.offset,
+            self.matrix @ first.covariance @ np.swapaxes(self.matrix, -1, -2) + self.covariance,
+        )
+
+    def power(self, count: int) -> AffineMap:
+        """Return ``count`` applications in a row, by repeated squaring."""
+        still = np.zeros_like(self.covariance)
+        result = AffineMap(still + np.eye(still.shape[-1]), np.zeros_like(self.offset), still)
+        square = self
+        while count:
+            if count & 1:
+                result = square.after(result)
+            count >>= 1
+            if count:
+                square = square.after(square)
+        return result
+
+    def second_moments(self, mean: Array, second: Array) -> tuple[Array, Array]:
+        """Return mean and second moment E z'z'ᵀ after the map, from those before it."""
+        moved = (self.matrix @ mean[..., None])[..., 0]
+        cross = moved[..., :, None] * self.offset[..., None, :]
+        across = np.swapaxes(self.matrix, -1, -2)
+        square = self.offset[..., :, None] * self.offset[..., None, :] + self.covariance
+        carried = self.matrix @ second @ across
+        return moved + self.offset, carried + cross + np.swapaxes(cross, -1, -2) + square
+
+    def cross_moments(self, mean: Array, second: Array) -> Array:
+        """Return E z'zᵀ of states after and before the map, from the moments before it."""
+        return self.matrix @ second + self.offset[..., :, None] * mean[..., None, :]
+
+    def stationary_covariance(self) -> Float[np.ndarray, "*maps n n"]:
+        """Return the solution of C = A C Aᵀ + Q.
+
+        Raises:
+            InputError: the spectral radius is one to rounding.
+        """
+        # Squaring the map sums the series Σ_j A^j Q A^jᵀ, 2^k terms after k steps.
+        step = self._replace(offset=np.zeros_like(self.offset))
+        for _ in range(_MOST_SQUARINGS):
+            if np.max(np.abs(step.matrix)) < np.finfo(np.float64).eps:
+                return step.covariance
+            step = step.after(step)
+        raise InputError("the spectral radius is one to rounding: there is no stationary law")
+
+
+def spectral_radius(matrices: Float[np.ndarray, "*maps n n"]) -> float:
+    """Return the largest modulus of an eigenvalue; infinity where a matrix overflowed."""
+    if not np.all(np.isfinite(matrices)):
+        return float("inf")
+    symmetric = np.array_equal(matrices, np.swapaxes(matrices, -1, -2))
+    values = np.linalg.eigvalsh(matrices) if symmetric else np.linalg.eigvals(matrices)
+    return float(np.max(np.abs(values)))
+
+
+class Normal(NamedTuple):
+    """Mean and covariance of a position, relative to the origin of a recursion.
+
+    Attributes:
+        mean: (d,).
+        covariance: (d, d), or the variances (d,) of independent coordinates.
+    """
+
+    mean: Float[np.ndarray, " d"]
+    covariance: Float[np.ndarray, "*axes d"]
+
+    @property
+    def full(self) -> Float[np.ndarray, "d d"]:
+        """The covariance as a matrix."""
+        return np.diag(self.covariance) if self.covariance.ndim == 1 else self.covariance
+
+    def turned(self, axes: Float[np.ndarray, "d d"]) -> Normal:
+        """Return the law of ``axes`` times the position."""
+        return Normal(axes @ self.mean, axes @ self.full @ axes.T)
+
+
+class Recursion(ABC):
+    """The law of a position from iteration to iteration."""
+
+    @property
+    @abstractmethod
+    def spectral_radius(self) -> float:
+        """Factor by which the mean's distance grows an iteration in the long run."""
+
+    @property
+    def mean_square_radius(self) -> float:
+        """Factor by which noise that grows with the spread feeds itself; 0 without such noise."""
+        return 0.0
+
+    @property
+    def instability(self) -> str:
+        """In words, what does not settle; empty when all does."""
+        if self.spectral_radius < 1.0:
+            return ""
+        return f"the mean grows by the factor {self.spectral_radius:.6g} an iteration"
+
+    @abstractmethod
+    def stationary(self) -> Normal:
+        """Return the law in the long run of a recursion that is stable."""
+
+    @abstractmethod
+    def path(self, start: Normal) -> Iterator[Normal]:
+        """Yield the law after 0, 1, 2, ... iterations."""
+
+    def along(self, counts: Sequence[int], start: Normal) -> list[Normal]:
+        """Return the law after each of these numbers of iterations, in the order given."""
+        last = max(counts, default=0)
+        found = {
+            k: law for k, law in zip(range(last + 1), self.path(start), strict=False) if k in counts
+        }
+        return [found[k] for k in counts]
+
+
+@dataclass(frozen=True, eq=False)
+class AffineRecursion(Recursion):
+    """One map repeated, in independent blocks; a position is the first part of every block.
+
+    Attributes:
+        step: an iteration, (blocks, n, n).
+        first: the first iteration, from positions to states, (blocks, n, width).
+        fresh: covariance of noise that is in the position and not yet in the state, (width, width).
+        relaxation: 1 − A where it is known without cancellation.
+    """
+
+    step: AffineMap
+    first: AffineMap
+    fresh: Float[np.ndarray, "width width"] | float = 0.0
+    relaxation: Float[np.ndarray, "blocks n n"] | None = None
+
+    @property
+    def width(self) -> int:
+        """Coordinates of the position in a block."""
+        return self.first.matrix.shape[-1]
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Largest modulus of an eigenvalue; infinite when the map overflows."""
+        return spectral_radius(self.step.matrix)
+
+    def stationary(self) -> Normal:
+        """Return the law of the position in the long run."""
+        size = self.step.matrix.shape[-1]
+        left = np.eye(size) - self.step.matrix if self.relaxation is None else self.relaxation
+        mean = np.linalg.solve(left, self.step.offset[..., None])[..., : self.width, 0]
+        return Normal(mean.reshape(-1), self._flat(self.stationary_covariance()))
+
+    def stationary_covariance(self) -> Float[np.ndarray, "blocks width width"]:
+        """Return the covariance of the position in the long run, block by block."""
+        return self.step.stationary_covariance()[:, : self.width, : self.width] + self.fresh
+
+    def path(self, start: Normal) -> Iterator[Normal]:
+        """Yield the law after 0, 1, 2, ... iterations, one map after the other."""
+        yield start
+        state = self.first
+        while True:
+            yield self._through(state, start)
+            state = self.step.after(state)
+
+    def along(self, counts: Sequence[int], start: Normal) -> list[Normal]:
+        """Return the law after each of these numbers of iterations, by repeated squaring."""
+        return [
+            self._through(self.step.power(k - 1).after(self.first), start) if k else start
+            for k in counts
+        ]
+
+    def _through(self, state: AffineMap, start: Normal) -> Normal:
+        """Return the law of the position from its law before these iterations."""
+        matrix = state.matrix[:, : self.width]
+        blocks = start.mean.reshape(-1, self.width)
+        mean = np.einsum("nij,nj->ni", matrix, blocks) + state.offset[:, : self.width]
+        own = self._flat(state.covariance[:, : self.width, : self.width] + self.fresh)
+        return Normal(mean.reshape(-1), self._carried(matrix, start, own))
+
+    def _carried(
+        self, matrix: Float[np.ndarray, "blocks width width"], start: Normal, own: Array
+    ) -> Array:
+        """Return what these maps make of the start's covariance, and their own beside it."""
+        if not np.any(start.covariance):
+            return own
+        if self.width > 1:
+            return matrix[0] @ start.full @ matrix[0].T + own
+        scale = matrix[:, 0, 0]
+        if start.covariance.ndim == 1:
+            return scale**2 * start.covariance + own
+        return scale[:, None] * start.covariance * scale + np.diag(own)
+
+    def _flat(self, blocks: Float[np.ndarray, "blocks width width"]) -> Array:
+        """Return the covariance of all coordinates: variances where a block is one of them."""
+        return blocks[:, 0, 0] if self.width == 1 else blocks[0]

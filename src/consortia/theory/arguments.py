@@ -1,0 +1,96 @@
+"""Arguments of the laws as checked float64 numbers and arrays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from consortia.errors import InputError
+
+Array = Float[np.ndarray, "..."]
+
+
+def floats(value: ArrayLike, name: str) -> Array:
+    """Return a float64 array of finite numbers, or raise an `InputError` with the name."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read as an array of numbers ({error})") from error
+    if not np.all(np.isfinite(array)):
+        raise InputError(f"{name}: holds a value that is not finite; give finite numbers")
+    return array
+
+
+def filled(value: ArrayLike, shape: tuple[int, ...], name: str) -> Array:
+    """Return a number or an array of this very shape as an array of this shape."""
+    array = floats(value, name)
+    if array.shape not in ((), shape):
+        raise InputError(f"{name}: shape {array.shape}; give a number or shape {shape}")
+    return np.broadcast_to(array, shape)
+
+
+def curvatures_of(
+    value: ArrayLike, shape: tuple[int, ...], name: str, holders: str, *, rounding: float = 1e-10
+) -> Array:
+    """Return positive semi-definite matrices, (N, d, d), or their diagonals, (N, d).
+
+    Args:
+        value: (N,), times the identity; (N, d), diagonals; or (N, d, d), symmetric.
+        shape: (N, d).
+        name: of the argument.
+        holders: whose matrices they are.
+        rounding: by which an eigenvalue may be negative, relative to the largest entry.
+    """
+    n, d = shape
+    given = floats(value, name)
+    if given.shape not in ((n,), (n, d), (n, d, d)):
+        raise InputError(
+            f"{name}: shape {given.shape} for {n} {holders} in {d} dimensions; give ({n},), "
+            f"({n}, {d}) or ({n}, {d}, {d})"
+        )
+    if given.ndim < 3:
+        given = np.broadcast_to(given if given.ndim == 2 else given[:, None], (n, d))
+        lowest, rounding = given.min(axis=1), 0.0
+    else:
+        size = np.abs(given).max()
+        if not np.allclose(given, np.swapaxes(given, 1, 2), rtol=1e-8, atol=1e-12 * size):
+            raise InputError(f"{name}: a matrix is not symmetric; give (L + L.T) / 2")
+        lowest, rounding = np.linalg.eigvalsh(given)[:, 0], rounding * size
+    if np.any(lowest < -rounding):
+        raise InputError(
+            f"{name}: matrix {int(np.argmin(lowest))} has a negative eigenvalue; give positive "
+            "semi-definite matrices"
+        )
+    return given
+
+
+def check_density(precision: Array, name: str, rounding: float = 0.0) -> None:
+    """Refuse a precision, (d, d) or its diagonal (d,), that no proper density has."""
+    values = precision if precision.ndim == 1 else np.linalg.eigvalsh(precision)
+    if values.min() <= rounding * np.abs(values).max():
+        raise InputError(
+            f"{name}: their sum is not positive definite, so the target is not a density; add a "
+            "prior or drop the flat coordinates"
+        )
+
+
+def number(
+    value: float, name: str, *, least: float = 0.0, most: float = math.inf, strict: bool = False
+) -> float:
+    """Return one number of at least (``strict``: above) ``least`` and at most ``most``."""
+    array = floats(value, name)
+    if array.ndim or not (least < array if strict else least <= array) or array > most:
+        bounds = f"{'above' if strict else 'of at least'} {least:g}"
+        bounds += f" and at most {most:g}" if math.isfinite(most) else ""
+        raise InputError(f"{name}: got {value!r}; give one number {bounds}")
+    return float(array)
+
+
+def count(value: int, name: str, *, least: int = 1) -> int:
+    """Return a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name}: got {value!r}; give a whole number of at least {least}")
+    return int(value)
