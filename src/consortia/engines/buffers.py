@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int32, PyTree
 
 from consortia.engines.rng import Layout
-
-Array = jax.Array
-PyTree = Any
 
 
 class Window(NamedTuple):
@@ -31,8 +29,8 @@ class Window(NamedTuple):
 class Buffers(NamedTuple):
     """What is recorded of a chunk, slot axis first; the last slot is for a block in progress."""
 
-    draws: Array
-    agents: Array | None
+    draws: Float[Array, "slots *chains d"]
+    agents: Float[Array, "slots nodes *chains d"] | None
     hub_info: PyTree
     node_info: PyTree
 
@@ -101,7 +99,7 @@ def with_infos(buffers: Buffers, infos: PyTree) -> Buffers:
     return buffers._replace(hub_info=hub, node_info=node)
 
 
-def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
+def record(buffers: Buffers, made: Yield, iteration: Int32[Array, ""], window: Window) -> Buffers:
     """Return the buffers with one draw in its slot, over the earlier ones of its block of ``thin``.
 
     Infos are averaged over that block. ``iteration`` counts from the end of the warm-up.
@@ -126,7 +124,7 @@ def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> B
 def record_several(
     buffers: Buffers,
     made: Yield,
-    iteration: Array,
+    iteration: Int32[Array, ""],
     window: Window,
     layout: Layout,
     per_iteration: int,

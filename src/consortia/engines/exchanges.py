@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia import graphs
 from consortia.core.contract import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
 
-Array = jax.Array
-PyTree = Any
 
-
-def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyTree:
+def message_of(
+    exchange: Exchange | None,
+    outbox: PyTree,
+    weights: Float[Array, " nodes"],
+) -> PyTree:
     """Return the message that the outboxes of all nodes become.
 
     Args:
@@ -50,7 +50,10 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
             raise InputError(f"this engine cannot carry out a {type(exchange).__name__}.")
 
 
-def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
+def mixed(
+    mixing: graphs.MixingMatrix,
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, "nodes ..."]:
     """Return W times an array (nodes, ...), as suits the matrix; see `MixingMatrix.form`.
 
     As x_i + Σ_j W_ij (x_j − x_i): weights that are rounded still leave the sum over all nodes as
@@ -60,7 +63,10 @@ def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
     return leaf + changed(mixing, leaf)
 
 
-def changed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
+def changed(
+    mixing: graphs.MixingMatrix,
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, "nodes ..."]:
     """Return Σ_j W_ij (x_j − x_i) of an array (nodes, ...): exactly 0 where all x_i are equal."""
     if mixing.form == "roll" and mixing.circulant is not None:
         parts = zip(*(part.tolist() for part in mixing.circulant), strict=True)
@@ -141,7 +147,10 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     return text
 
 
-def _product(matrix: Array, leaf: Array) -> Array:
+def _product(
+    matrix: Float[Array, "... nodes"],
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, ...]:
     return jnp.tensordot(matrix.astype(leaf.dtype), leaf, axes=1, precision="highest")
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
+from jaxtyping import Array
 
 from consortia.core import fingerprints, random
 from consortia.core.contract import Algorithm, Mean, Method
@@ -29,8 +30,6 @@ from consortia.engines.rng import Counter, Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
-
-Array = jax.Array
 
 BLOCK_BYTES = 96 * 1024
 """Random numbers drawn at once; larger blocks leave the processor's cache."""

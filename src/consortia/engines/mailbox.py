@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32, PyTree
 
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
-
-Array = jax.Array
-PyTree = Any
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""
@@ -81,7 +79,7 @@ def held(ring: Ring, arrival: Arrival) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], ring.replies)
 
 
-def pushed(ring: Ring, reply: PyTree, update: Array) -> Ring:
+def pushed(ring: Ring, reply: PyTree, update: Int32[Array, ""]) -> Ring:
     """Return the ring with the reply to this update in the place of the oldest."""
 
     def put(leaf: Array, value: Array) -> Array:

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
 from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, rng
 from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, record, record_several
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
-
-Array = jax.Array
-PyTree = Any
 
 Keys = tuple[PhaseKeys, ...]
 
@@ -38,12 +36,12 @@ class SiteArrays(NamedTuple):
     """
 
     data: PyTree
-    sizes: Array
-    weights: Array
-    prior_shares: Array
+    sizes: Int32[Array, " nodes"]
+    weights: Float[Array, " nodes"]
+    prior_shares: Float[Array, " nodes"]
     fitted: PyTree
     events: Events | tuple[()] = ()
-    present: Array | tuple[()] = ()
+    present: Bool[Array, " nodes"] | tuple[()] = ()
 
     def site(self, index: Any, number: Any = None) -> Site:
         """Return the site at this index; its arrays are indexed where its rows are read.
@@ -354,7 +352,7 @@ class Iteration:
         mean = self.average(agents)
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
 
-    def average(self, agents: Array) -> Array:
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, ...]:
         """Return the mean over all nodes of an array (nodes, ...)."""
         return jnp.mean(agents, axis=0)
 
@@ -369,7 +367,7 @@ class Iteration:
             return record(buffers, made, iteration, window)
         return record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
-    def draws_finite(self, carry: Carry) -> Array:
+    def draws_finite(self, carry: Carry) -> Bool[Array, " chains"]:
         """Return (chains,), whether the draws of each chain in this state are finite."""
         draw = self.draw(carry)
         own_axes = tuple(range(0 if self.layout.chains == 1 else 1, draw.ndim))
@@ -388,7 +386,9 @@ class Iteration:
         """Return the same at every node, node axis first."""
         return copies(tree, self.layout.nodes)
 
-    def outbox_finite(self, outbox: PyTree, visited: Array | None) -> Array:
+    def outbox_finite(
+        self, outbox: PyTree, visited: Int32[Array, "*chains"] | None
+    ) -> Bool[Array, "nodes chains"]:
         """Return (nodes, chains); where one node acts at a time the others count as finite."""
         nodes, chains = self.layout.nodes, self.layout.chains
         shape = (nodes, chains) if visited is None else (chains,)
@@ -453,15 +453,21 @@ class Program(Iteration):
 
     # --- stages -------------------------------------------------------------------------------
 
-    def _keys(self, base: Array) -> Keys:
+    def _keys(self, base: UInt32[Array, " 2"]) -> Keys:
         """Return keys of the phases of every iteration, from the run's base key (2,)."""
         return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
 
-    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
         """Return the keys of a stage's phases, of what is private for the nodes of this process."""
         return rng.stage_keys(phases, stage, base, layout)
 
-    def _start(self, positions: Array, ring: int = 1) -> Carry:
+    def _start(self, positions: Float[Array, "*chains d"], ring: int = 1) -> Carry:
         """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
 
         ``ring`` is the number of past replies that a `Mailbox` keeps.
@@ -473,7 +479,12 @@ class Program(Iteration):
             inbox = self.everywhere(inbox)
         return Carry(self.everywhere(node), hub, inbox)
 
-    def _fit(self, sites: SiteArrays, base: Array, position: Array) -> PyTree:
+    def _fit(
+        self,
+        sites: SiteArrays,
+        base: UInt32[Array, " 2"],
+        position: Float[Array, " d"],
+    ) -> PyTree:
         """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
@@ -481,7 +492,7 @@ class Program(Iteration):
         carry, per_node = self._once(rng.FIT, self.algorithm.fit, single, carry, sites, base)
         return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
 
-    def _setup(self, sites: SiteArrays, base: Array, carry: Carry) -> Carry:
+    def _setup(self, sites: SiteArrays, base: UInt32[Array, " 2"], carry: Carry) -> Carry:
         """Return the carry after the ``setup`` phases."""
         phases = self.algorithm.setup
         carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
@@ -496,7 +507,7 @@ class Program(Iteration):
         layout: Layout,
         carry: Carry,
         sites: SiteArrays,
-        base: Array,
+        base: UInt32[Array, " 2"],
     ) -> tuple[Carry, bool]:
         """Run phases before the first iteration; return also whether the inbox is per node then."""
         keys = self.keys_of(phases, stage, base, layout)

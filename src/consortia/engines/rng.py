@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32, PyTree, UInt32
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
-
-Array = jax.Array
-PyTree = Any
 
 FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
@@ -51,11 +49,11 @@ class Events(NamedTuple):
         shares: weight of each worker's site, (servers, workers).
     """
 
-    first: Any
-    worker: Any
-    task: Any
-    staleness: Any
-    shares: Any
+    first: Int32[Array, ""]
+    worker: Int32[Array, "servers updates"]
+    task: Int32[Array, "servers updates"]
+    staleness: Int32[Array, "servers updates"]
+    shares: Float[Array, "servers workers"]
 
 
 class PhaseKeys(NamedTuple):
@@ -66,8 +64,8 @@ class PhaseKeys(NamedTuple):
         private: (nodes, chains, 2), of a `Mailbox` (workers, chains, 2).
     """
 
-    shared: Array
-    private: Array
+    shared: UInt32[Array, "*chains 2"]
+    private: UInt32[Array, "nodes *chains 2"]
 
 
 class Arrival(NamedTuple):
@@ -80,10 +78,10 @@ class Arrival(NamedTuple):
         weight: of the worker's site.
     """
 
-    update: Array
-    worker: Array
-    staleness: Array
-    weight: Array
+    update: Int32[Array, ""]
+    worker: Int32[Array, "*chains"]
+    staleness: Int32[Array, "*chains"]
+    weight: Float[Array, "*chains"]
 
 
 class PhaseRandomness(NamedTuple):
@@ -99,7 +97,7 @@ class PhaseRandomness(NamedTuple):
 
     shared: PyTree
     noise: PyTree | Callable[[Array], PyTree]
-    visited: Array | None = None
+    visited: Int32[Array, "*chains"] | None = None
     arrival: Arrival | None = None
 
 
@@ -111,13 +109,17 @@ class Counter:
     warmup: Any
     repetition: Any = None
 
-    def draw(self, declare: Callable[[random.RandomStreams], PyTree], key: Array) -> PyTree:
+    def draw(
+        self,
+        declare: Callable[[random.RandomStreams], PyTree],
+        key: UInt32[Array, " 2"],
+    ) -> PyTree:
         """Return what a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
 def stage_keys(
-    phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout
+    phases: tuple[Phase, ...], stage: int, base: UInt32[Array, " 2"], layout: Layout
 ) -> tuple[PhaseKeys, ...]:
     """Return the keys of a stage's phases, from the run's ``base`` key (2,)."""
 
@@ -147,7 +149,7 @@ def phase_randomness(
     keys: PhaseKeys,
     counter: Counter,
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> PhaseRandomness:
     """Return all numbers of one phase in one round (every repetition of it)."""
@@ -166,7 +168,7 @@ def phase_randomness(
 
 
 def once_randomness(
-    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Float[Array, " nodes"]
 ) -> PhaseRandomness:
     """Return the numbers of one repetition of a phase in which nothing arrives one at a time.
 
@@ -179,7 +181,12 @@ def once_randomness(
 
 
 def _visit_randomness(
-    phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+    phase: Phase,
+    route: Route,
+    keys: PhaseKeys,
+    counter: Counter,
+    layout: Layout,
+    weights: Float[Array, " nodes"],
 ) -> PhaseRandomness:
     """Return the node that each chain visits, and the numbers there."""
     shares = weights
@@ -255,7 +262,7 @@ def round_randomness(
     keys: tuple[PhaseKeys, ...],
     counter: Counter,
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of one round."""
@@ -268,10 +275,10 @@ def round_randomness(
 def block_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
-    first: Array,
-    warmup: Array,
+    first: Int32[Array, ""],
+    warmup: Int32[Array, ""],
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
@@ -285,10 +292,10 @@ def block_randomness(
 def deferred_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
-    at: Array,
-    warmup: Array,
+    at: Int32[Array, ""],
+    warmup: Int32[Array, ""],
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
     """Return the numbers of one round, private ones drawn only where and when their node runs."""
@@ -307,7 +314,10 @@ def deferred_randomness(
 
 
 def _per_chain(
-    declare: Callable[[random.RandomStreams], PyTree], keys: Array, counter: Counter, layout: Layout
+    declare: Callable[[random.RandomStreams], PyTree],
+    keys: UInt32[Array, "*chains 2"],
+    counter: Counter,
+    layout: Layout,
 ) -> PyTree:
     """Return what a phase declares, for each chain's key, (chains, 2) or (2,)."""
     if layout.chains == 1:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from consortia.core import random
 from consortia.core.contract import Site
@@ -22,8 +23,6 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 
-Array = jax.Array
-
 
 class LocalRun(Run):
     """One algorithm on one set of sites, in this process."""
@@ -34,14 +33,20 @@ class LocalRun(Run):
         super().__init__(program, sites, arrays)
         self._keys: tuple[PhaseKeys, ...] | None = None
 
-    def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
         ``positions`` is (chains, d).
         """
         return self.program.start_values(self._arrays, positions)
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round.
 
         Args:
@@ -59,7 +64,13 @@ class LocalRun(Run):
             self._arrays = self._arrays._replace(fitted=fitted)
         return self._first(base, positions, ring, self._arrays)
 
-    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
+    def _begin(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
+    ) -> tuple[Any, int]:
         """Make the keys and the trace; return the base key, and how many past replies are kept."""
         ring = 1
         if self.participation is not None and len(self.participation) < warmup + rounds:
@@ -78,7 +89,13 @@ class LocalRun(Run):
         self._keys = self.program.keys(base)
         return base, ring
 
-    def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
+    def _first(
+        self,
+        base: Any,
+        positions: Float[Array, "chains d"],
+        ring: int,
+        arrays: SiteArrays,
+    ) -> Carry:
         """Return the carry before the first round, with these fitted constants."""
         carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
         if self.program.algorithm.setup:
@@ -92,7 +109,12 @@ class LocalRun(Run):
         return named(self._here(carry), "carry") | named(self.fitted, "fitted")
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 
@@ -165,7 +187,10 @@ class LocalRun(Run):
         """Return one site, as a visiting chain sees it."""
         return self._arrays.site(self.names.index(name))
 
-    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
+    def gradients(
+        self,
+        target: Target,
+    ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         arrays = self._arrays._replace(events=())
         return lambda position: gradients(target.model, target.unravel(position), arrays)
@@ -183,7 +208,7 @@ class LocalRun(Run):
 
 
 @partial(jax.jit, static_argnums=0)
-def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
+def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Float[Array, "nodes d"]:
     """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
     target = Target(model, parameters)
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, PyTree, UInt32
 
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
@@ -31,9 +32,6 @@ from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
 from consortia.errors import InputError, RankError
-
-Array = jax.Array
-PyTree = Any
 
 # --- devices -------------------------------------------------------------------------------------
 
@@ -490,11 +488,17 @@ class _Part(Program):
             return own, turn
         return super().exchanged(phase, outbox, sites, turn)
 
-    def average(self, agents: Array) -> Array:
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, ...]:
         """Return the mean over the nodes of all devices."""
         return jax.lax.pmean(super().average(agents), NODES)
 
-    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
         """Return the keys of this device's nodes and chains."""
         chains = 1 if stage == rng.FIT else self._whole.chains
         whole = replace(layout, nodes=self._whole.nodes, chains=chains)
@@ -548,16 +552,27 @@ class ShardedRun(LocalRun):
 
     # --- between two rounds -----------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> Any:
+    def start_values(self, positions: Float[Array, "chains d"]) -> Any:
         """Return the values of `LocalRun`."""
         return self._here(super().start_values(_on_host(positions)))
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Start as `LocalRun`."""
         return super().start(seed, _on_host(positions), rounds, warmup)
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Restore as `LocalRun`, on these devices."""
         carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
@@ -614,7 +629,10 @@ class ShardedRun(LocalRun):
         own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
         return own.site(0, node)
 
-    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
+    def gradients(
+        self,
+        target: Target,
+    ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         if self.division.processes == 1:
             return super().gradients(target)

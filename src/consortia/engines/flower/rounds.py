@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
@@ -26,8 +27,6 @@ from consortia.engines.flower.stages import (
 from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
 
-Array = jax.Array
-PyTree = Any
 Note = Callable[[PyTree, Any], None]
 
 KEPT_STATES = 3

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
 from consortia.core.target import Target
@@ -23,9 +24,6 @@ from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
-
-Array = jax.Array
-PyTree = Any
 
 RUN, AWAY = "flower run", "flower away"
 """Names in a checkpoint: identity of the run, and who did not take part in which round."""
@@ -63,7 +61,7 @@ class FlowerRun(Run):
 
     # --- before the first round -------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
         Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
@@ -73,7 +71,7 @@ class FlowerRun(Run):
         potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
         return prior, potential, np.stack([one["gradient"] for one in flags])
 
-    def _begun(self, positions: Array) -> list[Mapping[str, np.ndarray]]:
+    def _begun(self, positions: Float[Array, "chains d"]) -> list[Mapping[str, np.ndarray]]:
         """Send all sites what the run begins with; return their flags."""
         like = {
             "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
@@ -96,7 +94,13 @@ class FlowerRun(Run):
         )
         return [answers[site] for site in self._all]
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round."""
         self._keyed(seed)
         algorithm = self.program.algorithm
@@ -152,7 +156,12 @@ class FlowerRun(Run):
         }
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 

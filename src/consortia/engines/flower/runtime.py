@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
 from consortia.core.contract import Method, Route
@@ -36,8 +37,6 @@ from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.phases import Carry, SiteArrays, kept_where
 from consortia.engines.rng import PhaseKeys
 
-Array = jax.Array
-PyTree = Any
 BEFORE_ALL = (-1, -1, -1, -1)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
 from consortia.engines import exchanges, rng
@@ -16,9 +17,6 @@ from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
-
-Array = jax.Array
-PyTree = Any
 
 STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round"}
 """Names of the stages, which are kinds of messages too."""

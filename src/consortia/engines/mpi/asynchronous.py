@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from consortia.core import random
 from consortia.core.contract import Mailbox
@@ -23,8 +24,6 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
-
-Array = jax.Array
 
 
 class AsynchronousRun(Run):
@@ -64,12 +63,18 @@ class AsynchronousRun(Run):
 
     # --- before the first round -------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         prior, values, finite = self._own.start_values(self._arrays, positions)
         return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Return the state of one server's chains before the first round."""
         server, worker = self._place
         chains = self._own.layout.chains
@@ -113,7 +118,12 @@ class AsynchronousRun(Run):
         return chains | replies | {"log": log, "lengths": lengths}
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Return the state of one server's chains, in place of `start`.
 

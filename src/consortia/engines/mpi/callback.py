@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
+from jaxtyping import Array, Int32
 
-Array = jax.Array
 Function = Callable[[list[np.ndarray], list[np.ndarray]], None]
 """``(operands, results)``: reads the first, fills the second; both only while it runs."""
 
@@ -36,7 +36,10 @@ class HostCallback:
         self._function = function
 
     def __call__(
-        self, turn: Array, operands: Sequence[Array], results: Sequence[jax.ShapeDtypeStruct]
+        self,
+        turn: Int32[Array, ""],
+        operands: Sequence[Array],
+        results: Sequence[jax.ShapeDtypeStruct],
     ) -> tuple[Array, tuple[Array, ...]]:
         """Return the next turn, and the results of these shapes and types; to be traced.
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32, PyTree, UInt32
 
 from consortia import graphs
 from consortia.core.contract import Algorithm, Exchange, Mean, Mix, Phase, Route, Sum
@@ -27,9 +28,6 @@ from consortia.engines.mpi.wire import Wire
 from consortia.engines.phases import Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.errors import InputError
-
-Array = jax.Array
-PyTree = Any
 
 
 class RankProgram(Program):
@@ -99,7 +97,7 @@ class RankProgram(Program):
         raise InputError(f"the MPI engine cannot carry out a {name} here.")
 
     def _carried(
-        self, exchange: Exchange, rows: PyTree, coming: int, turn: Array
+        self, exchange: Exchange, rows: PyTree, coming: int, turn: Int32[Array, ""]
     ) -> tuple[PyTree, Array]:
         """Return what an exchange brings for own rows, ``coming`` rows, and the next turn."""
         wire = Wire.of(rows)
@@ -107,7 +105,13 @@ class RankProgram(Program):
         turn, packed = self.callbacks[exchange](turn, wire.pack(rows), forms)
         return wire.unpack(packed), turn
 
-    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
         """Return the keys of a stage's phases, of what is private for this rank's nodes."""
         whole = replace(layout, nodes=self._whole.nodes)
         every = rng.stage_keys(phases, stage, base, whole)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.data.sites import Sites
@@ -20,9 +21,6 @@ from consortia.engines.mpi.program import RankProgram
 from consortia.engines.phases import Carry, SiteArrays
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
-
-Array = jax.Array
-PyTree = Any
 
 
 class MPIRun(LocalRun):
@@ -55,12 +53,18 @@ class MPIRun(LocalRun):
 
     # --- before the first round -------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         prior, values, finite = super().start_values(positions)
         return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round."""
         with raised(*self.program.callbacks.values()):
             return jax.block_until_ready(super().start(seed, positions, rounds, warmup))
@@ -75,7 +79,12 @@ class MPIRun(LocalRun):
         return named(whole, "carry") | named(self.fitted, "fitted")
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Return this rank's part of a state, in place of `start`; fit nothing.
 

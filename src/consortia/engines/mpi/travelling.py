@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Phase
 from consortia.engines import rng
@@ -16,9 +17,6 @@ from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.wire import Wire
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import PhaseRandomness
-
-Array = jax.Array
-PyTree = Any
 
 
 class TravellingRun(MPIRun):
@@ -52,7 +50,13 @@ class TravellingRun(MPIRun):
 
     # --- where the chains are ---------------------------------------------------------------------
 
-    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
+    def _begin(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
+    ) -> tuple[Any, int]:
         # Where a chain goes next, and by which random numbers, every rank must know.
         base, ring = super()._begin(seed, positions, rounds, warmup)
         phases, layout = self.program.algorithm.phases, self.layout

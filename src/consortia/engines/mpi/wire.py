@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-Array = jax.Array
-PyTree = Any
 Packed = tuple[Any, ...]
 """Arrays (rows, width), one for each type of number, in the order of the types' names."""
 
