@@ -1,11 +1,11 @@
 r"""How long a worker's task takes in simulated asynchrony; every model has mean 1 by default.
 
-A duration is a function of (seed, server, worker, task number) only: the 64-bit words of task k of
-a worker are block k of a Philox generator whose key is the seed and the worker. Nothing is carried
-from one task to the next, so that traces of unlike length agree where they overlap.
+A duration is a function of (seed, server, worker, index of the task) only: the 64-bit words of
+task k of a worker are block k of a Philox generator whose key is the seed and the worker. Nothing
+is carried from one task to the next, so that traces of unlike length agree where they overlap.
 
-Models are values: they compare and hash by what they hold. ``mean`` is one number, or one for each
-worker of a server (the same at every server), which is how a worker is made slow for good.
+Models compare and hash by value. ``mean`` is one number, or one for each worker of a server (the
+same at every server), which is how a worker is made slow for good.
 ``server_cost`` is the time that a server takes for one update, during which it serves nobody else.
 """
 
@@ -27,7 +27,7 @@ MODELS = ("constant", "lognormal", "exponential", "straggler")
 
 
 class Latency(Protocol):
-    """What the simulation of events asks of a model.
+    """A law of durations, as the simulation of events needs it.
 
     Attributes:
         server_cost: time that a server takes for one update.
@@ -43,13 +43,13 @@ class Latency(Protocol):
         ...
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """Durations of the tasks ``first``, ..., ``first + count - 1`` of a worker, (count,)."""
+        """Return durations of ``count`` tasks of a worker from index ``first``, (count,)."""
         ...
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Means by worker, the server's cost, and uniform numbers by task."""
+    """Means by worker, and the server's cost."""
 
     mean: float | tuple[float, ...]
     server_cost: float
@@ -71,7 +71,7 @@ class Constant(_Model):
     """Each task takes the mean; see `constant`."""
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """The mean, ``count`` times."""
+        """Return the mean, ``count`` times."""
         return np.full(count, self._mean(worker))
 
 
@@ -82,7 +82,7 @@ class LogNormal(_Model):
     spread: float
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """mean · exp(σz − σ²/2), z standard normal by the method of Box and Muller."""
+        """Return mean · exp(σz − σ²/2), z standard normal by the method of Box and Muller."""
         radius, angle = uniforms(seed, server, worker, first, count)
         # 1 - u lies in (0, 1], so that its logarithm is finite.
         normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * math.pi * angle)
@@ -94,7 +94,7 @@ class Exponential(_Model):
     """See `exponential`."""
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """−mean · log(1 − u)."""
+        """Return −mean · log(1 − u)."""
         return -self._mean(worker) * np.log1p(-uniforms(seed, server, worker, first, count)[0])
 
 
@@ -106,7 +106,7 @@ class Straggler(_Model):
     probability: float
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """A base duration, ``slowdown`` times as long in a fraction of the tasks."""
+        """Return a base duration, ``slowdown`` times as long in a fraction of the tasks."""
         slow = uniforms(seed, server, worker, first, count)[0] < self.probability
         base = self._mean(worker) / (1 + self.probability * (self.slowdown - 1))
         return np.where(slow, base * self.slowdown, base)
@@ -118,7 +118,7 @@ class Recorded:
 
     Attributes:
         servers: of each event.
-        workers: of each event, numbered within its server.
+        workers: of each event, the index within its server.
         versions: updates that the server had done when the worker fetched its parameters.
         times: when the server answered.
     """
@@ -143,16 +143,16 @@ class Recorded:
                 )
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
-        """A recorded trace holds an order of events, not durations."""
+        """Refuse: a recorded trace holds an order of events, not durations."""
         raise InputError("a recorded trace is replayed as it is; it has no law of durations.")
 
     def summary(self) -> dict[str, Any]:
-        """A short description for the record of a run."""
+        """Return a short description for the record of a run."""
         return {"kind": "Recorded", "events": len(self.workers)}
 
 
 def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
-    """Every task of a worker takes the same time; workers then take turns.
+    """Return equal durations of all tasks of a worker; workers then take turns.
 
     Args:
         mean: duration, one number or one for each worker of a server.
@@ -169,7 +169,7 @@ def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
 
 
 def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0) -> LogNormal:
-    """Log-normal durations.
+    """Return log-normal durations.
 
     Args:
         mean: mean duration, one number or one for each worker of a server.
@@ -185,7 +185,7 @@ def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0)
 
 
 def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
-    """Exponential durations; the staleness that they cause has no bound.
+    """Return exponential durations; the staleness that they cause has no bound.
 
     Args:
         mean: mean duration, one number or one for each worker of a server.
@@ -200,7 +200,7 @@ def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
 def straggler(
     mean: Any = 1.0, *, slowdown: float = 10.0, probability: float = 0.1, server_cost: float = 0.0
 ) -> Straggler:
-    """Equal durations, but for tasks that take many times as long, at random.
+    """Return equal durations, but for random tasks that take many times as long.
 
     Args:
         mean: mean duration with the slow tasks included, one number or one for each worker.
@@ -220,7 +220,7 @@ def straggler(
 
 
 def recorded(events: Any, *, times: Any = None) -> Recorded:
-    """Replays the log of a run: which worker's gradient came next, computed at which version.
+    """Return the replay of a log: which worker's gradient came next, computed at which version.
 
     A version is the number of updates that the server had done when the worker fetched its
     parameters. Gradients that the run dropped belong into the log too.
@@ -258,7 +258,7 @@ def recorded(events: Any, *, times: Any = None) -> Recorded:
 
 
 def uniforms(seed: int, server: int, worker: int, first: int, count: int) -> tuple[Array, Array]:
-    """Two uniform numbers in [0, 1) for each of ``count`` tasks, (count,) each."""
+    """Return two uniform variates in [0, 1) for each of ``count`` tasks, (count,) each."""
     key = np.array([seed, (server << 32) | worker], np.uint64)
     # A Philox counter yields four words, of which a task has one counter and uses two words.
     words = np.random.Philox(key=key, counter=first).random_raw(4 * count).reshape(count, 4)
@@ -287,19 +287,14 @@ def _cost(server_cost: Any) -> float:
 
 def _times(times: Any, servers: Array) -> Array:
     if times is None:
-        return _turns(servers)
+        result = np.empty(servers.size)
+        for server in np.unique(servers):
+            here = servers == server
+            result[here] = np.arange(1, here.sum() + 1)
+        return result
     values = np.asarray(times, np.float64)
     if values.shape != servers.shape or not np.all(np.isfinite(values)):
         raise InputError(
             f"times: shape {values.shape}; give one finite time for each of {servers.size} events."
         )
     return values
-
-
-def _turns(servers: Array) -> Array:
-    """1, 2, ... along the events of each server."""
-    result = np.empty(servers.size)
-    for server in np.unique(servers):
-        here = servers == server
-        result[here] = np.arange(1, here.sum() + 1)
-    return result

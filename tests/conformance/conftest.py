@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ SHARING = {
     "stale_sgld": "stale_sghmc",
     "stale_sgnht": "stale_sghmc",
     "decentralized_ula": "decentralized_hmc",
+    "decentralized_exact_hmc": "federated_hmc",
 }
 """Algorithms whose phases and exchanges are another one's: what must be compiled runs slow."""
 
@@ -44,6 +46,16 @@ class Case(NamedTuple):
     def method(self, **changed: Any) -> Any:
         """A new value from the factory."""
         return ALGORITHMS[self.name].factory(**(self.arguments | changed))
+
+    def other(self, value: float) -> Any:
+        """A value with another step size, or angle where the method has no step size."""
+        steps = "step_size" in inspect.signature(ALGORITHMS[self.name].factory).parameters
+        return self.method(**{"step_size" if steps else "trajectory_angle": value})
+
+    def stepping(self) -> None:
+        """Skip the test where the method has no step size."""
+        if "step_size" not in inspect.signature(ALGORITHMS[self.name].factory).parameters:
+            pytest.skip("it has no step size")
 
 
 def richest(name: str, wanted: dict[str, Any]) -> Case:

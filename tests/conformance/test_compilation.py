@@ -63,7 +63,7 @@ def test_another_parameter_compiles_anew(
     # The positive control: without it a counter that sees nothing would pass the test above.
     draws_of(example.method())
     compilations.clear()
-    draws_of(example.method(step_size=0.012345))
+    draws_of(example.other(0.012345))
     assert compilations
 
 
@@ -78,7 +78,7 @@ def test_programs_are_shared_by_equal_values_and_by_the_same_model_only(
 
     usual = program(model, case.method())
     assert program(model, case.method()) is usual
-    assert program(model, case.method(step_size=0.0123)) is not usual
+    assert program(model, case.other(0.0123)) is not usual
     assert program(model, case.method(), chains=3) is not usual
     fresh = consortia.models.logistic_regression(2, intercept=True)
     assert program(fresh, case.method()) is not usual

@@ -77,6 +77,8 @@ def test_thinning_keeps_the_last_draw_of_each_block(case: Any, thin: int, draws_
 
 @pytest.mark.parametrize("thin", [1, 3])
 def test_warm_up_only_drops_the_first_draws(case: Any, thin: int, draws_of: Any) -> None:
+    if case.method().adapts:
+        pytest.skip("what its warm-up learns changes the draws")
     every = draws_of(case.method(), rounds=23)
     kept = draws_of(case.method(), rounds=15, warmup=8, thin=thin)
     np.testing.assert_array_equal(kept, every[:, 8 + thin - 1 :: thin])
@@ -86,6 +88,7 @@ def test_a_schedule_counts_the_warm_up_iterations(example: Any, draws_of: Any) -
     def schedule(iteration: Any) -> Any:
         return jnp.where(iteration < 8, 0.001, 0.05).astype(jnp.float32)
 
+    example.stepping()
     method = example.method(step_size=schedule)
     every = draws_of(method, rounds=20)
     np.testing.assert_array_equal(draws_of(method, rounds=12, warmup=8), every[:, 8:])

@@ -21,6 +21,7 @@ def test_equal_arguments_give_equal_values_with_equal_hashes(case: Any) -> None:
 
 
 def test_an_array_argument_compares_as_the_sequence_that_it_holds(case: Any) -> None:
+    case.stepping()
     schedule = [0.05 / (1 + i) for i in range(40)]
     assert case.method(step_size=np.asarray(schedule)) == case.method(step_size=tuple(schedule))
 
@@ -72,6 +73,7 @@ def test_an_unknown_argument_is_refused(case: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf"), "fast"])
 def test_a_step_size_that_is_no_positive_number_is_refused(case: Any, wrong: Any) -> None:
+    case.stepping()
     with pytest.raises(InputError, match="step_size"):
         case.method(step_size=wrong)
 

@@ -8,7 +8,7 @@ import xarray
 from arviz_stats.base import array_stats
 
 from consortia.diagnostics import Convergence, add_diagnostics, convergence, rhat_and_ess
-from consortia.diagnostics.convergence import RUN_NUMBERS, error_of_mean
+from consortia.diagnostics.convergence import RUN_VALUES, error_of_mean
 from consortia.errors import InputError
 
 
@@ -69,7 +69,7 @@ def test_blocks_of_coordinates_change_nothing(monkeypatch):
     draws = autoregressive(2, 50, 7, 0.5)
     whole = convergence({"theta": draws})
     # `consortia.diagnostics.convergence` is the function; its module is reached by its globals.
-    monkeypatch.setitem(convergence.__globals__, "BLOCK_NUMBERS", 250)
+    monkeypatch.setitem(convergence.__globals__, "BLOCK_VALUES", 250)
     parts = convergence({"theta": draws})
     np.testing.assert_array_equal(parts.r_hat["theta"], whole.r_hat["theta"])
     np.testing.assert_array_equal(parts.ess_tail["theta"], whole.ess_tail["theta"])
@@ -223,12 +223,12 @@ def test_every_variable_has_one_coordinate_at_least_in_a_subset():
 def test_the_automatic_subset_follows_from_the_sizes_alone():
     draws = np.broadcast_to(np.random.default_rng(0).normal(size=(2, 64, 1)), (2, 64, 8000))
     found = convergence({"theta": draws})
-    assert found.computed == RUN_NUMBERS // 128
+    assert found.computed == RUN_VALUES // 128
     assert convergence({"theta": draws[..., :100]}).computed == 100
 
 
 def test_very_long_chains_have_one_coordinate_at_least():
-    draws = np.random.default_rng(0).normal(size=(1, RUN_NUMBERS + 1, 2))
+    draws = np.random.default_rng(0).normal(size=(1, RUN_VALUES + 1, 2))
     assert convergence({"theta": draws}).computed == 1
 
 
@@ -307,7 +307,7 @@ def test_a_stored_result_is_read_in_slabs_and_judged_alike(tmp_path, monkeypatch
     tree = result(draws=53)
     add_diagnostics(tree)
     tree.to_zarr(tmp_path / "run", consolidated=False)
-    monkeypatch.setitem(convergence.__globals__, "SLAB_NUMBERS", 60)
+    monkeypatch.setitem(convergence.__globals__, "SLAB_VALUES", 60)
     stored = convergence(
         xarray.open_datatree(tmp_path / "run", engine="zarr", chunks=None, consolidated=False)
     )

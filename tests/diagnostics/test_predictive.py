@@ -102,7 +102,7 @@ def test_blocks_of_rows_change_nothing(batch_rows):
 def test_blocks_of_draws_change_nothing(numbers, monkeypatch):
     expected = diagnostics.predict(result(), MODEL, rows())
     density = diagnostics.log_predictive_density(result(), MODEL, rows())
-    monkeypatch.setattr("consortia.diagnostics.predictive.BLOCK_NUMBERS", numbers)
+    monkeypatch.setattr("consortia.diagnostics.predictive.BLOCK_VALUES", numbers)
     np.testing.assert_allclose(diagnostics.predict(result(), MODEL, rows()), expected, **CLOSE)
     np.testing.assert_allclose(
         diagnostics.log_predictive_density(result(), MODEL, rows()), density, **CLOSE

@@ -31,6 +31,7 @@ from consortia.report.checks import Severity, checks_of, verdict
 from consortia.report.document import write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
+from consortia.store.ending import RunEnd
 from consortia.store.results import plain_attributes
 
 RECORD = {
@@ -41,6 +42,7 @@ RECORD = {
     "warmup": 10,
     "rounds": 500,
     "iterations_run": 510,
+    "end": "all rounds",
     "stopped": "all rounds were run",
     "communication_rounds": 510,
     "bytes_sent": 4_800_000,
@@ -238,15 +240,17 @@ def test_a_bias_that_nobody_looked_at_is_not_good():
 
 
 @pytest.mark.parametrize(
-    ("stopped", "severity"),
+    ("end", "severity"),
     [
-        ("chain 0 turned non-finite", Severity.BAD),
-        ("interrupted after round 9", Severity.WARNING),
+        (RunEnd.NON_FINITE, Severity.BAD),
+        (RunEnd.INTERRUPTED, Severity.WARNING),
+        (RunEnd.SITE_MISSING, Severity.WARNING),
+        (RunEnd.RANK_LOST, Severity.WARNING),
     ],
 )
-def test_how_a_run_ended_counts(stopped, severity):
+def test_how_a_run_ended_counts(end, severity):
     tree = tree_of()
-    tree.attrs["stopped"] = stopped
+    tree.attrs["end"] = end.value
     assert severity_of(report_of(tree), "The run") is severity
 
 

@@ -23,6 +23,7 @@ RECORD = {
     "algorithm": "fa_hmc",
     "chains": 2,
     "iterations_run": 1200,
+    "end": "all rounds",
     "stopped": "all rounds were run",
     "communication_rounds": 1200,
     "bytes_sent": 4_800_000,

@@ -91,7 +91,7 @@ ALGORITHMS: dict[str, Entry] = {
     "surrogate_hmc": Entry(
         factory=surrogate_hmc,
         engines=("local", "mpi", "flower"),
-        example={"trajectory_angle": 0.9},
+        example={"trajectory_angle": 0.9, "defensive_fraction": 0.2},
     ),
     "decentralized_hmc": Entry(
         factory=decentralized_hmc,

@@ -1,11 +1,11 @@
 """R-hat and effective sample size, for every scalar coordinate and at a bounded cost.
 
-Neither number sees bias: a sampler that converged to the wrong law has R-hat 1.
+Neither sees bias: a sampler that converged to the wrong law has R-hat 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -23,25 +23,25 @@ from consortia.errors import InputError
 Between = Literal["chains", "halves"]
 MaxCoordinates = int | Literal["auto", "all"]
 
-# Numbers (chains × draws × coordinates) looked at without being asked for more. At the measured
-# .12 µs a number that is 60 ms for a whole run and 15 ms for one verdict of a stopping rule.
-RUN_NUMBERS = 2**19
-CHUNK_NUMBERS = 2**17
-# Numbers worked on at once: the temporary arrays then stay in the processor's cache.
-BLOCK_NUMBERS = 2**15
-# Numbers read from a store at once, 32 MiB in double precision.
-SLAB_NUMBERS = 2**22
+# Values (chains × draws × coordinates) that "auto" looks at. At the measured .12 µs a value that is
+# 60 ms for a whole run and 15 ms for one verdict of a stopping rule.
+RUN_VALUES = 2**19
+CHUNK_VALUES = 2**17
+# Values worked on at once: the temporary arrays then stay in the processor's cache.
+BLOCK_VALUES = 2**15
+# Values read from a store at once, 32 MiB in double precision.
+SLAB_VALUES = 2**22
 
 _AVAILABLE, _NOT_COMPUTED, _FEW, _NON_FINITE, _CONSTANT, _ONE_CHAIN, _UNLIKE = range(7)
 
 
 class ChunkVerdict(NamedTuple):
-    """What a stopping rule needs to know of the draws so far.
+    """The worst statistics of the draws so far, for a stopping rule.
 
     Attributes:
         max_r_hat: largest R-hat over the coordinates, NaN when it is not available for some.
         min_ess: smallest of all bulk and tail effective sample sizes, NaN likewise.
-        reason: why a number is not available, or None.
+        reason: why a statistic is not available, or None.
     """
 
     max_r_hat: float
@@ -59,8 +59,8 @@ class Convergence:
         ess_tail: likewise, the smaller of the two at the 5 % and the 95 % quantile.
         r_hat_reason: by variable, (*shape) of text: why R-hat is not available, "" where it is.
         ess_reason: likewise for both effective sample sizes.
-        computed: number of coordinates looked at.
-        coordinates: number of coordinates there are.
+        computed: how many coordinates were looked at.
+        coordinates: how many there are.
     """
 
     r_hat: Mapping[str, np.ndarray]
@@ -72,33 +72,34 @@ class Convergence:
     coordinates: int
 
     def notes(self) -> list[str]:
-        """The footnotes: each reason once, with the number of coordinates where not all."""
-        notes = []
+        """Return the footnotes: each reason once, with how many coordinates where not all."""
+        notes = [text for _, text in self._missing()]
         if self.computed < self.coordinates:
-            notes.append(
-                f"R-hat and ESS: computed for {self.computed} of {self.coordinates} coordinates"
+            notes.insert(
+                0, f"R-hat and ESS: computed for {self.computed} of {self.coordinates} coordinates"
             )
-        r_hat, ess = _count(self.r_hat_reason), _count(self.ess_reason)
-        for reason in r_hat | ess:
-            if reason == self._not_computed:
-                continue
-            label = " and ".join(
-                name for name, found in (("R-hat", r_hat), ("ESS", ess)) if reason in found
-            )
-            count = max(r_hat.get(reason, 0), ess.get(reason, 0))
-            where = "" if count == self.computed else f" ({count} of {self.computed} coordinates)"
-            notes.append(f"{label} not available: {reason}{where}")
         return notes
 
-    @property
-    def _not_computed(self) -> str:
-        return _not_computed_text(self.computed, self.coordinates)
+    def missing(self, statistic: Literal["R-hat", "ESS"]) -> tuple[str, ...]:
+        """Return the notes on why a statistic is not available."""
+        return tuple(text for names, text in self._missing() if statistic in names)
+
+    def _missing(self) -> Iterator[tuple[list[str], str]]:
+        found = {"R-hat": _count(self.r_hat_reason), "ESS": _count(self.ess_reason)}
+        for reason in found["R-hat"] | found["ESS"]:
+            if reason != _not_computed(self.computed, self.coordinates):
+                names = [name for name, counts in found.items() if reason in counts]
+                count = max(found[name][reason] for name in names)
+                part = (
+                    "" if count == self.computed else f" ({count} of {self.computed} coordinates)"
+                )
+                yield names, f"{' and '.join(names)} not available: {reason}{part}"
 
 
 def convergence(
     posterior: Any, *, between: Between = "chains", max_coordinates: MaxCoordinates = "auto"
 ) -> Convergence:
-    r"""Rank-normalised split R-hat, bulk ESS and tail ESS of every scalar coordinate.
+    r"""Return rank-normalised split R-hat, bulk ESS and tail ESS of every scalar coordinate.
 
     .. math:: \hat R = \sqrt{\frac{B/W + n - 1}{n}}, \qquad
               \mathrm{ESS} = \frac{mn}{-1 + 2\sum_t \hat\rho_t}
@@ -106,7 +107,7 @@ def convergence(
     of the m half-chains of n draws, W and B being the variances within and between them; R-hat is
     the larger of the two for the normal scores of the draws and of their distances to the median.
 
-    A number that cannot be computed is NaN with a reason beside it; there is no error or warning.
+    A statistic that cannot be computed is NaN with a reason beside it, without error or warning.
     Chains of servers with unlike step sizes have unlike laws: they are not compared.
 
     Args:
@@ -114,13 +115,10 @@ def convergence(
             names to arrays (chain, draw, ...). Only independent chains are chains here, never the
             sites of one chain.
         between: "chains": R-hat needs two chains at least. "halves": one chain is enough, its two
-            halves are compared (with several chains both choices are the same number).
+            halves are compared (with several chains both choices are equal).
         max_coordinates: "all", the largest number of coordinates to look at, or "auto", which
-            looks at no more than about 5·10⁵ numbers: an evenly spaced subset of each variable's
+            looks at no more than about 5·10⁵ values: an evenly spaced subset of each variable's
             coordinates that depends only on the sizes.
-
-    Returns:
-        The numbers and reasons by variable.
 
     Raises:
         InputError: an unknown option, or no draws where they are expected.
@@ -135,65 +133,50 @@ def convergence(
         raise InputError(f"between={between!r}: give 'chains' or 'halves'.")
     arrays = posterior_arrays(posterior)
     total = sum(_size(array) for array in arrays.values())
-    allowed = _allowed(max_coordinates, arrays, total, RUN_NUMBERS)
+    allowed = _allowed(max_coordinates, arrays, total, RUN_VALUES)
     unlike = getattr(posterior, "attrs", {}).get("servers_alike") in (False, "false")
-    fields: dict[str, dict[str, Any]] = {"r_hat": {}, "bulk": {}, "tail": {}, "rc": {}, "ec": {}}
+    fields: tuple[dict[str, Any], ...] = ({}, {}, {}, {}, {})
     computed = 0
     for name, array in arrays.items():
         picked = _evenly_spaced(_size(array), allowed, total)
         computed += picked.size
-        for field, values in zip(
-            fields.values(), _of_variable(array, picked, between), strict=True
-        ):
+        found = _of_variable(array, picked, between)
+        if unlike:
+            found = [np.full(_size(array), value) for value in (*[np.nan] * 3, *[_UNLIKE] * 2)]
+        for field, values in zip(fields, found, strict=True):
             field[name] = values.reshape(array.shape[2:])
-
     chains, draws = next(iter(arrays.values())).shape[:2]
     text = np.array(_reasons(chains, draws, computed, total))
-    if unlike:
-        for name, values in fields["r_hat"].items():
-            for statistic in ("r_hat", "bulk", "tail"):
-                fields[statistic][name] = np.full_like(values, np.nan)
-            for code in ("rc", "ec"):
-                fields[code][name] = np.full(values.shape, _UNLIKE)
-    return Convergence(
-        r_hat=fields["r_hat"],
-        ess_bulk=fields["bulk"],
-        ess_tail=fields["tail"],
-        r_hat_reason={name: text[code] for name, code in fields["rc"].items()},
-        ess_reason={name: text[code] for name, code in fields["ec"].items()},
-        computed=computed,
-        coordinates=total,
-    )
+    r_hat, bulk, tail = fields[:3]
+    why = [{name: text[code] for name, code in field.items()} for field in fields[3:]]
+    return Convergence(r_hat, bulk, tail, why[0], why[1], computed, total)
 
 
 def rhat_and_ess(
     draws: Any, *, between: Between = "chains", max_coordinates: MaxCoordinates = "auto"
 ) -> ChunkVerdict:
-    """The worst R-hat and effective sample size of the draws so far, for a stopping rule.
+    """Return the worst R-hat and effective sample size of the draws so far, for a stopping rule.
 
     Args:
         draws: (chain, draw, d).
         between: as in `convergence`.
-        max_coordinates: as in `convergence`, but "auto" looks at about 10⁵ numbers only, because
-            the question is asked again after every chunk.
-
-    Returns:
-        The largest R-hat, the smallest ESS, and why one of them is not available.
+        max_coordinates: as in `convergence`, but "auto" looks at about 10⁵ values only, because
+            a rule is checked after every chunk.
     """
     array = np.asarray(draws)
     if array.ndim != 3:
         raise InputError(f"draws have shape {array.shape}: give an array (chain, draw, d).")
-    allowed = _allowed(max_coordinates, {"theta": array}, _size(array), CHUNK_NUMBERS)
+    allowed = _allowed(max_coordinates, {"theta": array}, _size(array), CHUNK_VALUES)
     found = convergence({"theta": array}, between=between, max_coordinates=allowed)
-    looked_at = found.r_hat_reason["theta"] != found._not_computed
+    looked_at = found.r_hat_reason["theta"] != _not_computed(found.computed, found.coordinates)
     r_hat = found.r_hat["theta"][looked_at]
     ess = np.minimum(found.ess_bulk["theta"], found.ess_tail["theta"])[looked_at]
-    reasons = [note for note in found.notes() if "not available" in note]
+    reasons = dict.fromkeys(found.missing("R-hat") + found.missing("ESS"))
     return ChunkVerdict(float(r_hat.max()), float(ess.min()), "; ".join(reasons) or None)
 
 
 def error_of_mean(array: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    r"""Monte Carlo standard error of the mean of every coordinate, sd / √ESS.
+    r"""Return the Monte Carlo standard error of the mean of every coordinate, sd / √ESS.
 
     With step weights the mean is a ratio; its error is that of the mean of
     :math:`u_i = w_i (x_i - \bar x_w) / \bar w`.
@@ -226,19 +209,16 @@ def error_of_mean(array: np.ndarray, weights: np.ndarray | None = None) -> np.nd
 def add_diagnostics(
     tree: Any, *, between: Between = "chains", max_coordinates: MaxCoordinates = "auto"
 ) -> Convergence:
-    """Writes the group ``diagnostics`` into a result.
+    """Write the group ``diagnostics`` into a result, and return its content.
 
     It has one variable for each of the posterior's, of dimensions (statistic, ...) with the
-    statistics "r_hat", "ess_bulk" and "ess_tail"; its attribute ``notes`` says what is not
+    statistics "r_hat", "ess_bulk" and "ess_tail"; its attribute ``notes`` lists what is not
     available and why, ``computed`` and ``coordinates`` how many coordinates were looked at.
 
     Args:
         tree: an `xarray.DataTree` with a group ``posterior``; changed in place.
         between: as in `convergence`.
         max_coordinates: as in `convergence`.
-
-    Returns:
-        What was written, as a `Convergence`.
     """
     import xarray
 
@@ -247,16 +227,11 @@ def add_diagnostics(
     contents = {}
     for name in found.r_hat:
         of_draws = {"chain", "draw"}
-        dims = [dim for dim in source[name].dims if dim not in of_draws]
-        coords = {
-            key: value
-            for key, value in source[name].coords.items()
-            if not of_draws & {key, *value.dims}
-        }
-        statistics = (found.r_hat[name], found.ess_bulk[name], found.ess_tail[name])
-        contents[name] = xarray.DataArray(
-            np.stack(statistics), dims=("statistic", *dims), coords=coords
-        )
+        one = source[name]
+        dims = ("statistic", *(dim for dim in one.dims if dim not in of_draws))
+        coords = {key: c for key, c in one.coords.items() if not of_draws & {key, *c.dims}}
+        statistics = np.stack([found.r_hat[name], found.ess_bulk[name], found.ess_tail[name]])
+        contents[name] = xarray.DataArray(statistics, dims=dims, coords=coords)
     dataset = xarray.Dataset(
         contents,
         # Text of variable length: the one kind of text that Zarr's third format specifies.
@@ -280,20 +255,20 @@ def _size(array: Any) -> int:
 
 
 def _allowed(
-    max_coordinates: MaxCoordinates, arrays: Mapping[str, Any], total: int, numbers: int
+    max_coordinates: MaxCoordinates, arrays: Mapping[str, Any], total: int, values: int
 ) -> int:
     if max_coordinates == "all":
         return total
     if max_coordinates == "auto":
         chains, draws = next(iter(arrays.values())).shape[:2]
-        return min(total, max(1, numbers // max(1, chains * draws)))
+        return min(total, max(1, values // max(1, chains * draws)))
     if not isinstance(max_coordinates, int) or max_coordinates < 0:
         raise InputError(f"max_coordinates={max_coordinates!r}: give 'auto', 'all' or a number.")
     return min(total, max_coordinates)
 
 
 def _evenly_spaced(size: int, allowed: int, total: int) -> np.ndarray:
-    """A variable's share of the allowed coordinates, one if any, spread over its entries."""
+    """Return a variable's share of the allowed coordinates, one if any, over its entries."""
     count = min(size, max(1, allowed * size // total)) if size and allowed else 0
     return (2 * np.arange(count) + 1) * size // (2 * max(count, 1))
 
@@ -301,7 +276,7 @@ def _evenly_spaced(size: int, allowed: int, total: int) -> np.ndarray:
 # --- why not -------------------------------------------------------------------------------------
 
 
-def _not_computed_text(computed: int, coordinates: int) -> str:
+def _not_computed(computed: int, coordinates: int) -> str:
     return f"not among the {computed} of {coordinates} coordinates looked at"
 
 
@@ -309,7 +284,7 @@ def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[s
     noun = "draw" if draws == 1 else "draws"
     return [
         "",
-        _not_computed_text(computed, coordinates),
+        _not_computed(computed, coordinates),
         f"{draws} {noun}, at least {LEAST_DRAWS} are needed",
         "non-finite draws",
         "constant draws",
@@ -327,11 +302,11 @@ def _count(reasons: Mapping[str, np.ndarray]) -> dict[str, int]:
     return counts
 
 
-# --- the numbers ---------------------------------------------------------------------------------
+# --- the statistics ------------------------------------------------------------------------------
 
 
-def _of_variable(array: Any, picked: np.ndarray, between: Between) -> tuple[np.ndarray, ...]:
-    """R-hat, bulk and tail ESS and the two codes of the reasons, (size,) each."""
+def _of_variable(array: Any, picked: np.ndarray, between: Between) -> Sequence[np.ndarray]:
+    """Return R-hat, bulk and tail ESS and the two codes of the reasons, (size,) each."""
     chains, draws = array.shape[:2]
     size = _size(array)
     r_hat, bulk, tail = (np.full(size, np.nan) for _ in range(3))
@@ -358,7 +333,7 @@ def _of_variable(array: Any, picked: np.ndarray, between: Between) -> tuple[np.n
 
 
 def _columns(array: Any, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flat draws (chain, draw, k) that hold the picked coordinates, and their places among the k.
+    """Return draws (chain, draw, k) with the picked coordinates, and their places among the k.
 
     An array in memory is returned whole. One in a store is read a slab of draws at a time, of
     which the picked coordinates are kept.
@@ -367,7 +342,7 @@ def _columns(array: Any, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = _size(array)
     if isinstance(array, np.ndarray):
         return array.reshape(chains, draws, size), picked
-    step = max(1, SLAB_NUMBERS // max(1, chains * size))
+    step = max(1, SLAB_VALUES // max(1, chains * size))
     slabs = [
         np.asarray(array[:, first : first + step]).reshape(chains, -1, size)[:, :, picked]
         for first in range(0, draws, step)
@@ -376,9 +351,9 @@ def _columns(array: Any, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blocks(flat: np.ndarray, places: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """The places of (chain, draw, k) by blocks: which of them, draws (block, chain, draw)."""
+    """Yield places of (chain, draw, k) by blocks: which of them, draws (block, chain, draw)."""
     chains, draws = flat.shape[:2]
-    step = max(1, BLOCK_NUMBERS // (chains * draws))
+    step = max(1, BLOCK_VALUES // (chains * draws))
     for first in range(0, places.size, step):
         which = slice(first, first + step)
         values = np.moveaxis(flat[:, :, places[which]], -1, 0)

@@ -17,7 +17,7 @@ MAX_POINTS = 2000
 
 
 def marginal_error(a: Any, b: Any) -> float:
-    r"""The marginal error: the 1-Wasserstein distance of each coordinate, averaged over them.
+    r"""Return the marginal error: the 1-Wasserstein distance averaged over the coordinates.
 
     .. math:: \mathrm{ME} = \frac1d \sum_{i=1}^d W_1(\mu_i, \nu_i), \qquad
               W_1(\mu, \nu) = \int_0^1 |F_\mu^{-1}(u) - F_\nu^{-1}(u)|\,du
@@ -40,7 +40,7 @@ def marginal_error(a: Any, b: Any) -> float:
 
 
 def marginal_wasserstein2(a: Any, b: Any) -> np.ndarray:
-    r"""The 2-Wasserstein distance of each coordinate, (d,), by the quantiles of both sets.
+    r"""Return the 2-Wasserstein distance of each coordinate, (d,), by the quantiles of both sets.
 
     .. math:: W_2(\mu_i, \nu_i) = \left(\int_0^1 |F_\mu^{-1}(u) - F_\nu^{-1}(u)|^2 du\right)^{1/2}
 
@@ -55,7 +55,7 @@ def marginal_wasserstein2(a: Any, b: Any) -> np.ndarray:
 
 
 def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = False) -> float:
-    r"""The 2-Wasserstein distance of two sets of draws, exact, by optimal assignment.
+    r"""Return the 2-Wasserstein distance of two sets of draws, exact, by optimal assignment.
 
     .. math:: W_2 = \Big(\min_\sigma \frac1n \sum_i \|a_i - b_{\sigma(i)}\|^2\Big)^{1/2}
 
@@ -95,7 +95,7 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
 
 
 def gaussian_wasserstein2(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> float:
-    r"""The 2-Wasserstein distance of two Gaussian laws, in closed form.
+    r"""Return the 2-Wasserstein distance of two Gaussian laws, in closed form.
 
     .. math:: W_2^2 = \|m_a - m_b\|^2
               + \operatorname{tr}\!\big(A + B - 2\,(B^{1/2} A B^{1/2})^{1/2}\big)
@@ -116,29 +116,28 @@ def gaussian_wasserstein2(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> f
         >>> gaussian_wasserstein2(0.0, 1.0, 3.0, 25.0)
         5.0
     """
-    m_a, m_b = (np.atleast_1d(np.asarray(m, dtype=np.float64)) for m in (mean_a, mean_b))
-    variances = [np.atleast_1d(np.asarray(c, dtype=np.float64)) for c in (cov_a, cov_b)]
+    m_a, m_b, a, b = (
+        np.atleast_1d(np.asarray(value, np.float64)) for value in (mean_a, mean_b, cov_a, cov_b)
+    )
     d = m_a.size
-    if (
-        m_a.shape != (d,)
-        or m_b.shape != (d,)
-        or any(c.shape not in ((d,), (d, d)) for c in variances)
-    ):
+    if m_a.shape != (d,) or m_b.shape != (d,) or any(c.shape not in ((d,), (d, d)) for c in (a, b)):
         raise InputError(
             f"gaussian_wasserstein2: means of shapes {m_a.shape}, {m_b.shape} and covariances of "
-            f"shapes {variances[0].shape}, {variances[1].shape}: give (d,) and (d, d) or (d,)."
+            f"shapes {a.shape}, {b.shape}: give (d,) and (d, d) or (d,)."
         )
-    shift = float(np.sum((m_a - m_b) ** 2))
-    if all(c.ndim == 1 for c in variances):
-        for name, c in zip(("cov_a", "cov_b"), variances, strict=True):
-            _check_spectrum(name, c)
-        spread = float(np.sum((np.sqrt(variances[0]) - np.sqrt(variances[1])) ** 2))
-        return float(np.sqrt(shift + spread))
-    a, b = (np.diag(c) if c.ndim == 1 else c for c in variances)
     for name, c in (("cov_a", a), ("cov_b", b)):
-        if not np.allclose(c, c.T, rtol=1e-6, atol=1e-12):
+        if c.ndim == 2 and not np.allclose(c, c.T, rtol=1e-6, atol=1e-12):
             raise InputError(f"gaussian_wasserstein2: {name} is not symmetric.")
-        _check_spectrum(name, np.linalg.eigvalsh(c))
+        values = c if c.ndim == 1 else np.linalg.eigvalsh(c)
+        if not np.all(np.isfinite(values)) or values.min() < -1e-10 * max(1.0, values.max()):
+            raise InputError(
+                f"gaussian_wasserstein2: {name} is not a covariance (smallest eigenvalue "
+                f"{values.min():.3g})."
+            )
+    shift = float(np.sum((m_a - m_b) ** 2))
+    if a.ndim == b.ndim == 1:
+        return float(np.sqrt(shift + np.sum((np.sqrt(a) - np.sqrt(b)) ** 2)))
+    a, b = (np.diag(c) if c.ndim == 1 else c for c in (a, b))
     values, vectors = np.linalg.eigh(b)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
     cross = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ a @ root), 0)).sum()
@@ -146,16 +145,8 @@ def gaussian_wasserstein2(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> f
     return float(np.sqrt(max(squared, 0.0)))
 
 
-def _check_spectrum(name: str, values: np.ndarray) -> None:
-    if not np.all(np.isfinite(values)) or values.min() < -1e-10 * max(1.0, values.max()):
-        raise InputError(
-            f"gaussian_wasserstein2: {name} is not a covariance (smallest eigenvalue "
-            f"{values.min():.3g})."
-        )
-
-
 def _marginal_wasserstein(a: Any, b: Any, order: int) -> np.ndarray:
-    """W_order of each coordinate, (d,)."""
+    """Return W_order of each coordinate, (d,)."""
     x, y, weight_x, weight_y = _two_sets(a, b)
     if weight_x is None and weight_y is None:
         # The quantiles of all coordinates are coupled in the same way: their places are shared.
@@ -176,7 +167,7 @@ def _marginal_wasserstein(a: Any, b: Any, order: int) -> np.ndarray:
 def _coupling(
     weight_x: np.ndarray, weight_y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The monotone coupling of two sorted sets: places in both and the mass that they share."""
+    """Return the monotone coupling of two sorted sets: places in both, and the shared mass."""
     levels_x = np.cumsum(weight_x) / np.sum(weight_x)
     levels_y = np.cumsum(weight_y) / np.sum(weight_y)
     levels_x[-1] = levels_y[-1] = 1
@@ -189,7 +180,7 @@ def _coupling(
 def _two_sets(
     a: Any, b: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Both sets as finite float64 arrays (draw, d), and their step weights (draw,) or None."""
+    """Return both sets as finite float64 arrays (draw, d), and step weights (draw,) or None."""
     names: tuple[Variable, ...] | None = None
     sets, weights = [], []
     for label, given in (("a", a), ("b", b)):

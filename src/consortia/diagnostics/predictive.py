@@ -17,8 +17,8 @@ from consortia.errors import InputError
 PyTree = Any
 
 BATCH_ROWS = 4096
-# Parameters (draws × dimension) sent to the device at once: 16 MiB of float32.
-BLOCK_NUMBERS = 2**22
+# Values (draws × dimension) on the device at once: 16 MiB of float32.
+BLOCK_VALUES = 2**22
 # The smallest normal float32: a softmax in single precision cannot return less without being 0.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
@@ -31,7 +31,7 @@ def predict(
     batch_rows: int = BATCH_ROWS,
     max_draws: int | None = None,
 ) -> Any:
-    r"""The posterior predictive mean of ``model.predict`` at new rows.
+    r"""Return the posterior predictive mean of ``model.predict`` at new rows.
 
     .. math:: \bar p(z) = \sum_s w_s\, \mathrm{predict}(\theta_s, z), \qquad \sum_s w_s = 1
 
@@ -48,7 +48,7 @@ def predict(
 
     Returns:
         `xarray.DataArray`, float64, of dimensions ("row",) or ("row", "class"); its attributes
-        say how many draws were averaged and whether they were weighted.
+        ``draws`` and ``weights``: how many draws were averaged, and how they were weighted.
 
     Raises:
         InputError: the model has no ``predict``, the rows disagree in number, the result is of
@@ -60,11 +60,8 @@ def predict(
             "predict=(params, batch) -> (rows, ...), e.g. dataclasses.replace(model, predict=...); "
             "the draws stay valid."
         )
-    values, used, weighted = _over_draws(
-        _weighted_sum, np.add, model.predict, tree, model, new_rows, batch_rows, max_draws
-    )
-    dims = ("row", "class", *(f"output_{i}" for i in range(2, values.ndim)))[: values.ndim]
-    return _data_array(values, dims, used, weighted)
+    passage = (tree, model, new_rows, batch_rows, max_draws)
+    return _over_draws(_weighted_sum, np.add, model.predict, *passage)
 
 
 def log_predictive_density(
@@ -75,7 +72,7 @@ def log_predictive_density(
     batch_rows: int = BATCH_ROWS,
     max_draws: int | None = None,
 ) -> Any:
-    r"""The log posterior predictive density of each held-out row.
+    r"""Return the log posterior predictive density of each held-out row.
 
     .. math:: \log \sum_s w_s\, p(z_i \mid \theta_s), \qquad \sum_s w_s = 1
 
@@ -92,17 +89,15 @@ def log_predictive_density(
     Raises:
         InputError: as `predict`.
     """
-    values, used, weighted = _over_draws(
-        _log_sum, np.logaddexp, model.log_likelihood, tree, model, rows, batch_rows, max_draws
-    )
-    return _data_array(values, ("row",), used, weighted)
+    passage = (tree, model, rows, batch_rows, max_draws)
+    return _over_draws(_log_sum, np.logaddexp, model.log_likelihood, *passage)
 
 
 # --- scores --------------------------------------------------------------------------------------
 
 
 def scores(probabilities: Any, labels: Any) -> dict[str, float]:
-    """All scores of class probabilities: accuracy, Brier, ECE, NLL in all and per row.
+    """Return all scores of class probabilities: accuracy, Brier, ECE, NLL in all and per row.
 
     Args:
         probabilities: (row, class), or (row,) for the probability of class 1 of two.
@@ -123,13 +118,13 @@ def scores(probabilities: Any, labels: Any) -> dict[str, float]:
 
 
 def accuracy(probabilities: Any, labels: Any) -> float:
-    """The share of rows whose most probable class is the label; the first class wins a tie."""
+    """Return the share of rows whose most probable class is the label; the first wins a tie."""
     table, classes = _checked(probabilities, labels)
     return float(np.mean(table.argmax(axis=1) == classes))
 
 
 def brier(probabilities: Any, labels: Any) -> float:
-    r"""The Brier score, summed over the classes and averaged over the rows; between 0 and 2.
+    r"""Return the Brier score, summed over the classes and averaged over the rows; between 0 and 2.
 
     .. math:: \frac1n \sum_i \sum_k (p_{ik} - 1[y_i = k])^2
 
@@ -145,7 +140,7 @@ def brier(probabilities: Any, labels: Any) -> float:
 def negative_log_likelihood(
     probabilities: Any, labels: Any, *, smallest: float = SMALLEST_PROBABILITY
 ) -> float:
-    r"""−Σ_i log p_{i, y_i}, in nats, *summed* over the rows.
+    r"""Return −Σ_i log p_{i, y_i}, in nats, *summed* over the rows.
 
     Args:
         probabilities: (row, class), or (row,) for the probability of class 1 of two.
@@ -158,7 +153,7 @@ def negative_log_likelihood(
 
 
 def expected_calibration_error(probabilities: Any, labels: Any, *, bins: int = 15) -> float:
-    r"""The expected calibration error of the most probable class.
+    r"""Return the expected calibration error of the most probable class.
 
     .. math:: \sum_b \frac{n_b}{n} \left|\mathrm{accuracy}_b - \mathrm{confidence}_b\right|
 
@@ -172,12 +167,12 @@ def expected_calibration_error(probabilities: Any, labels: Any, *, bins: int = 1
 def calibration_curve(
     probabilities: Any, labels: Any, *, bins: int = 15
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The reliability diagram of the most probable class.
+    """Return the reliability diagram of the most probable class.
 
     Args:
         probabilities: (row, class), or (row,) for the probability of class 1 of two.
         labels: integers (row,).
-        bins: number of equally wide bins ((b−1)/B, b/B] of the confidence.
+        bins: how many equally wide bins ((b−1)/B, b/B] of the confidence.
 
     Returns:
         Mean confidence, accuracy and share of the rows of each bin, (bins,) each; the first two
@@ -200,7 +195,7 @@ def calibration_curve(
 
 
 def rmse(predicted: Any, observed: Any) -> float:
-    """The root of the mean squared error of predicted means, in the units of the response."""
+    """Return the root mean squared error of predicted means, in the units of the response."""
     a, b = np.asarray(predicted, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if a.shape != b.shape or not a.size:
         raise InputError(
@@ -238,7 +233,7 @@ def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnames="function")
 def _weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
-    """Σ_s w_s function(θ_s, rows) by a scan over draws, compensated (Kahan): many are summed."""
+    """Return Σ_s w_s function(θ_s, rows) by a scan over draws, compensated (Kahan)."""
 
     def add(totals: tuple[Any, Any], draw: tuple[PyTree, Any]) -> tuple[tuple[Any, Any], None]:
         (total, excess), (parameters, weight) = totals, draw
@@ -254,7 +249,7 @@ def _weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, row
 
 @functools.partial(jax.jit, static_argnames="function")
 def _log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
-    """log Σ_s w_s exp function(θ_s, rows) by a scan over draws."""
+    """Return log Σ_s w_s exp function(θ_s, rows) by a scan over draws."""
 
     def add(total: Any, draw: tuple[PyTree, Any]) -> tuple[Any, None]:
         parameters, weight = draw
@@ -269,11 +264,11 @@ def _log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: Py
 def sums_over_draws(
     model: Model, log_density: bool, draws: PyTree, weights: Any, rows: PyTree
 ) -> tuple[Any, ...]:
-    """Σ_s w_s f_s, Σ_s w_s f_s² of the predictions f_s, and log Σ_s w_s p_s where it is asked for.
+    """Return Σ_s w_s f_s and Σ_s w_s f_s² of the predictions f_s, and log Σ_s w_s p_s if wanted.
 
     Args:
         model: with ``predict``.
-        log_density: whether the log-densities of the rows are wanted.
+        log_density: return the log-densities of the rows too.
         draws: parameters with a leading axis.
         weights: (draws,).
         rows: pytree of arrays (rows, ...).
@@ -297,8 +292,8 @@ def _over_draws(
     rows: PyTree,
     batch_rows: int,
     max_draws: int | None,
-) -> tuple[np.ndarray, int, bool]:
-    """``reduce`` over all draws for all rows, in blocks of both; (row, ...) in float64.
+) -> Any:
+    """Return ``reduce`` over all draws for all rows, in blocks of both; (row, ...) in float64.
 
     Every block has the same shape: the last one is filled up with repeated rows, which are cut
     off, and with repeated draws of weight 0. Blocks are combined in float64 on the host.
@@ -316,12 +311,11 @@ def _over_draws(
             "non-empty leading row axis, as one site's data."
         )
     total_rows = lengths.pop()
-    row_blocks = _blocks(total_rows, batch_rows)
     dimension = sum(leaf.size for leaf in jax.tree.leaves(draws)) // used
-    draw_blocks = _blocks(used, max(1, BLOCK_NUMBERS // dimension))
+    draw_blocks = _blocks(used, max(1, BLOCK_VALUES // dimension))
 
     results = []
-    for row_index, row_count in row_blocks:
+    for row_index, row_count in _blocks(total_rows, batch_rows):
         batch = jax.tree.map(lambda leaf, index=row_index: np.asarray(leaf)[index], rows)
         total: np.ndarray | None = None
         for draw_index, draw_count in draw_blocks:
@@ -334,11 +328,16 @@ def _over_draws(
             total = part if total is None else combine(total, part)
         assert total is not None
         results.append(total[:row_count])
-    return np.concatenate(results), used, weighted
+    import xarray
+
+    values = np.concatenate(results)
+    dims = ("row", "class", *(f"output_{i}" for i in range(2, values.ndim)))[: values.ndim]
+    attrs = {"draws": used, "weights": "step sizes" if weighted else "equal"}
+    return xarray.DataArray(values, dims=dims, attrs=attrs)
 
 
 def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.ndarray, bool]:
-    """All draws of all chains as the model's pytree with a leading axis, and their weights."""
+    """Return the pooled draws as the model's pytree with a leading axis, and their weights."""
     arrays = posterior_draws(tree)
     step_weights = draw_weights(tree)
     chains, draws = next(iter(arrays.values())).shape[:2]
@@ -360,7 +359,7 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
 
 
 def _blocks(total: int, largest: int) -> list[tuple[np.ndarray, int]]:
-    """Indices of equally long blocks, the last filled up with its last index, and true lengths."""
+    """Return indices of equally long blocks, the last filled up by repetition, and lengths."""
     length = -(-total // -(-total // largest))
     return [
         (np.minimum(np.arange(first, first + length), total - 1), min(length, total - first))
@@ -377,10 +376,3 @@ def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, cou
             f"the model returned shape {found} for {count} rows: `predict` and `log_likelihood` "
             "return an array with one entry a row."
         )
-
-
-def _data_array(values: np.ndarray, dims: tuple[str, ...], used: int, weighted: bool) -> Any:
-    import xarray
-
-    attrs = {"draws": used, "weights": "step sizes" if weighted else "equal"}
-    return xarray.DataArray(values, dims=dims, attrs=attrs)

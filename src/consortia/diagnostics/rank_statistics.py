@@ -22,7 +22,7 @@ TAIL = (0.05, 0.95)
 
 
 def rhat_and_ess_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """R-hat, bulk ESS and tail ESS of draws (coordinate, chain, draw), one each per coordinate.
+    """Return R-hat, bulk ESS and tail ESS, (coordinate,) each, of draws (coordinate, chain, draw).
 
     R-hat is the larger of the two for the normal scores of the draws and of their distances to the
     median; the tail ESS is the smaller of the two for the indicators of the 5 % and 95 % quantile.
@@ -47,13 +47,13 @@ def rhat_and_ess_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def split_chains(values: np.ndarray) -> np.ndarray:
-    """The halves (..., 2·chain, draw // 2) of chains (..., chain, draw), a middle draw left out."""
+    """Return the halves (..., 2·chain, draw // 2) of (..., chain, draw), without a middle draw."""
     half = values.shape[-1] // 2
     return np.concatenate([values[..., :half], values[..., -half:]], axis=-2)
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Φ⁻¹((rank − 3/8) / (S + 1/4)) over all S draws of a coordinate; ties share a mean rank."""
+    """Return Φ⁻¹((rank − 3/8) / (S + 1/4)) over S draws of a coordinate; ties share a mean rank."""
     rows = values.reshape(len(values), -1)
     size = rows.shape[1]
     order = np.argsort(rows, axis=1)
@@ -75,7 +75,7 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _score_table(size: int) -> np.ndarray:
-    """The scores by twice the mean rank, an integer between 2 and 2S; the first two are unused."""
+    """Return the scores by twice the mean rank, from 2 to 2S; the first two are unused."""
     from scipy.special import ndtri
 
     rank = np.maximum(np.arange(2 * size + 1), 2) / 2
@@ -83,7 +83,7 @@ def _score_table(size: int) -> np.ndarray:
 
 
 def _r_hat(chains: np.ndarray) -> np.ndarray:
-    """√((B/W + n − 1)/n) of (coordinate, chain, draw); infinite when no chain moves."""
+    """Return √((B/W + n − 1)/n) of (coordinate, chain, draw); infinite when no chain moves."""
     n = chains.shape[-1]
     within = chains.var(axis=-1, ddof=1).mean(axis=-1)
     between = n * chains.mean(axis=-1).var(axis=-1, ddof=1)
@@ -92,7 +92,7 @@ def _r_hat(chains: np.ndarray) -> np.ndarray:
 
 
 def effective_sample_size(chains: np.ndarray) -> np.ndarray:
-    """Effective sample size of the mean of (coordinate, chain, draw), over all chains.
+    """Return the effective sample size of the mean of (coordinate, chain, draw), over all chains.
 
     Autocorrelations by FFT, summed over Geyer's initial positive and monotone sequence of pairs.
     """

@@ -34,7 +34,7 @@ def nuts(
     init: Any = None,
     target_acceptance: float = 0.8,
 ) -> Any:
-    r"""Samples the posterior from the pooled data of all sites, by BlackJAX's NUTS.
+    r"""Sample the posterior from the pooled data of all sites, by BlackJAX's NUTS.
 
     .. math:: \pi(\theta) \propto p(\theta) \prod_c \prod_{i \in c} p(z_i \mid \theta)
 
@@ -114,7 +114,7 @@ def nuts(
 
 
 def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
-    """``(key, position, rows) -> (draws (draws, d), statistics (draws,), gradients)``."""
+    """Return ``(key, position, rows) -> (draws (draws, d), statistics (draws,), gradients)``."""
     import blackjax
 
     def chain(key: Array, position: Array, rows: PyTree) -> tuple[Array, dict[str, Array], Array]:
@@ -160,7 +160,7 @@ def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
 
 
 def _check_blackjax() -> str:
-    """The version of BlackJAX, or an error that says how to get it."""
+    """Return the version of BlackJAX; refuse, with what to install, where it is missing."""
     try:
         import blackjax
     except ImportError as error:

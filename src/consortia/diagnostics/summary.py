@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from consortia.errors import InputError
 
 MISSING = "n/a"
 MAX_ROWS = 40
+COMPARISON = "shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd"
+"""The note of a table beside a reference."""
 
 # Columns in the units of the parameter; their decimals follow the standard deviation.
 _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
@@ -33,35 +35,37 @@ class Summary:
 
     Attributes:
         coordinates: the names of the rows, "theta[3]".
-        columns: by name, (rows,) each, NaN where a number is not available.
+        columns: by name, (rows,) each, NaN where a statistic is not available.
         notes: what is weighted, what is not available and why.
+        missing: of these, the ones on "R-hat" and on "ESS".
     """
 
     coordinates: tuple[str, ...]
     columns: Mapping[str, np.ndarray]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, column: str) -> np.ndarray:
-        """A column by its name."""
+        """Return a column by its name."""
         return self.columns[column]
 
     def __len__(self) -> int:
-        """Number of coordinates."""
+        """Return the number of coordinates."""
         return len(self.coordinates)
 
     def __str__(self) -> str:
-        """The table as `text` renders it."""
+        """Return the table as `text` renders it."""
         return self.text()
 
     def row(self, coordinate: str) -> dict[str, float]:
-        """The numbers of one coordinate, by column."""
+        """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
             raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
         place = self.coordinates.index(coordinate)
         return {name: float(values[place]) for name, values in self.columns.items()}
 
     def to_dataset(self) -> Any:
-        """The table as an `xarray.Dataset` of dimension ("coordinate",)."""
+        """Return the table as an `xarray.Dataset` of dimension ("coordinate",)."""
         import xarray
 
         return xarray.Dataset(
@@ -122,7 +126,7 @@ def summary(
     between: Between = "chains",
     max_coordinates: MaxCoordinates = "all",
 ) -> Summary:
-    r"""Mean, sd, quantiles, Monte Carlo error, R-hat and ESS of every scalar coordinate.
+    r"""Return mean, sd, quantiles, Monte Carlo error, R-hat and ESS of every scalar coordinate.
 
     The standard deviation has the divisor S − 1 over all S draws of all chains. Where the step size
     varied (``sample_stats.weight``) every moment and quantile is step-weighted,
@@ -130,7 +134,7 @@ def summary(
     .. math:: \bar x = \frac{\sum_i w_i x_i}{\sum_i w_i}, \qquad
               s^2 = \frac{\sum_i w_i (x_i - \bar x)^2}{\sum_i w_i - \sum_i w_i^2 / \sum_i w_i}
 
-    and a note says so; R-hat and ESS are always those of the unweighted draws.
+    with a note; R-hat and ESS are always those of the unweighted draws.
 
     Args:
         tree: result of a run; only its group ``posterior`` holds chains.
@@ -140,9 +144,6 @@ def summary(
             sd / reference sd.
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
-
-    Returns:
-        A table; ``print`` it, or take its columns.
 
     Raises:
         InputError: no draws, a probability outside [0, 1], or a reference of another model.
@@ -158,12 +159,8 @@ def summary(
     draws = _some_draws("tree", tree)
     weights = draw_weights(tree)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
-    moments = {name: _moments(array, weights) for name, array in draws.items()}
-
-    columns = {
-        "mean": _stacked(mean for mean, _ in moments.values()),
-        "sd": _stacked(sd for _, sd in moments.values()),
-    }
+    moments = zip(*(_moments(array, weights) for array in draws.values()), strict=True)
+    columns = dict(zip(("mean", "sd"), map(_stacked, moments), strict=True))
     quantiles = [_quantiles(array, probabilities, weights) for array in draws.values()]
     for place, probability in enumerate(probabilities):
         columns[f"{100 * probability:g}%"] = _stacked(values[place] for values in quantiles)
@@ -181,15 +178,16 @@ def summary(
         )
     if reference is not None:
         columns |= _beside(columns, draws, reference)
-        notes.append("shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd")
+        notes.append(COMPARISON)
     sources = posterior_group(tree)
     names = itertools.chain.from_iterable(
         _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
     )
-    return Summary(tuple(names), columns, tuple(notes))
+    missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
+    return Summary(tuple(names), columns, tuple(notes), missing)
 
 
-# --- the numbers ---------------------------------------------------------------------------------
+# --- the statistics ------------------------------------------------------------------------------
 
 
 def _some_draws(label: str, tree: Any) -> dict[str, np.ndarray]:
@@ -200,7 +198,7 @@ def _some_draws(label: str, tree: Any) -> dict[str, np.ndarray]:
 
 
 def _moments(array: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd (*shape) of draws (chain, draw, *shape); one draw has no sd."""
+    """Return mean and sd (*shape) of draws (chain, draw, *shape); one draw has no sd."""
     chains, draws = array.shape[:2]
     share = np.ones(draws) if weights is None else weights / weights.max()
     share = np.broadcast_to(share, (chains, draws))
@@ -217,7 +215,7 @@ def _moments(array: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray,
 def _quantiles(
     array: np.ndarray, probabilities: Sequence[float], weights: np.ndarray | None
 ) -> np.ndarray:
-    """(len(probabilities), *shape): linear interpolation, or the weighted inverse of the CDF."""
+    """Return (len(probabilities), *shape): interpolated, or the inverse of the weighted CDF."""
     with np.errstate(invalid="ignore"):
         if weights is None:
             return np.quantile(array.astype(np.float64), probabilities, axis=(0, 1))
@@ -234,9 +232,7 @@ def _quantiles(
 def _beside(
     columns: Mapping[str, np.ndarray], draws: Mapping[str, np.ndarray], reference: Any
 ) -> dict[str, np.ndarray]:
-    other = _some_draws("reference", reference)
-    weights = draw_weights(reference)
-    means, sds = [], []
+    other, weights = _some_draws("reference", reference), draw_weights(reference)
     for name, array in draws.items():
         if name not in other or other[name].shape[2:] != array.shape[2:]:
             had = f"shape {other[name].shape[2:]}" if name in other else "no such variable"
@@ -244,10 +240,7 @@ def _beside(
                 f"reference: variable {name!r} has shape {array.shape[2:]} in the result, the "
                 f"reference has {had}. Give draws of the same model."
             )
-        mean, sd = _moments(other[name], weights)
-        means.append(mean)
-        sds.append(sd)
-    mean, sd = _stacked(means), _stacked(sds)
+    mean, sd = map(_stacked, zip(*(_moments(other[name], weights) for name in draws), strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "ref_mean": mean,
@@ -265,7 +258,7 @@ def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _labels(name: str, source: Any, shape: tuple[int, ...]) -> list[str]:
-    """The names of a variable's coordinates, with the result's own labels where it has some."""
+    """Return the names of a variable's coordinates, with the labels of the result if any."""
     if not shape:
         return [name]
     axes = [[str(place) for place in range(length)] for length in shape]

@@ -8,14 +8,14 @@ from consortia.core import arguments
 
 
 def complete(agents: int) -> Any:
-    """Every agent is a neighbour of every other."""
+    """Return the graph in which every agent is a neighbour of every other."""
     import networkx
 
     return networkx.complete_graph(arguments.whole("agents", agents, 1))
 
 
 def ring(agents: int) -> Any:
-    """Agent i is a neighbour of i − 1 and i + 1, and the last of the first."""
+    """Return the graph of neighbours i − 1 and i + 1, the last one beside the first."""
     import networkx
 
     if arguments.whole("agents", agents, 1) < 3:
@@ -24,33 +24,33 @@ def ring(agents: int) -> Any:
 
 
 def path(agents: int) -> Any:
-    """A ring without the edge from the last agent to the first."""
+    """Return a ring without the edge from the last agent to the first."""
     import networkx
 
     return networkx.path_graph(arguments.whole("agents", agents, 1))
 
 
 def star(agents: int) -> Any:
-    """Agent 0 is a neighbour of all others, which have no other neighbour."""
+    """Return the graph of agent 0 beside all others, which have no other neighbour."""
     import networkx
 
     return networkx.star_graph(arguments.whole("agents", agents, 1) - 1)
 
 
 def grid(rows: int, columns: int) -> Any:
-    """A rectangle: agent r · columns + c is a neighbour of those above, below, left and right."""
+    """Return a rectangle: agent r · columns + c beside those above, below, left and right."""
     return _rectangle(rows, columns, periodic=False)
 
 
 def torus(rows: int, columns: int) -> Any:
-    """A `grid` whose opposite sides are joined."""
+    """Return a `grid` whose opposite sides are joined."""
     return _rectangle(rows, columns, periodic=True)
 
 
 def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
-    """Each pair of agents is joined with this probability, independently; may be disconnected.
+    """Return a graph that joins each pair of agents with this probability, independently.
 
-    A connected graph is likely only for probabilities well above log(agents)/agents.
+    It may be disconnected: connected ones are likely only well above log(agents)/agents.
     """
     import networkx
 
@@ -62,7 +62,7 @@ def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
 
 
 def cliques(count: int, size: int) -> Any:
-    """``count`` complete graphs of ``size`` agents, with no edge between them: a broken network."""
+    """Return ``count`` complete graphs of ``size`` agents without an edge between them."""
     import networkx
 
     graph = networkx.complete_graph(arguments.whole("size", size, 1))

@@ -63,7 +63,7 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, matrix: Any, name: str = "mixing") -> MixingMatrix:
-        """From a mixing matrix, a dense array (N, N) or a SciPy sparse matrix.
+        """Return a mixing matrix from one, a dense array (N, N) or a SciPy sparse matrix.
 
         Raises:
             InputError: not square, not finite, a negative entry, or a row or column (named) that
@@ -99,7 +99,7 @@ class MixingMatrix:
         return f"MixingMatrix({self.agents} agents, {self.links} links, form={self.form!r})"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The dense matrix, (agents, agents)."""
+        """Return the dense matrix, (agents, agents)."""
         dense = np.zeros((self.agents, self.agents), np.float64 if dtype is None else dtype)
         dense[self.rows, self.columns] = self.values
         return dense
@@ -142,7 +142,7 @@ class MixingMatrix:
         return None if np.any(others != others[0]) else float(others[0])
 
     def slots(self) -> tuple[Array, Array]:
-        """Lists of neighbours padded to equal length: agents and weights, (agents, slots).
+        """Return lists of neighbours padded to equal length: agents and weights, (agents, slots).
 
         Padding points to the agent itself, with weight zero. The agent's own weight is left out:
         it is one minus the rest.
@@ -159,7 +159,7 @@ class MixingMatrix:
         return numbers, weights
 
     def neighbours(self, agent: int) -> Array:
-        """The other agents whose positions this one averages."""
+        """Return the other agents whose positions this one averages."""
         mine = self.columns[self._starts[agent] : self._starts[agent + 1]]
         return mine[mine != agent]
 
@@ -167,7 +167,7 @@ class MixingMatrix:
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether W = Wᵀ, to rounding."""
+        """True if W = Wᵀ, to rounding."""
         difference = self.sparse() - self.sparse().T
         return difference.nnz == 0 or float(np.max(np.abs(difference.data))) < 1e-12
 
@@ -200,11 +200,11 @@ class MixingMatrix:
 
     @property
     def spectrum_is_cheap(self) -> bool:
-        """Whether the eigenvalues take less than a second: of few agents, or circulant."""
+        """True if the eigenvalues take less than a second: of few agents, or circulant."""
         return self.agents <= MOST_AT_ONCE or self.circulant is not None
 
     def sparse(self) -> Any:
-        """As a SciPy sparse array (agents, agents)."""
+        """Return a SciPy sparse array (agents, agents)."""
         from scipy.sparse import csr_array
 
         shape = (self.agents, self.agents)

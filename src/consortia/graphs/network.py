@@ -11,7 +11,7 @@ from consortia.graphs.mixing import MixingMatrix
 
 
 def disagreement(tree: Any) -> Any:
-    r"""How far the agents are from their average, draw by draw.
+    r"""Return how far the agents are from their average, draw by draw.
 
     .. math:: \Bigl(\tfrac1N \sum_i \|x_i - \bar x\|^2\Bigr)^{1/2}
 
@@ -34,7 +34,7 @@ def disagreement(tree: Any) -> Any:
 
 
 def agent_errors(tree: Any, mean: Any, covariance: Any) -> np.ndarray:
-    """2-Wasserstein distance of each agent's draws to a Gaussian law, by their first two moments.
+    """Return W₂ of each agent's draws to a Gaussian law, by their first two moments.
 
     Args:
         tree: result of a run with ``draws="agents"``; its chains are pooled.
@@ -61,7 +61,7 @@ def agent_errors(tree: Any, mean: Any, covariance: Any) -> np.ndarray:
 
 
 def picture(mixing: Any, values: Any = None, *, label: str = "", axes: Any = None) -> Any:
-    """The network, each agent coloured by a value such as its error.
+    """Draw the network, each agent coloured by a value such as its error.
 
     Args:
         mixing: a `MixingMatrix`, an array or a SciPy sparse matrix.

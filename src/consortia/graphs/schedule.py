@@ -15,7 +15,7 @@ from consortia.graphs.mixing import Array, MixingMatrix
 
 
 class MixingSchedule:
-    """Mixing matrices in turn: iteration k uses matrix number k modulo their number.
+    """Mixing matrices in turn: iteration k uses the matrix of index k modulo their number.
 
     A value: it never changes, and compares and hashes by its content.
 
@@ -57,27 +57,27 @@ class MixingSchedule:
 
     @property
     def symmetric(self) -> bool:
-        """Whether all matrices are."""
+        """True if all matrices are."""
         return all(matrix.symmetric for matrix in self.matrices)
 
     @cached_property
     def average(self) -> MixingMatrix:
-        """The mean of the matrices; where it is connected, everyone hears of everyone in time."""
+        """The mean of the matrices; where it is connected, all agents influence one another."""
         total = sum(matrix.sparse() for matrix in self.matrices)
         return MixingMatrix.of(total / len(self))
 
     @property
     def components(self) -> int:
-        """Number of parts of the network that never talk."""
+        """Number of parts of the network without a link between them."""
         return self.average.components
 
     @property
     def component_of(self) -> Array:
-        """Number of the part of each agent, (agents,)."""
+        """Index of the part of each agent, (agents,)."""
         return self.average.component_of
 
     def table(self) -> tuple[Array, Array, Array]:
-        """Links that are ever used: receivers, senders (links,) and weights (turns, links)."""
+        """Return receivers and senders of all links, (links,), and weights, (turns, links)."""
         keys = [m.rows.astype(np.int64) * m.agents + m.columns for m in self.matrices]
         every = np.unique(np.concatenate(keys))
         every = every[every // self.agents != every % self.agents]
@@ -89,7 +89,7 @@ class MixingSchedule:
         return receivers.astype(np.int32), senders.astype(np.int32), weights
 
     def summary(self) -> dict[str, Any]:
-        """Plain values that say which schedule it is, for the record of a run."""
+        """Return plain values that identify the schedule, for the record of a run."""
         return {
             "agents": self.agents,
             "turns": len(self),
@@ -100,7 +100,7 @@ class MixingSchedule:
 
 
 def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> MixingSchedule:
-    """A schedule in which every link of a network fails now and then.
+    """Return a schedule in which every link of a network fails now and then.
 
     In each of ``turns`` iterations each edge is lost with this probability, independently; its
     weight goes to the own weight of both ends, so that each matrix stays doubly stochastic. After

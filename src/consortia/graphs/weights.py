@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.errors import InputError
@@ -19,10 +20,14 @@ NETWORKS = ("complete", "ring", "path", "star", "identity")
 """Networks that a name and the number of agents say all about."""
 
 
+Mixing = MixingMatrix | MixingSchedule | str | ArrayLike
+"""What stands for a mixing matrix; SciPy's sparse matrices as well."""
+
+
 def mixing_matrix(
     graph: Any, kind: Any = "metropolis", *, delta: float | None = None, agents: int | None = None
 ) -> MixingMatrix:
-    r"""A doubly stochastic matrix on a graph.
+    r"""Return a doubly stochastic matrix on a graph.
 
     With :math:`d_i` the number of neighbours of i, Δ the largest of them and L the graph's
     Laplacian, the weights of neighbours i ≠ j are (the rest is :math:`W_{ii} = 1 - \sum_j W_{ij}`)
@@ -34,7 +39,7 @@ def mixing_matrix(
     ``laplacian``  ``delta``, so that :math:`W = I - \delta L`; without it :math:`1/(1 + \Delta)`
     ``uniform``    :math:`1/(1 + d_i)`: the plain average with all neighbours, for regular graphs
                    only: :math:`11^\top/N` if complete, ⅓ ⅓ ⅓ on a ring
-    ``identity``   0: nobody is heard
+    ``identity``   0: nobody sends anything
     ============== ===========================================================================
 
     Args:
@@ -102,8 +107,8 @@ def mixing_matrix(
     )
 
 
-def as_mixing(mixing: Any) -> MixingMatrix | MixingSchedule | str:
-    """What a gossip method takes: a matrix, a schedule of them, or the name of a network.
+def as_mixing(mixing: Mixing) -> MixingMatrix | MixingSchedule | str:
+    """Return what a gossip method takes: a matrix, a schedule of them, or a network's name.
 
     Raises:
         InputError: none of these, or a matrix that is not doubly stochastic.
@@ -121,7 +126,7 @@ def as_mixing(mixing: Any) -> MixingMatrix | MixingSchedule | str:
 
 
 def resolve(mixing: Any, agents: int) -> MixingMatrix:
-    """The matrix for this number of agents, from a matrix, a tuple of rows or a network's name.
+    """Return the matrix for this number of agents, from a matrix, rows or a network's name.
 
     Raises:
         InputError: the matrix is for another number of agents, or there are several in turn.
@@ -134,7 +139,7 @@ def resolve(mixing: Any, agents: int) -> MixingMatrix:
 
 @lru_cache(maxsize=64)
 def resolve_any(mixing: Any, agents: int) -> MixingMatrix | MixingSchedule:
-    """As `resolve`, for schedules too."""
+    """Return what `resolve` returns, or a schedule."""
     matrix = as_mixing(mixing)
     if isinstance(matrix, str):
         return _named(matrix, agents)
@@ -154,7 +159,7 @@ def _named(name: str, agents: int) -> MixingMatrix:
 
 
 def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Both directions of every edge between different agents, once, and the number of agents."""
+    """Return both directions of every edge between different agents, and how many agents."""
     if hasattr(graph, "is_directed"):
         if graph.is_directed():
             raise InputError("graph is directed: gossip needs links in both directions.")

@@ -1,4 +1,4 @@
-"""What the ready models have in common: Gaussian densities, argument checks, batch checks."""
+"""Densities and probabilities that several ready models have, and checks of their batches."""
 
 from __future__ import annotations
 
@@ -15,22 +15,30 @@ PyTree = Any
 
 
 def log_normal_density(values: Array, scale: float | Array) -> Array:
-    r"""log N(v; 0, s²) of each value, −½ (v/s)² − log s − ½ log 2π."""
+    r"""Return log N(v; 0, s²) of each value, −½ (v/s)² − log s − ½ log 2π."""
     return -0.5 * (values / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
 
 
 def as_features(x: Any, like: Array) -> Array:
-    """The features in the type of the parameters; narrow types are widened here, per batch."""
+    """Return data in the type of the parameters; narrow types are widened here, per batch."""
     return jnp.asarray(x).astype(like.dtype)
 
 
-def zeros(*shape: int) -> np.ndarray:
-    """A start at zero. On the host, so that making a model does not start JAX."""
-    return np.zeros(shape, np.float32)
+def two_classes(log_odds: Array) -> Array:
+    """Return the probabilities of the classes 0 and 1, (rows, 2)."""
+    return jnp.stack([jax.nn.sigmoid(-log_odds), jax.nn.sigmoid(log_odds)], axis=-1)
+
+
+def log_class_probability(scores: Array, labels: Any) -> Array:
+    """Return log P(y), (rows,), of classes with probabilities ∝ exp(score), (rows, classes)."""
+    classes = jnp.arange(scores.shape[-1], dtype=jnp.int32)
+    # A mask, not a gather: the gradient of a gather is a scatter.
+    chosen = jnp.asarray(labels).astype(jnp.int32)[:, None] == classes[None, :]
+    return jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1) - jax.nn.logsumexp(scores, axis=-1)
 
 
 def wrong_batch(batch: PyTree, features: int) -> str | None:
-    """What keeps a batch from being dict(x=(rows, features), y=(rows,)), or None."""
+    """Return what keeps a batch from being dict(x=(rows, features), y=(rows,)), or None."""
     if not isinstance(batch, Mapping):
         return f"the data are a {type(batch).__name__}, not a dict(x=(rows, {features}), y=(rows,))"
     missing = [key for key in ("x", "y") if key not in batch]
@@ -53,7 +61,7 @@ def wrong_batch(batch: PyTree, features: int) -> str | None:
 
 
 def wrong_labels(labels: np.ndarray, classes: int) -> str | None:
-    """Which labels are not among 0, ..., classes − 1, or None."""
+    """Return which labels are not among 0, ..., classes − 1, or None."""
     labels = np.asarray(labels)
     values, counts = np.unique(labels, return_counts=True)
     known = np.isin(values, np.arange(classes))

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
+import numpy as np
 
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.models._features import arranged, product
-from consortia.models._shared import (
-    Array,
-    PyTree,
-    as_features,
-    log_normal_density,
-    wrong_batch,
-    zeros,
-)
+from consortia.models._features import arranged, predictor
+from consortia.models._shared import Array, PyTree, as_features, log_normal_density, wrong_batch
 
 
 def linear_regression(
@@ -47,7 +39,7 @@ def linear_regression(
         features: columns of x.
         noise_scale: σ, in units of y; None to infer it.
         prior_scale: s.
-        intercept: whether the model has an intercept of its own (else add a column of ones).
+        intercept: add an intercept to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
         log_noise_prior_scale: s_σ, used with ``noise_scale=None`` only.
 
@@ -63,28 +55,15 @@ def linear_regression(
         {'coefficients': (3,), 'log_noise_scale': ()}
     """
     features = arguments.whole("features", features, 1)
-    scale = arguments.positive("prior_scale", prior_scale)
-    offset_scale = (
-        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
-    )
+    init, mean, log_coefficients = predictor((features,), prior_scale, intercept, intercept_scale)
     noise_prior = arguments.positive("log_noise_prior_scale", log_noise_prior_scale)
     noise = None if noise_scale is None else arguments.positive("noise_scale", noise_scale)
 
-    init: dict[str, Any] = {"coefficients": zeros(features)}
-    if intercept:
-        init["intercept"] = zeros()
     if noise is None:
-        init["log_noise_scale"] = zeros()
-
-    def mean(params: PyTree, batch: PyTree) -> Array:
-        coefficients = params["coefficients"]
-        values = product(batch["x"], coefficients)
-        return values + params["intercept"] if intercept else values
+        init["log_noise_scale"] = np.zeros((), np.float32)
 
     def log_prior(params: PyTree) -> Array:
-        total = jnp.sum(log_normal_density(params["coefficients"], scale))
-        if intercept:
-            total = total + log_normal_density(params["intercept"], offset_scale)
+        total = log_coefficients(params)
         if noise is None:
             total = total + log_normal_density(params["log_noise_scale"], noise_prior)
         return total

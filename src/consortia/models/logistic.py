@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.models._features import arranged, product
+from consortia.models._features import arranged, predictor
 from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    log_normal_density,
+    two_classes,
     wrong_batch,
     wrong_labels,
-    zeros,
 )
 
 
 @jax.custom_jvp
 def _log_probability(log_odds: Array, label: Array) -> Array:
-    """log P(y | t) = −log(1 + exp((1 − 2y) t)), stable at both ends."""
+    """Return log P(y | t) = −log(1 + exp((1 − 2y) t)), stable at both ends."""
     return -jax.nn.softplus((1.0 - 2.0 * label) * log_odds)
 
 
@@ -56,7 +52,7 @@ def logistic_regression(
     Args:
         features: columns of x.
         prior_scale: s.
-        intercept: whether the model has an intercept of its own (else add a column of ones).
+        intercept: add an intercept to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
 
     Returns:
@@ -71,33 +67,15 @@ def logistic_regression(
         {'coefficients': (30,), 'intercept': ()}
     """
     features = arguments.whole("features", features, 1)
-    scale = arguments.positive("prior_scale", prior_scale)
-    offset_scale = (
-        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
-    )
 
-    init: dict[str, Any] = {"coefficients": zeros(features)}
-    if intercept:
-        init["intercept"] = zeros()
-
-    def log_odds(params: PyTree, batch: PyTree) -> Array:
-        coefficients = params["coefficients"]
-        values = product(batch["x"], coefficients)
-        return values + params["intercept"] if intercept else values
-
-    def log_prior(params: PyTree) -> Array:
-        total = jnp.sum(log_normal_density(params["coefficients"], scale))
-        if intercept:
-            total = total + log_normal_density(params["intercept"], offset_scale)
-        return total
+    init, log_odds, log_prior = predictor((features,), prior_scale, intercept, intercept_scale)
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
         t = log_odds(params, batch)
         return _log_probability(t, as_features(batch["y"], t))
 
     def predict(params: PyTree, batch: PyTree) -> Array:
-        t = log_odds(params, batch)
-        return jnp.stack([jax.nn.sigmoid(-t), jax.nn.sigmoid(t)], axis=-1)
+        return two_classes(log_odds(params, batch))
 
     def check(batch: PyTree) -> str | None:
         return wrong_batch(batch, features) or wrong_labels(batch["y"], 2)

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.errors import InputError
-from consortia.models._features import arranged, product
+from consortia.models._features import arranged, predictor, product
 from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
-    log_normal_density,
+    two_classes,
     wrong_batch,
     wrong_labels,
-    zeros,
 )
 
 
@@ -70,19 +68,11 @@ def metric_learning(
     −1 for the printed density.
     """
     count = arguments.whole("directions", directions, 1)
-    scale = arguments.positive("prior_scale", prior_scale)
-    offset_scale = (
-        scale if threshold_scale is None else arguments.positive("threshold_scale", threshold_scale)
-    )
-    init: dict[str, Any] = {"scales": zeros(count), "threshold": zeros()}
+    names = ("scales", "threshold")
+    init, _, log_prior = predictor((count,), prior_scale, True, threshold_scale, names)
 
     def log_odds(params: PyTree, batch: PyTree) -> Array:
         return params["threshold"] - product(batch["x"], params["scales"])
-
-    def log_prior(params: PyTree) -> Array:
-        return jnp.sum(log_normal_density(params["scales"], scale)) + log_normal_density(
-            params["threshold"], offset_scale
-        )
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
         t = log_odds(params, batch)
@@ -90,8 +80,7 @@ def metric_learning(
         return jax.nn.log_sigmoid(sign * t)
 
     def predict(params: PyTree, batch: PyTree) -> Array:
-        t = log_odds(params, batch)
-        return jnp.stack([jax.nn.sigmoid(-t), jax.nn.sigmoid(t)], axis=-1)
+        return two_classes(log_odds(params, batch))
 
     def check(batch: PyTree) -> str | None:
         wrong = wrong_batch(batch, count) or wrong_labels(batch["y"], 2)
@@ -106,7 +95,7 @@ def metric_learning(
 
 
 def leading_directions(rows: Any, count: int) -> np.ndarray:
-    """The directions v_k: the ``count`` leading right singular vectors of X, (count, features).
+    """Return the ``count`` leading right singular vectors of X, v_k, (count, features).
 
     Args:
         rows: X, (rows, features), as it is: neither centred nor scaled here.
@@ -126,7 +115,7 @@ def leading_directions(rows: Any, count: int) -> np.ndarray:
 
 
 def squared_projections(first: Any, second: Any, directions: Any) -> np.ndarray:
-    """(v_k'(x_i − x_j))² of pairs, (pairs, directions).
+    """Return (v_k'(x_i − x_j))² of pairs, (pairs, directions).
 
     Args:
         first: x_i, (pairs, features).

@@ -16,6 +16,7 @@ from consortia.models._shared import (
     Array,
     PyTree,
     as_features,
+    log_class_probability,
     log_normal_density,
     wrong_batch,
     wrong_labels,
@@ -102,11 +103,7 @@ def mlp(
         return sum(leaves[1:], start=leaves[0])
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
-        t = scores(params, batch)
-        labels = jnp.asarray(batch["y"]).astype(jnp.int32)
-        # A mask, not a gather: the gradient of a gather is a scatter.
-        chosen = labels[:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
-        return jnp.sum(jnp.where(chosen, t, 0.0), axis=-1) - jax.nn.logsumexp(t, axis=-1)
+        return log_class_probability(scores(params, batch), batch["y"])
 
     def predict(params: PyTree, batch: PyTree) -> Array:
         return jax.nn.softmax(scores(params, batch), axis=-1)

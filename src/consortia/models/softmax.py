@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.models._features import arranged, product
-from consortia.models._shared import (
-    Array,
-    PyTree,
-    log_normal_density,
-    wrong_batch,
-    wrong_labels,
-    zeros,
-)
+from consortia.models._features import arranged, predictor
+from consortia.models._shared import Array, PyTree, log_class_probability, wrong_batch, wrong_labels
 
 
 def softmax_regression(
@@ -48,7 +38,7 @@ def softmax_regression(
         features: columns of x.
         classes: K >= 2.
         prior_scale: s.
-        intercept: whether the model has intercepts of its own (else add a column of ones).
+        intercept: add intercepts to the model (or add a column of ones).
         intercept_scale: s_a; ``prior_scale`` by default.
 
     Returns:
@@ -64,32 +54,12 @@ def softmax_regression(
     """
     features = arguments.whole("features", features, 1)
     classes = arguments.whole("classes", classes, 2)
-    scale = arguments.positive("prior_scale", prior_scale)
-    offset_scale = (
-        scale if intercept_scale is None else arguments.positive("intercept_scale", intercept_scale)
-    )
 
-    init: dict[str, Any] = {"coefficients": zeros(classes, features)}
-    if intercept:
-        init["intercept"] = zeros(classes)
-
-    def scores(params: PyTree, batch: PyTree) -> Array:
-        coefficients = params["coefficients"]
-        values = product(batch["x"], coefficients)
-        return values + params["intercept"][None, :] if intercept else values
-
-    def log_prior(params: PyTree) -> Array:
-        total = jnp.sum(log_normal_density(params["coefficients"], scale))
-        if intercept:
-            total = total + jnp.sum(log_normal_density(params["intercept"], offset_scale))
-        return total
+    shape = (classes, features)
+    init, scores, log_prior = predictor(shape, prior_scale, intercept, intercept_scale)
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
-        t = scores(params, batch)
-        labels = jnp.asarray(batch["y"]).astype(jnp.int32)
-        # A mask, not a gather: the gradient of a gather is a scatter.
-        chosen = labels[:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
-        return jnp.sum(jnp.where(chosen, t, 0.0), axis=-1) - jax.nn.logsumexp(t, axis=-1)
+        return log_class_probability(scores(params, batch), batch["y"])
 
     def predict(params: PyTree, batch: PyTree) -> Array:
         return jax.nn.softmax(scores(params, batch), axis=-1)

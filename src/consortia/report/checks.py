@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from consortia.report.run_report import RunReport
+from consortia.store.ending import RunEnd
 
 R_HAT = (1.01, 1.05)
 ESS = (400, 100)
@@ -101,12 +102,12 @@ def _end(report: RunReport) -> Check | None:
     if "stopped" not in record:
         text = f"{report.draws:,} draws a chain are there so far; numbers below will change."
         return Check(Severity.WARNING, title, "not finished", text)
-    stopped = str(record["stopped"])
-    if "non-finite" in stopped:
-        return Check(Severity.BAD, title, "a chain ran away", stopped)
-    if stopped.startswith("interrupted"):
-        return Check(Severity.WARNING, title, "interrupted", f"It was {stopped}.")
-    return None
+    end, text = RunEnd(record["end"]), str(record["stopped"])
+    if end is RunEnd.NON_FINITE:
+        return Check(Severity.BAD, title, "a chain ran away", text)
+    if end is RunEnd.INTERRUPTED:
+        return Check(Severity.WARNING, title, "interrupted", f"It was {text}.")
+    return None if end.state == "finished" else Check(Severity.WARNING, title, end.value, text)
 
 
 def _r_hat(report: RunReport) -> Check:
@@ -148,8 +149,7 @@ def _convergence(
     """Return the check of a statistic, or why it is not available."""
     if severity is not Severity.UNKNOWN:
         return Check(severity, title, value, texts[severity])
-    notes = [note for note in report.table.notes if "not available" in note and name in note]
-    text = "; ".join(notes) or f"{name} is not available for every parameter."
+    text = "; ".join(report.table.missing[name]) or f"{name} is not available for every parameter."
     return Check(severity, title, f"{name} n/a", text)
 
 

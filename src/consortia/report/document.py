@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from consortia.core.version import __version__
+from consortia.diagnostics.summary import COMPARISON
 from consortia.errors import InputError, StoreError
 from consortia.report import network, plots
 from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
@@ -75,7 +76,7 @@ def write_report(
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
     check_extra()
-    text = page(_told_apart([r if isinstance(r, RunReport) else load_run(r) for r in given]))
+    text = page(_distinct([r if isinstance(r, RunReport) else load_run(r) for r in given]))
     target = Path(output)
     try:
         target.write_text(text, encoding="utf-8")
@@ -130,7 +131,7 @@ def page(reports: Sequence[RunReport]) -> str:
     )
 
 
-def _told_apart(reports: Sequence[RunReport]) -> list[RunReport]:
+def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
     """Return the runs with a number behind names that occur twice."""
     names = [report.name for report in reports]
     return [
@@ -164,7 +165,7 @@ def _lead(report: RunReport) -> str:
 
 
 def _notes(report: RunReport) -> list[str]:
-    notes = [note for note in report.table.notes if not note.startswith("shift =")]
+    notes = [note for note in report.table.notes if note != COMPARISON]
     if "moments" in report.tree.children:
         count = report.tree["moments"].attrs["draws"]
         notes.append(
@@ -198,7 +199,7 @@ def _parts(report: RunReport) -> list[Part]:
         Part(
             "bias",
             "Bias, predicted and measured",
-            "What the method's oracle says it will do on this posterior, beside what it did "
+            "What the method's oracle predicts on this posterior, beside what it did "
             "against the reference.",
             [plots.bias(report)],
             notes=_predicted_lines(report),

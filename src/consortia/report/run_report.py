@@ -315,8 +315,10 @@ def _built(directory: Path) -> dict[str, Any]:
 
     request, origin = directory / REQUEST[1], None
     if request.is_file():
-        asked = json.loads(request.read_text(encoding="utf-8"))
-        origin = Path(asked["study"]) if isinstance(asked, dict) and "study" in asked else None
+        command = json.loads(request.read_text(encoding="utf-8"))
+        origin = (
+            Path(command["study"]) if isinstance(command, dict) and "study" in command else None
+        )
     study = load_study(directory / REQUEST[0], origin=origin)
     built = study.build()
     return {

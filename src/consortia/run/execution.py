@@ -42,6 +42,7 @@ from consortia.run.stopping import StopWhen
 from consortia.store import results
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
+from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import RunStore, open_run
 
 STORED_BYTES = 8 * 1024 * 1024
@@ -111,7 +112,8 @@ def execute(
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
-    positions = jnp.stack([target.ravel(start) for start in starts])
+    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
+    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
@@ -221,7 +223,7 @@ def execute(
             save=save if stored else None,
         )
 
-        def result(reason: str, state: str, *, all_there: bool = True) -> Any:
+        def result(ending: Ending, *, all_there: bool = True) -> Any:
             facts: dict[str, Any] = {}
             groups: dict[str, Any] = {}
             if all_there:
@@ -231,35 +233,36 @@ def execute(
             if not run.root:
                 return None
             record.update(facts)
-            record["stopped"] = reason
+            record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
             record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
-            return _finished(recorder, writer, record, state, groups)
+            return _finished(recorder, writer, record, ending.kind.state, groups)
 
-        state = "finished"
         try:
-            reason = loop.execute()
-        except (NonFiniteError, WarmupError) as error:
-            if isinstance(error, NonFiniteError):
-                checks.explain(error, algorithm, target, run)
-            error.tree = result(str(error), "failed")
+            ending = loop.execute()
+        except NonFiniteError as error:
+            checks.explain(error, algorithm, target, run)
+            error.tree = result(Ending(RunEnd.NON_FINITE, str(error)))
+            raise
+        except WarmupError as error:
+            error.tree = result(Ending(RunEnd.WARMUP_REFUSED, str(error)))
             raise
         except SiteMissingError as error:
-            error.tree = result(str(error), "interrupted")
+            error.tree = result(Ending(RunEnd.SITE_MISSING, str(error)))
             raise
         except RankError as error:
-            error.tree = result(str(error), "interrupted", all_there=False)
+            error.tree = result(Ending(RunEnd.RANK_LOST, str(error)), all_there=False)
             raise
         except KeyboardInterrupt as error:
             if writer is not None and isinstance(error, Abrupt):
                 raise
-            reason, state = f"interrupted after round {loop.done}", "interrupted"
+            ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
             how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
             warnings.warn(
-                f"{reason}; the draws so far are returned{how}", UserWarning, stacklevel=3
+                f"{ending.text}; the draws so far are returned{how}", UserWarning, stacklevel=3
             )
-    tree = result(reason, state)
+    tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
     return tree
 
@@ -273,7 +276,7 @@ def _reached(
     checkpoint = resumption.checkpoint
     header = checkpoint.header
     same_length = resumption.specification["request"]["rounds"] == length.rounds
-    ended = header["ended"]
+    ended = Ending.read(header["ended"])
     if checkpoint.done < length.total and not (same_length and stop is not None):
         ended = None
     block = {name: a for name, a in checkpoint.arrays.items() if name.startswith("block")}

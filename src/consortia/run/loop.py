@@ -17,6 +17,7 @@ from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.progress import Progress
 from consortia.run.recording import Recorder
 from consortia.run.stopping import StopWhen
+from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
 
 SECONDS_PER_CALL = 0.4
 """Rounds run in calls of about this length; where they are cut changes no bit of a draw."""
@@ -56,7 +57,7 @@ class ResumePoint:
 
     done: int = 0
     seconds: float = 0.0
-    ended: str | None = None
+    ended: Ending | None = None
     block: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -133,8 +134,8 @@ class RunLoop:
             block = self._run.block_in_progress(self._buffers, 0)
         return self._run.state(self._carry) | block
 
-    def execute(self) -> str:
-        """Runs; returns in words what ended the run.
+    def execute(self) -> Ending:
+        """Run; return what ended the run.
 
         Raises:
             NonFiniteError: a chain turned non-finite; the draws before it are with the recorder.
@@ -156,7 +157,7 @@ class RunLoop:
                 raise
         return self.ended
 
-    def _execute(self) -> str:
+    def _execute(self) -> Ending:
         warmup = self._length.warmup
         if self.done <= warmup:
             while self.done < warmup:
@@ -174,9 +175,9 @@ class RunLoop:
             if stop_due and self._stop is not None and self.done == end < self._length.total:
                 reason = self._stop_reason(self._stop)
                 if reason is not None:
-                    return reason
+                    return Ending(RunEnd.STOPPING_RULE, reason)
             self._store_if(self._late() or self._recorder.full)
-        return "all rounds were run"
+        return ALL_ROUNDS
 
     def _stop_reason(self, stop: StopWhen) -> str | None:
         """Why the run ends here by its stopping rule; who keeps the draws decides for all."""

@@ -17,6 +17,7 @@ from consortia.run.execution import Resumption, execute
 from consortia.run.specification import Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
+from consortia.store.ending import Ending
 from consortia.store.runs import RunStore
 
 
@@ -168,7 +169,11 @@ def resume(
         request = Request(**before["request"])
         if checkpoint is not None:
             request = extended(
-                before, rounds, done=checkpoint.done, ended=checkpoint.header["ended"], stop=rule
+                before,
+                rounds,
+                done=checkpoint.done,
+                ended=Ending.read(checkpoint.header["ended"]),
+                stop=rule,
             )
         elif rounds is not None:
             request = replace(request, rounds=rounds)

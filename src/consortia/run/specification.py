@@ -18,6 +18,7 @@ from consortia.data.sites import Sites
 from consortia.errors import InputError, StoreError
 from consortia.run.stopping import StopWhen
 from consortia.store import results
+from consortia.store.ending import Ending, RunEnd
 
 MOST_DIFFERENCES = 6
 """Parameters that a refusal lists."""
@@ -206,7 +207,7 @@ def extended(
     rounds: int | None,
     *,
     done: int,
-    ended: str | None,
+    ended: Ending | None,
     stop: StopWhen | None,
 ) -> Request:
     """Return the request of a run that is resumed, perhaps to another number of rounds.
@@ -223,11 +224,10 @@ def extended(
             f"rounds is {rounds}, but {max(done - request.warmup, 0)} are done: give that number "
             "or more."
         )
-    by_rule = ended is not None and done < request.warmup + request.rounds
-    if by_rule and stop is not None:
+    if ended is not None and ended.kind is RunEnd.STOPPING_RULE and stop is not None:
         raise InputError(
-            f"the stopping rule ended this run ({ended}), and would end a longer one there too: "
-            "give stop=None (the command: --no-stop) to go on without it."
+            f"the stopping rule ended this run ({ended.text}), and would end a longer one there "
+            "too: give stop=None (the command: --no-stop) to go on without it."
         )
     return dataclasses.replace(request, rounds=rounds)
 

@@ -16,7 +16,7 @@ from consortia.schedules.values import Polynomial, Stages
 
 
 def fa_hmc_stages(initial: float, first_stage: int) -> Stages:
-    r"""Stages for FA-HMC: each twice as long as the one before, with a step size √2 times smaller.
+    r"""Return stages for FA-HMC, each twice as long, with a step size √2 times smaller.
 
     .. math:: t_s = 2^{s-1} t_1, \qquad \eta_s = \eta_1 / 2^{(s-1)/2}, \qquad s = 1, 2, \dots
 
@@ -45,7 +45,7 @@ def fa_hmc_stages(initial: float, first_stage: int) -> Stages:
 def fa_hmc_first_stage(
     step_size: float, *, leapfrog_steps: int, local_steps: int, strong_convexity: float
 ) -> int:
-    r"""Length of the first stage: the distance to the target shrinks, squared, by a factor 8.
+    r"""Return the length of the first stage, in which the squared distance shrinks by a factor 8.
 
     .. math:: \frac{t_1}{T} = \left\lceil \frac{\log 8}{-T \log(1 - \mu (K\eta_1)^2 / 4)}
         \right\rceil
@@ -60,7 +60,7 @@ def fa_hmc_first_stage(
         strong_convexity: μ, the smallest curvature of every :math:`f_c = U_c / w_c`.
 
     Returns:
-        The length in synchronisations.
+        In synchronisations.
 
     Source: Liang et al. (2024), proposition J.1.
     """
@@ -87,7 +87,7 @@ def fa_hmc_step_size(
     gradient_noise: float = 0.0,
     constant: float = 1.0,
 ) -> float:
-    r"""The constant step size of FA-HMC for a given distance to the target.
+    r"""Return the constant step size of FA-HMC for a given distance to the target.
 
     .. math:: (K\eta)^2 = \gamma = C \min\left\{\frac1L, \frac{\epsilon}{T\sqrt d},
         \frac{\epsilon^2}{d T^2 (1-\rho) N},
@@ -134,7 +134,7 @@ def fa_hmc_step_size(
 
 
 class CorrelatedSettings(NamedTuple):
-    """What `fa_hmc_correlated` prescribes.
+    """The settings of FA-HMC that `fa_hmc_correlated` returns.
 
     Attributes:
         step_size: η.
@@ -159,7 +159,7 @@ def fa_hmc_correlated(
     correlation_constant: float = 1.0,
     noise_constant: float = 1.0,
 ) -> CorrelatedSettings:
-    r"""FA-HMC's settings for nearly common momenta and nearly exact gradients, and the fast rate.
+    r"""Return FA-HMC's settings for nearly common momenta, nearly exact gradients, the fast rate.
 
     .. math:: \gamma = (K\eta)^2 = C \min\left\{\frac1L, \frac{\epsilon}{T\sqrt d}\right\}, \qquad
         \rho = 1 - C_\rho \frac{\gamma}{N}, \qquad \sigma^2 = L \sigma_g^2 = C_g L K \gamma
@@ -220,7 +220,7 @@ def _weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def stale_error_step_size(iterations: int, *, staleness: float, constant: float) -> float:
-    r"""The step size that minimises the mean squared error's bound under stale gradients.
+    r"""Return the step size that minimises the bound of the squared error with stale gradients.
 
     .. math:: h = C \tau^{-2/3} L^{-1/3}
 
@@ -247,7 +247,7 @@ def stale_error_step_size(iterations: int, *, staleness: float, constant: float)
 
 
 def stale_variance_step_size(iterations: int, *, order: int, constant: float) -> float:
-    r"""The step size that minimises the variance's bound, whatever the staleness.
+    r"""Return the step size that minimises the variance's bound, whatever the staleness.
 
     .. math:: h = C L^{-1/(2K+1)}
 
@@ -272,7 +272,7 @@ def stale_variance_step_size(iterations: int, *, order: int, constant: float) ->
 
 
 def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) -> float:
-    r"""The step size of DE-SGLD for a budget of K iterations.
+    r"""Return the step size of DE-SGLD for a budget of K iterations.
 
     .. math:: \eta = \frac{c \log\sqrt K}{\mu K}
 
@@ -299,7 +299,7 @@ def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) 
 
 
 def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float) -> float:
-    r"""The step size of DE-SGHMC for a budget of K iterations.
+    r"""Return the step size of DE-SGHMC for a budget of K iterations.
 
     .. math:: \eta = \sqrt{\frac{c \log\sqrt K}{\mu K}}
 
@@ -319,7 +319,7 @@ def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float)
 
 
 class DecentralizedULASchedules(NamedTuple):
-    r"""What `decentralized_ula` prescribes.
+    r"""The schedules that `decentralized_ula` returns.
 
     Attributes:
         step_size: :math:`\alpha_t`, of the gradient and the noise.
@@ -339,7 +339,7 @@ def decentralized_ula(
     step_size_offset: float = 230.0,
     consensus_offset: float = 230.0,
 ) -> DecentralizedULASchedules:
-    r"""The two schedules of decentralized unadjusted Langevin.
+    r"""Return the two schedules of decentralized unadjusted Langevin.
 
     .. math:: \alpha_t = \frac{\alpha_0}{(t + b_1)^{\delta_2}}, \qquad
         \beta_t = \frac{\beta_0}{(t + b_2)^{\delta_1}}, \qquad

@@ -26,7 +26,7 @@ class Constant:
         arguments.keep(self, value=arguments.positive("step_size", self.value))
 
     def __call__(self, iteration: Any) -> jax.Array:
-        """The step size, of the shape of ``iteration``."""
+        """Return the step size, of the shape of ``iteration``."""
         return jnp.full(_counts(iteration).shape, self.value, _float_type())
 
 
@@ -48,21 +48,21 @@ class Polynomial:
 
     @property
     def sum_diverges(self) -> bool:
-        """Whether Σ h_t = ∞: the chain can reach everywhere."""
+        """True if Σ h_t = ∞: the chain can reach everywhere."""
         return self.power <= 1.0
 
     @property
     def squares_summable(self) -> bool:
-        """Whether Σ h_t² < ∞: the noise of the gradients dies out."""
+        """True if Σ h_t² < ∞: the noise of the gradients dies out."""
         return self.power > 0.5
 
     @property
     def satisfies_annealing_conditions(self) -> bool:
-        """Whether Σ h_t = ∞ and Σ h_t² < ∞, that is ½ < power ≤ 1."""
+        """True if Σ h_t = ∞ and Σ h_t² < ∞, that is ½ < power ≤ 1."""
         return self.sum_diverges and self.squares_summable
 
     def __call__(self, iteration: Any) -> jax.Array:
-        """The step size, of the shape of ``iteration``."""
+        """Return the step size, of the shape of ``iteration``."""
         t = _counts(iteration).astype(_float_type())
         return self.initial * (self.offset / (self.offset + t)) ** self.power
 
@@ -82,7 +82,7 @@ class Stages:
         )
 
     def __call__(self, iteration: Any) -> jax.Array:
-        """The step size, of the shape of ``iteration``."""
+        """Return the step size, of the shape of ``iteration``."""
         # Stage s starts at first_stage * (2^(s-1) - 1), so s - 1 is the position of the highest
         # bit of t // first_stage + 1; a floating logarithm would be wrong at the boundaries.
         # An iteration beyond 2^31 - 2 cannot be counted here.
@@ -103,17 +103,17 @@ class Tabulated:
 
     @property
     def length(self) -> int:
-        """Number of iterations that have a value."""
+        """How many iterations have a value."""
         return len(self.values)
 
     def __call__(self, iteration: Any) -> jax.Array:
-        """The step size, of the shape of ``iteration``."""
+        """Return the step size, of the shape of ``iteration``."""
         table = jnp.asarray(self.values, _float_type())
         return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
 
 
 def constant(value: float) -> Constant:
-    r"""The same step size at every iteration.
+    r"""Return the same step size for every iteration.
 
     .. math:: h_t = h
 
@@ -124,7 +124,7 @@ def constant(value: float) -> Constant:
 
 
 def polynomial(initial: float, offset: float, power: float) -> Polynomial:
-    r"""A step size that falls with a power of the iteration.
+    r"""Return a step size that falls with a power of the iteration.
 
     .. math:: h_t = h_0 \left(\frac{b}{b + t}\right)^{p}, \qquad t = 0, 1, \dots
 
@@ -150,7 +150,7 @@ def polynomial(initial: float, offset: float, power: float) -> Polynomial:
 def as_schedule(
     value: float | Sequence[float] | np.ndarray | jax.Array | Schedule, name: str = "step_size"
 ) -> Schedule:
-    """A schedule from a number, from one value for each iteration, or from a function.
+    """Return a schedule from a number, from one value for each iteration, or from a function.
 
     Args:
         value: a positive number (becomes `Constant`), a one-dimensional array or sequence of
@@ -181,7 +181,7 @@ BLOCK = 1024
 
 
 def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_size") -> np.ndarray:
-    """The step sizes at these iterations, on the host.
+    """Return the step sizes at these iterations, on the host.
 
     Args:
         schedule: any function of the iteration, see `as_schedule`.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from consortia import latency, schedules
-from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import unknown
 from consortia.errors import InputError
 
@@ -19,24 +18,9 @@ SCHEDULES = (
 
 
 def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of a factory, and those that it hands on as ``**options``.
-
-    An algorithm hands its options on to the one beside it, in the same module, that has them all.
-    """
+    """Return the arguments of a factory by name; ``**options`` are none."""
     own = inspect.signature(factory).parameters
-    found = {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
-    if len(found) < len(own):
-        for entry in ALGORITHMS.values():
-            other = inspect.signature(entry.factory).parameters
-            if entry.factory.__module__ == factory.__module__ and not _takes_any(other):
-                for name, value in other.items():
-                    if value.kind is value.KEYWORD_ONLY:
-                        found.setdefault(name, value)
-    return found
-
-
-def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    return {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
 
 
 def check_options(
@@ -44,8 +28,7 @@ def check_options(
 ) -> None:
     """Refuse arguments that a factory does not have, and name those it lacks."""
     known = arguments(factory)
-    of_user = factory.__module__.partition(".")[0] != __name__.partition(".")[0]
-    takes_any = of_user and _takes_any(inspect.signature(factory).parameters)
+    takes_any = len(known) < len(inspect.signature(factory).parameters)
     for key in options:
         if key not in known and not takes_any:
             raise InputError(f"{table}.{key}: {unknown(key, known)}.")

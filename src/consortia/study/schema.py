@@ -78,10 +78,10 @@ def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..
 
 def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     """Type, description and default of every argument that a study file may give."""
-    texts = described(factory)
+    texts, hints = described(factory), typing.get_type_hints(factory)
     found = {}
     for name, parameter in arguments(factory).items():
-        one = _type(name, _hint(factory, name))
+        one = _type(name, hints.get(name, Any))
         if name in texts:
             one["description"] = texts[name]
         if parameter.default is not parameter.empty:
@@ -95,7 +95,7 @@ def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
 
 
 def described(factory: Callable[..., Any]) -> dict[str, str]:
-    """The texts of a function's arguments, of handed-on ones from their owner's docstring."""
+    """Return the texts of the arguments; those left out stand at an algorithm of the same file."""
     texts: dict[str, str] = {}
     for entry in ALGORITHMS.values():
         if entry.factory.__module__ == factory.__module__:
@@ -115,14 +115,6 @@ def _documented(factory: Callable[..., Any]) -> dict[str, str]:
         for name in names.split(","):
             texts[name.strip()] = " ".join(words.replace("``", "`").split())
     return texts
-
-
-def _hint(factory: Callable[..., Any], name: str) -> Any:
-    for function in (factory, *(entry.factory for entry in ALGORITHMS.values())):
-        hints = typing.get_type_hints(function)
-        if name in hints:
-            return hints[name]
-    return Any
 
 
 def _type(name: str, hint: Any) -> dict[str, Any]:

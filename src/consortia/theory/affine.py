@@ -186,7 +186,7 @@ class AffineRecursion(Recursion):
         size = self.step.matrix.shape[-1]
         left = np.eye(size) - self.step.matrix if self.relaxation is None else self.relaxation
         mean = np.linalg.solve(left, self.step.offset[..., None])[..., : self.width, 0]
-        return Normal(mean.reshape(-1), self._flat(self.stationary_covariance()))
+        return Normal(mean.reshape(-1), self.flat(self.stationary_covariance()))
 
     def stationary_covariance(self) -> Float[np.ndarray, "blocks width width"]:
         """Return the covariance of the position in the long run, block by block."""
@@ -212,7 +212,7 @@ class AffineRecursion(Recursion):
         matrix = state.matrix[:, : self.width]
         blocks = start.mean.reshape(-1, self.width)
         mean = np.einsum("nij,nj->ni", matrix, blocks) + state.offset[:, : self.width]
-        own = self._flat(state.covariance[:, : self.width, : self.width] + self.fresh)
+        own = self.flat(state.covariance[:, : self.width, : self.width] + self.fresh)
         return Normal(mean.reshape(-1), self._carried(matrix, start, own))
 
     def _carried(
@@ -228,6 +228,6 @@ class AffineRecursion(Recursion):
             return scale**2 * start.covariance + own
         return scale[:, None] * start.covariance * scale + np.diag(own)
 
-    def _flat(self, blocks: Float[np.ndarray, "blocks width width"]) -> Array:
+    def flat(self, blocks: Float[np.ndarray, "blocks width width"]) -> Array:
         """Return the covariance of all coordinates: variances where a block is one of them."""
         return blocks[:, 0, 0] if self.width == 1 else blocks[0]

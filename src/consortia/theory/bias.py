@@ -30,13 +30,14 @@ from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.graphs.weights import Mixing
 from consortia.surrogates import Gaussian
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_covariance
 from consortia.theory.expansion import Expansion, expand
 from consortia.theory.federated_averaging import fa_hmc_law
-from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
@@ -168,9 +169,7 @@ def _gossip(method: Gossip, problem: Problem) -> Law:
             options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
     if method.friction is None:
         options["averaged_noise"] = method.averaged_noise
-        return _noted(de_sgld_law(agents, method.mixing, step_size=step, **options))
-    options["friction"] = method.friction
-    return _noted(de_sghmc_law(agents, method.mixing, step_size=step, **options))
+    return _noted(gossip_law(agents, method.mixing, step, method.friction, **options))
 
 
 @law_of.register
@@ -188,7 +187,7 @@ def _tracked(method: DecentralizedHMC, problem: Problem) -> Law:
     return _noted(law, *([note] if method.published else []))
 
 
-def _check_network(copies: int, problem: Problem, mixing: Any) -> None:
+def _check_network(copies: int, problem: Problem, mixing: Mixing) -> None:
     """Refuse networks that change, and those whose matrix of an iteration is too large."""
     if isinstance(mixing, graphs.MixingSchedule):
         raise InputError("the network changes from round to round")

@@ -20,13 +20,12 @@ brackets.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consortia.errors import InputError
 from consortia.graphs.laplacian import laplacian_of
+from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import count, filled, number
 from consortia.theory.gossip import agent_law, forget_sums, links_of, resolved
@@ -35,7 +34,7 @@ from consortia.theory.law import AgentMoments, Law, Moments
 
 def decentralized_hmc_law(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     step_size: float,
     variant: str = "corrected",
@@ -88,7 +87,7 @@ def decentralized_hmc_law(
 
 def decentralized_ula_moments(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     step_size: float,
     iterations: int,

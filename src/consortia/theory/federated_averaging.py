@@ -31,6 +31,8 @@ from consortia.theory.affine import AffineMap, AffineRecursion, Array
 from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
 from consortia.theory.law import Law, Moments
 
+Blocks = Float[np.ndarray, "blocks w w"]
+
 
 def fa_hmc_law(
     means: ArrayLike,
@@ -154,10 +156,10 @@ def leading_order_mean_bias(
     steps = count(leapfrog_steps, "leapfrog_steps")
     iterations = count(local_steps, "local_steps")
     kappa = (steps * eta) ** 2 * ((iterations - 1) / 4.0 + (1.0 - 1.0 / steps**2) / 12.0)
-    force = apply(clients.curvatures, clients.means - clients.target_mean)
-    velocity = np.stack([solve(clients.mass, pull) for pull in force])
-    bias = solve(clients.precision, clients.weights @ apply(clients.curvatures, velocity))
-    return -kappa * bias
+    force = _applied(clients.curvatures, clients.means - clients.target_mean)
+    velocity = np.linalg.solve(clients.mass, force[..., None])[..., 0]
+    pull = clients.average(_applied(clients.curvatures, velocity))
+    return -kappa * np.linalg.solve(clients.precision, pull[..., None]).reshape(-1)
 
 
 def _one_round(
@@ -174,8 +176,8 @@ def _one_round(
     """Run T iterations at every client and average, by their linear answers.
 
     Returns:
-        H_c, minus the answer of a client's position to a unit constant force, (N, d[, d]), so
-        that H_c L_c = 1 - a_c^T; and the covariance V of the average, (d[, d]).
+        H_c, minus the answer of a client's position to a unit constant force, (N, blocks, w, w),
+        so that H_c L_c = 1 - a_c^T; and the covariance V of the average, (blocks, w, w).
     """
     curvature, eta2 = clients.eigenvalues, step_size**2
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
@@ -205,8 +207,7 @@ def _one_round(
         spread += rho * heat * clients.from_momentum(common)
         power = power * decay
     spread += (1.0 - rho) * heat * clients.average(clients.lift(private))
-    per_client = clients.weights * gradient_noise
-    scale = per_client.reshape(-1, *[1] * (noisy.ndim - 1))
+    scale = (clients.weights * gradient_noise)[:, None, None, None]
     spread += clients.average(scale * clients.lift_noise(noisy * memory))
     return clients.lift(forced * series), spread
 
@@ -218,70 +219,70 @@ class FederatedRounds(AffineRecursion):
     .. math:: x_{r+1} = \alpha x_r + \beta' x_{r-1} + \beta + N(0, V), \qquad \beta' = 0
         \text{ without de-biasing}
 
-    Round 0 of the de-biased variant has no anchor yet and is a plain round. Matrices that act
-    coordinate by coordinate (a diagonal problem) are held as their diagonals.
+    Round 0 of the de-biased variant has no anchor yet and is a plain round.
 
     Attributes:
-        alpha: :math:`\alpha`, (d,) in a diagonal problem and (d, d) otherwise.
-        anchor_coefficient: :math:`\beta'`, of the same shape; zero without de-biasing.
+        alpha: :math:`\alpha`, (blocks, w, w).
+        anchor_coefficient: :math:`\beta'`, (blocks, w, w); zero without de-biasing.
         beta: :math:`\beta`, (d,).
-        innovation_covariance: V, of the shape of ``alpha``.
+        innovation_covariance: V, (blocks, w, w).
     """
 
-    alpha: Array = field(kw_only=True)
-    anchor_coefficient: Array = field(kw_only=True)
+    alpha: Blocks = field(kw_only=True)
+    anchor_coefficient: Blocks = field(kw_only=True)
     beta: Float[np.ndarray, " d"] = field(kw_only=True)
-    innovation_covariance: Array = field(kw_only=True)
+    innovation_covariance: Blocks = field(kw_only=True)
 
 
 def _law(
-    clients: GaussianClients, response: Array, spread: Array, heat: float, *, debias: bool
+    clients: GaussianClients,
+    response: Float[np.ndarray, "N blocks w w"],
+    spread: Blocks,
+    heat: float,
+    *,
+    debias: bool,
 ) -> Law:
     """Return the law from what a round does to every client's position."""
-    diagonal, d = clients.diagonal, clients.means.shape[1]
-    one = np.ones(d) if diagonal else np.eye(d)
     centre, precision = clients.target_mean, clients.precision
-    own = multiply(response, clients.curvatures, diagonal=diagonal)
-    shared = multiply(response, precision, diagonal=diagonal)
+    own, shared = response @ clients.curvatures, response @ precision
+    one, nil = np.zeros_like(precision) + np.eye(centre.shape[1]), np.zeros_like(precision)
     alpha = one - clients.average(own)
-    nil = np.zeros_like(alpha)
     anchor = clients.average(own - shared) if debias else nil
     relaxation = clients.average(shared if debias else own)
     # What a plain round adds to the centred mean, Σ_c w_c (1 - a_c^T)(m_c - m*).
-    pull = clients.weights @ apply(own, clients.means - centre)
-
-    # The state is (u_r, u_{r-1}), or u_r alone without de-biasing, with u = x - m*.
-    matrix = _blocks([[alpha, anchor], [one, nil]] if debias else [[alpha]])
-    covariance = _blocks([[spread, nil], [nil, nil]] if debias else [[spread]])
-    width = 1 if diagonal else d
-    offset = np.zeros(matrix.shape[:2])
-    offset[:, :width] = pull.reshape(-1, width)
-    recursion = FederatedRounds(
-        step=AffineMap(matrix, np.zeros_like(offset) if debias else offset, covariance),
+    pull = clients.average(_applied(own, clients.means - centre))
+    still = np.zeros_like(pull)
+    if debias:  # the state is (u_r, u_{r-1}) with u = x - m*
+        step = AffineMap(
+            np.block([[alpha, anchor], [one, nil]]),
+            np.concatenate([still, still], axis=-1),
+            np.block([[spread, nil], [nil, nil]]),
+        )
         # β' acts on an anchor that does not exist yet: only the columns of the position remain.
-        first=AffineMap(matrix[:, :, :width], offset, covariance),
-        relaxation=None if debias else _blocks([[relaxation]]),
+        first = step._replace(
+            matrix=np.concatenate([alpha, one], axis=-2),
+            offset=np.concatenate([pull, still], axis=-1),
+        )
+    else:
+        step = first = AffineMap(alpha, pull, spread)
+    recursion = FederatedRounds(
+        step=step,
+        first=first,
+        relaxation=None if debias else relaxation,
         alpha=alpha,
         anchor_coefficient=anchor,
-        beta=(0.0 if debias else pull) + apply(relaxation[None], centre[None])[0],
+        beta=((0.0 if debias else pull) + _applied(relaxation, centre)).reshape(-1),
         innovation_covariance=spread,
     )
-    inverse = heat / precision if diagonal else heat * np.linalg.inv(precision)
+    covariance = heat * np.linalg.inv(precision)
     return Law(
         recursion,
-        Moments(centre, inverse),
+        Moments(centre.reshape(-1), recursion.flat(covariance)),
         centred=True,
         remedy="Lower step_size, leapfrog_steps or local_steps"
         + (", or set debias=False." if debias else "."),
         basis="the exact law of federated averaging",
     )
-
-
-def _blocks(rows: list[list[Array]]) -> Array:
-    """Return one small block per coordinate from diagonals, and one large one otherwise."""
-    if rows[0][0].ndim == 1:
-        return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-    return np.block(rows)[None]
 
 
 # --- the clients ---------------------------------------------------------------------------------
@@ -290,128 +291,94 @@ def _blocks(rows: list[list[Array]]) -> Array:
 class GaussianClients(NamedTuple):
     """Clients with f_c(x) = ½ (x - m_c)' L_c (x - m_c), a weighted sum and a mass matrix.
 
-    A problem is diagonal when every curvature and the mass matrix are: operators are then held as
-    their diagonals, and every function here works coordinate by coordinate, in any dimension.
+    Coordinates come in independent blocks of width w: d blocks of one coordinate where every
+    curvature and the mass matrix are diagonal, which no dimension is too large for; else one of d.
 
     Attributes:
         weights: w_c, (N,).
-        means: m_c, (N, d).
-        curvatures: L_c, (N, d) in a diagonal problem, else (N, d, d).
-        mass: M, (d,) in a diagonal problem, else (d, d).
-        eigenvalues: of L_c against M, (N, d).
-        basis: P_c with P_c' M P_c = 1 and P_c' L_c P_c = diag(eigenvalues): (N, d, d), or
-            M^(-1/2), (d,), in a diagonal problem.
+        means: m_c, (N, blocks, w).
+        curvatures: L_c, (N, blocks, w, w).
+        mass: M, (blocks, w, w).
+        eigenvalues: of L_c against M, (N, blocks, w).
+        basis: P_c with P_c' M P_c = 1 and P_c' L_c P_c = diag(eigenvalues), (N, blocks, w, w).
     """
 
     weights: Float[np.ndarray, " N"]
-    means: Float[np.ndarray, "N d"]
-    curvatures: Array
-    mass: Array
-    eigenvalues: Float[np.ndarray, "N d"]
-    basis: Array
+    means: Float[np.ndarray, "N blocks w"]
+    curvatures: Float[np.ndarray, "N blocks w w"]
+    mass: Blocks
+    eigenvalues: Float[np.ndarray, "N blocks w"]
+    basis: Float[np.ndarray, "N blocks w w"]
 
     @property
-    def diagonal(self) -> bool:
-        """True where operators are held as their diagonals."""
-        return self.mass.ndim == 1
-
-    @property
-    def precision(self) -> Array:
+    def precision(self) -> Blocks:
         """Σ_c w_c L_c."""
         return self.average(self.curvatures)
 
     @property
-    def target_mean(self) -> Array:
-        """The mode of Σ_c w_c f_c, (d,)."""
+    def target_mean(self) -> Float[np.ndarray, "blocks w"]:
+        """The mode of Σ_c w_c f_c."""
         # Around the first mean, so that a common shift of all clients costs no precision.
-        pull = self.weights @ apply(self.curvatures, self.means - self.means[0])
-        return self.means[0] + solve(self.precision, pull)
+        pull = self.average(_applied(self.curvatures, self.means - self.means[0]))
+        return self.means[0] + np.linalg.solve(self.precision, pull[..., None])[..., 0]
 
     def average(self, values: Array) -> Array:
         """Return Σ_c w_c values_c."""
         return np.tensordot(self.weights, values, axes=1)
 
-    def pair(self, values: Array) -> Array:
-        """Return products of values (N, d): squares in a diagonal problem, else all, (N, d, d)."""
-        return values**2 if self.diagonal else values[:, :, None] * values[:, None, :]
+    def pair(self, values: Float[np.ndarray, "N blocks w"]) -> Float[np.ndarray, "N blocks w w"]:
+        """Return all products of two values of a block."""
+        return values[..., :, None] * values[..., None, :]
 
-    def lift(self, values: Array) -> Array:
+    def lift(self, values: Float[np.ndarray, "N blocks w"]) -> Float[np.ndarray, "N blocks w w"]:
         """Return P_c diag(values_c) P_c', operators from the clients' own coordinates."""
-        if self.diagonal:
-            return values * self.basis**2
-        return np.einsum("nij,nj,nkj->nik", self.basis, values, self.basis)
+        return (self.basis * values[..., None, :]) @ np.swapaxes(self.basis, -1, -2)
 
-    def lift_noise(self, products: Array) -> Array:
+    def lift_noise(
+        self, products: Float[np.ndarray, "N blocks w w"]
+    ) -> Float[np.ndarray, "N blocks w w"]:
         """Return the covariance by gradient noise N(0, 1), given the `pair` of the answers."""
-        if self.diagonal:
-            return products * self.basis**4
-        across = np.swapaxes(self.basis, 1, 2)
+        across = np.swapaxes(self.basis, -1, -2)
         return self.basis @ (products * (across @ self.basis)) @ across
 
-    def from_momentum(self, kick: Array) -> Array:
+    def from_momentum(self, kick: Blocks) -> Blocks:
         """Return the covariance of a symmetric operator times a common momentum N(0, M)."""
-        return kick**2 * self.mass if self.diagonal else kick @ self.mass @ kick
+        return kick @ self.mass @ kick
 
 
-def multiply(left: Array, right: Array, *, diagonal: bool) -> Array:
-    """Return the product of two operators, or of two stacks of them."""
-    return left * right if diagonal else left @ right
-
-
-def apply(operators: Array, vectors: Array) -> Array:
-    """Apply operators (N, d) or (N, d, d) to vectors (N, d)."""
-    return (
-        operators * vectors if operators.ndim == 2 else np.einsum("nij,nj->ni", operators, vectors)
-    )
-
-
-def solve(operator: Array, vector: Array) -> Array:
-    """Return the solution x of ``operator x = vector``, for (d,) or (d, d) and (d,)."""
-    return vector / operator if operator.ndim == 1 else np.linalg.solve(operator, vector)
+def _applied(operators: Array, vectors: Array) -> Array:
+    """Return operators (..., w, w) times vectors (..., w)."""
+    return (operators @ vectors[..., None])[..., 0]
 
 
 def read_clients(
     means: ArrayLike, curvatures: ArrayLike, weights: ArrayLike, mass_matrix: ArrayLike | None
 ) -> GaussianClients:
-    """Check the clients; shapes as in `consortia.oracles.fa_hmc_law`."""
-    w, m, lam = (
-        floats(weights, "weights"),
-        floats(means, "means"),
-        floats(curvatures, "curvatures"),
-    )
+    """Return the checked clients; shapes as in `consortia.oracles.fa_hmc_law`."""
+    w, m, given = floats(weights, "weights"), floats(means, "means"), np.shape(curvatures)
     if w.ndim != 1 or not w.size or np.any(w <= 0.0) or abs(w.sum() - 1.0) > 1e-6:
         raise InputError(f"weights: got {w}; give one positive weight per client, of sum one")
     n = w.size
-    d = m.shape[1] if m.ndim == 2 else lam.shape[1] if lam.ndim >= 2 else 1
+    d = m.shape[1] if m.ndim == 2 else given[1] if len(given) >= 2 else 1
     if m.shape not in ((n,), (n, d)):
         raise InputError(f"means: shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
     m = np.broadcast_to(m if m.ndim == 2 else m[:, None], (n, d))
-    lam = curvatures_of(lam, (n, d), "curvatures", "weights")
+    lam = curvatures_of(curvatures, (n, d), "curvatures", "weights")
     check_density(np.tensordot(w, lam, axes=1), "curvatures", 1e-10 if lam.ndim == 3 else 0.0)
-    mass = _mass(mass_matrix, d)
-    if lam.ndim == 2 and mass.ndim == 1:
-        return GaussianClients(w, m, lam, mass, lam / mass, 1.0 / np.sqrt(mass))
-    full = lam if lam.ndim == 3 else lam[:, :, None] * np.eye(d)
-    mass = mass if mass.ndim == 2 else np.diag(mass)
-    whiten = np.linalg.inv(np.linalg.cholesky(mass).T)
-    values, vectors = np.linalg.eigh(whiten.T @ full @ whiten)
-    # A semi-definite matrix can have eigenvalues of minus a rounding error.
-    return GaussianClients(w, m, full, mass, np.maximum(values, 0.0), whiten @ vectors)
-
-
-def _mass(mass_matrix: ArrayLike | None, d: int) -> Array:
-    if mass_matrix is None:
-        return np.ones(d)
-    mass = floats(mass_matrix, "mass_matrix")
+    mass = np.ones(d) if mass_matrix is None else floats(mass_matrix, "mass_matrix")
     if mass.shape not in ((d,), (d, d)):
         raise InputError(f"mass_matrix: shape {mass.shape}; give None, ({d},) or ({d}, {d})")
-    positive = bool(np.all(mass > 0.0)) if mass.ndim == 1 else _is_positive_definite(mass)
-    if not positive:
+    if lam.ndim == 2 and mass.ndim == 1:
+        m, lam, mass = m[:, :, None], lam[:, :, None, None], mass[:, None, None]
+    else:
+        m, lam = m[:, None], (lam if lam.ndim == 3 else lam[:, :, None] * np.eye(d))[:, None]
+        mass = (mass if mass.ndim == 2 else np.diag(mass))[None]
+    across = np.swapaxes(mass, -1, -2)
+    if not np.allclose(mass, across) or np.linalg.eigvalsh(mass).min() <= 0.0:
         raise InputError(
             "mass_matrix: not positive definite; give positive numbers or a covariance"
         )
-    return mass
-
-
-def _is_positive_definite(matrix: Array) -> bool:
-    return bool(np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix)[0] > 0.0)
+    whiten = np.linalg.inv(np.swapaxes(np.linalg.cholesky(mass), -1, -2))
+    values, vectors = np.linalg.eigh(np.swapaxes(whiten, -1, -2) @ lam @ whiten)
+    # A semi-definite matrix can have eigenvalues of minus a rounding error.
+    return GaussianClients(w, m, lam, mass, np.maximum(values, 0.0), whiten @ vectors)

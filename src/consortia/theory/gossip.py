@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike
 
 from consortia import graphs
 from consortia.errors import InputError
+from consortia.graphs.weights import Mixing
 from consortia.theory.affine import (
     AffineMap,
     AffineRecursion,
@@ -65,7 +66,7 @@ _SINGULAR = 1e-9
 
 def de_sgld_law(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     step_size: float,
     correction: str | None = None,
@@ -129,7 +130,7 @@ def de_sgld_law(
 
 def de_sghmc_law(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     step_size: float,
     friction: float,
@@ -193,6 +194,19 @@ def de_sghmc_law(
     )
 
 
+def gossip_law(
+    agents: GaussianAgents,
+    mixing: Mixing,
+    step_size: float,
+    friction: float | None = None,
+    **options: Any,
+) -> Law:
+    """Return the law of DE-SGLD, or of DE-SGHMC where there is a friction; options are theirs."""
+    if friction is None:
+        return de_sgld_law(agents, mixing, step_size=step_size, **options)
+    return de_sghmc_law(agents, mixing, step_size=step_size, friction=friction, **options)
+
+
 def _correlation(agents: GaussianAgents, noise: str) -> Array:
     """Return the covariance of ξ, (N d, N d)."""
     correlation = np.eye(agents.count)
@@ -219,7 +233,7 @@ def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
 # --- the recursion of all agents -----------------------------------------------------------------
 
 
-def resolved(agents: GaussianAgents, mixing: Any) -> graphs.MixingMatrix:
+def resolved(agents: GaussianAgents, mixing: Mixing) -> graphs.MixingMatrix:
     """Return the mixing matrix of these agents from what a user gives."""
     return graphs.resolve(graphs.as_mixing(mixing), agents.count)
 
@@ -448,7 +462,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, recursion: AgentRecursion) -> Modes:
-        """The modes of a recursion."""
+        """Return the modes of a recursion."""
         matrix, size = recursion.matrix, recursion.entry.shape[1]
         if np.array_equal(matrix, matrix.T):
             values, vectors = np.linalg.eigh(matrix)
@@ -466,7 +480,7 @@ class Modes(NamedTuple):
         return cls(values, entry, vectors[:size], accurate)
 
     def common(self, spread: Array, *, averaged: bool) -> Array:
-        """Stationary covariance (N d, N d) of positions from noise of this covariance.
+        """Return the stationary covariance (N d, N d) of positions from noise of this covariance.
 
         ``averaged`` noise comes in twice, now and an iteration later.
         """
@@ -474,7 +488,7 @@ class Modes(NamedTuple):
         return np.real(self.positions @ self._summed(entry @ spread, entry) @ self.positions.T)
 
     def private(self, blocks: Array) -> Array:
-        """Stationary covariances (N, d, d) of positions from independent noise of ``blocks``.
+        """Return stationary covariances (N, d, d) of positions from independent noise ``blocks``.
 
         Only what concerns one agent at a time is formed.
         """
@@ -484,7 +498,7 @@ class Modes(NamedTuple):
         return np.real(summed.reshape(agents, d, -1) @ own.transpose(0, 2, 1))
 
     def private_to_all(self, blocks: Array) -> Array:
-        """As `private`, with the covariances between agents: (N d, N d)."""
+        """Return what `private` does with the covariances between agents, (N d, N d)."""
         summed = self._summed(self._spread(blocks), self.entry)
         return np.real(self.positions @ summed @ self.positions.T)
 
@@ -574,7 +588,7 @@ class BatchNoise:
         return self._at_mean(means) + self.of_spread(agent_blocks(covariance, d))
 
     def _at_mean(self, means: Array) -> Array:
-        """Covariances (N, d, d) of the gradients at fixed positions (N, d)."""
+        """Return covariances (N, d, d) of the gradients at fixed positions (N, d)."""
         result = []
         for scale, mean, (curvatures, pulls) in zip(self._scale, means, self._rows, strict=True):
             if self._anchor is None:
@@ -586,6 +600,6 @@ class BatchNoise:
         return np.stack(result)
 
     def of_spread(self, covariances: Array) -> Array:
-        """What covariances (N, d, d) of the positions add to it, (N, d, d)."""
+        """Return what covariances (N, d, d) of the positions add to them, (N, d, d)."""
         flat = covariances.reshape(len(covariances), -1)
         return np.einsum("nij,nj->ni", self._response, flat).reshape(covariances.shape)

@@ -25,10 +25,11 @@ from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.errors import InputError
+from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import number
 from consortia.theory.estimates import largest_curvature
-from consortia.theory.gossip import de_sghmc_law, de_sgld_law
+from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law
 from consortia.theory.staleness import (
     LinearServer,
@@ -61,7 +62,6 @@ elsewhere than at the start the curvature may be smaller."""
 
 CURVATURE_TOLERANCE = 1e-3
 """Relative change of the largest curvature at which its search ends."""
-
 
 NEVER = "no step size is stable: the network or the data leave no stationary law."
 
@@ -155,14 +155,10 @@ def _by_the_mean(
 
 def _by_modes(method: Gossip, step: float, agents: GaussianAgents) -> str | None:
     """Judge by all modes of the iteration, minibatch noise included."""
-    options: dict[str, Any] = {"correction": method.correction}
+    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
     if agents.rows is not None:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
-    if method.friction is None:
-        law = de_sgld_law(agents, method.mixing, step_size=step, **options)
-    else:
-        options["friction"] = method.friction
-        law = de_sghmc_law(agents, method.mixing, step_size=step, **options)
+    law = gossip_law(agents, method.mixing, step, **options)
     if law.stable or 1.0 <= law.spectral_radius < 1.0 + ROUNDING:
         return None
     try:
@@ -226,7 +222,7 @@ def _of_stale_gradients(
         staleness = min(staleness, method.max_staleness)
     if not 0 < curvature < float("inf") or _settles(method, step, curvature, staleness):
         return None
-    limit = _largest_settling(method, step, curvature, staleness)
+    limit = _largest(lambda h: _settles(method, h, curvature, staleness), step, 1e-3, most=step)
     text = (
         f"step_size {step:g} diverges: by the curvature at the start, {curvature:.4g}, and with "
         f"staleness {staleness} on average the largest stable step_size is {limit:.3g}. Lower "
@@ -269,20 +265,6 @@ def server_of(
     return server._replace(noise_variance=server.noise_variance - taken)
 
 
-def _largest_settling(
-    method: StaleGradients, step: float, curvature: float, staleness: int
-) -> float:
-    """Return the largest stable step below one that is not, to a thousandth, by bisection."""
-    low, high = 0.0, step
-    while high - low > 1e-3 * high and high > 1e-12 * step:
-        middle = (low + high) / 2 if low else high / 2
-        if _settles(method, middle, curvature, staleness):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 # --- limits of gossip samplers ------------------------------------------------------------------
 
 
@@ -297,7 +279,7 @@ class Condition(NamedTuple):
 
 def largest_stable_step(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     friction: float | None = None,
     tolerance: float = 1e-4,
@@ -331,9 +313,7 @@ def largest_stable_step(
     accuracy = number(tolerance, "tolerance", least=1e-12, most=0.1, strict=True)
 
     def law(step: float) -> Law:
-        if friction is None:
-            return de_sgld_law(agents, mixing, step_size=step, **options)
-        return de_sghmc_law(agents, mixing, step_size=step, friction=friction, **options)
+        return gossip_law(agents, mixing, step, friction, **options)
 
     correction = options.get("correction")
     limit = mean_limit(agents, mixing, friction=friction, correction=correction)
@@ -341,19 +321,19 @@ def largest_stable_step(
         # Time scales of the two methods: a step is stable somewhere below them or not at all.
         scale = 1.0 / agents.smoothness
         start = scale if friction is None else min(math.sqrt(scale), 1.0 / friction)
-        mean = _largest(lambda step: law(step).spectral_radius, start, accuracy)
+        mean = _largest(lambda step: law(step).spectral_radius < 1.0, start, accuracy)
     else:
         mean = (1.0 - accuracy / 2) * limit
         if law(mean).spectral_radius >= 1.0:
             raise InputError(NEVER)
     if options.get("batch_size") is None:
         return mean
-    return _bisected(lambda step: law(step).stable, mean, accuracy)
+    return _largest(lambda step: law(step).stable, mean, accuracy, most=mean)
 
 
 def mean_limit(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     friction: float | None = None,
     correction: str | None = None,
@@ -388,7 +368,9 @@ def mean_limit(
     return _step(float(ratio), friction)
 
 
-def _has_closed_form(matrix: Any, friction: float | None, correction: str | None) -> bool:
+def _has_closed_form(
+    matrix: graphs.MixingMatrix, friction: float | None, correction: str | None
+) -> bool:
     return matrix.symmetric and (friction is None or correction is None)
 
 
@@ -404,61 +386,33 @@ def _step(ratio: float, friction: float | None) -> float:
     return (math.sqrt(friction**2 + 8 * ratio) - friction) / (2 * ratio)
 
 
-def _bisected(stable: Callable[[float], bool], most: float, accuracy: float) -> float:
-    """Return the step up to which a setting is stable, at most ``most``."""
-    low = high = most
+def _largest(
+    stable: Callable[[float], bool], start: float, accuracy: float, most: float = math.inf
+) -> float:
+    """Return the step up to which a setting is stable, from a start up to ``most``.
+
+    Raises:
+        InputError: no step is stable, as far as one can halve.
+    """
+    low = high = start
     for _ in range(_HALVINGS):
         if stable(low):
             break
         low, high = low / 2, low
     else:
         raise InputError(NEVER)
+    if low == high < most:
+        while stable(high := 1.5 * low):
+            low = high
     while high - low > accuracy * low:
         middle = (low + high) / 2
         low, high = (middle, high) if stable(middle) else (low, middle)
     return low
 
 
-def _largest(radius: Callable[[float], float], start: float, accuracy: float) -> float:
-    """Return the step up to which a radius stays below one, by bracketing and interpolation."""
-    low, at_low = start, radius(start)
-    for _ in range(_HALVINGS):
-        if at_low < 1.0:
-            break
-        low /= 2
-        at_low = radius(low)
-    else:
-        raise InputError(NEVER)
-    high = 1.5 * low
-    at_high = radius(high)
-    while at_high < 1.0:
-        low, at_low = high, at_high
-        high *= 1.5
-        at_high = radius(high)
-    while high - low > accuracy * low:
-        # Illinois-like: interpolate where that is possible, and never closer to an end than 2 %.
-        share = 0.5
-        if math.isfinite(at_high) and at_high < 10.0:
-            share = (1.0 - at_low) / (at_high - at_low)
-        share = min(max(share, 0.02), 0.98)
-        middle = low + share * (high - low)
-        edge = middle + accuracy / 2 * low  # to close in from both sides
-        value = radius(middle)
-        if value < 1.0:
-            low, at_low = middle, value
-            if edge < high and (beyond := radius(edge)) >= 1.0:
-                high, at_high = edge, beyond
-        else:
-            high, at_high = middle, value
-            below = middle - accuracy / 2 * low
-            if below > low and (inside := radius(below)) < 1.0:
-                low, at_low = below, inside
-    return low
-
-
 def step_bounds(
     agents: GaussianAgents,
-    mixing: Any,
+    mixing: Mixing,
     *,
     friction: float | None = None,
     correction: str | None = None,
@@ -496,7 +450,7 @@ def step_bounds(
 
 
 def gossip_conditions(
-    agents: GaussianAgents, mixing: Any, *, step_size: float, friction: float | None = None
+    agents: GaussianAgents, mixing: Mixing, *, step_size: float, friction: float | None = None
 ) -> tuple[Condition, ...]:
     r"""Return the conditions of the published theorems, which are far from necessary.
 

@@ -35,7 +35,7 @@ SMALL = 16
 
 
 def stale_stability_limit(staleness: int) -> float:
-    r"""The a = hλ from which on Langevin dynamics with this constant staleness diverges.
+    r"""Return the a = hλ from which on Langevin dynamics with this constant staleness diverges.
 
     .. math:: a < 2 \sin\frac{\pi}{4\tau + 2}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from consortia.engines.flower.stages import Label
 from consortia.errors import StoreError
 from consortia.store.checkpoint import Checkpoint, read, write
+from consortia.store.durable import private, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 SECRET = "secret"
@@ -101,16 +103,10 @@ def secret_of(folder: Path) -> bytes:
     """Return the site's own secret, which is made at the first call."""
     path = folder / SECRET
     if not path.exists():
-        import secrets
-
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = folder / f"{SECRET}.{os.getpid()}.part"
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(handle, secrets.token_hex(32).encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with open(partial, "wb", opener=private) as file:
+            write_through(file, secrets.token_hex(32).encode())
         try:
             os.link(partial, path)  # who comes first makes it
         except FileExistsError:

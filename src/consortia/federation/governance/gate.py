@@ -27,6 +27,7 @@ from consortia.errors import (
 from consortia.federation.governance.ledger import Ledger
 from consortia.federation.governance.policy import Policy, forbidden, load_policy
 from consortia.federation.governance.terms import StudyTerms
+from consortia.store.durable import private
 
 LEDGER = "ledger.jsonl"
 ERRORS = "errors.log"
@@ -239,10 +240,7 @@ def _made(folder: str | os.PathLike[str]) -> Path:
 
 def _log(path: Path, text: str) -> None:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(handle)
+        with open(path, "ab", opener=private) as file:
+            file.write(text.encode(errors="backslashreplace"))
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error

@@ -10,9 +10,9 @@ is the SHA-256 of the line without it, and the line holds the ``previous`` one's
 changed, removed, inserted or moved is found, and named, by `verify`.
 
 Lines taken off the *end* leave a chain that is whole. Beside the ledger lies its head, the number
-and hash of the last line, which tells that; who can write the one file can write the other, though.
-Whoever notes a head elsewhere (``consortia site ledger`` prints it) can tell later whether the
-ledger still goes on from there; and whoever received the messages knows the hash of each.
+and hash of the last line, which shows that; who can write the one file can write the other, though.
+Whoever notes a head elsewhere (``consortia site ledger`` prints it) can check later whether the
+ledger continues from there; and whoever received the messages knows the hash of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from consortia.errors import LedgerError
-from consortia.store.durable import sync_directory
+from consortia.store.durable import private, replace_file, sync_directory, write_through
 
 FIRST = "0" * 64
 """What the first line names as the hash before it."""
@@ -51,7 +51,7 @@ class Entry:
     """One line.
 
     Attributes:
-        index: its number, from 0.
+        index: from 0.
         time: UTC, by the clock of the site.
         event: one of `EVENTS`.
         run: which run.
@@ -94,7 +94,7 @@ class Verification:
         entries: the lines up to the first that is wrong.
         problem: what is wrong with ``line``, or None.
         line: the first wrong line, from 1 as editors count, or None.
-        notes: what cannot be told, and what a crash has left.
+        notes: what cannot be known, and what a crash has left.
     """
 
     entries: tuple[Entry, ...]
@@ -195,23 +195,19 @@ class Ledger:
                     raise LedgerError(f"{self.path} has become shorter while it was in use.")
         *lines, torn = data.split(b"\n")
         for line in lines:
-            entry = self._parsed(line)
-            self._take(entry)
+            try:
+                self._take(_parse(line, self._last))
+            except ValueError as error:
+                line_number = 1 if self._last is None else self._last.index + 2
+                raise LedgerError(_broken(self.path, line_number, str(error))) from None
             self._offset += len(line) + 1
         problem = _head_problem(self.path, self._last)
         if self._last is not None and self._last.index and _read_head(self.path) is None:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
         if problem is not None:
-            number = 1 if self._last is None else self._last.index + 1
-            raise LedgerError(_broken(self.path, number, problem))
+            line_number = 1 if self._last is None else self._last.index + 1
+            raise LedgerError(_broken(self.path, line_number, problem))
         return torn
-
-    def _parsed(self, line: bytes) -> Entry:
-        try:
-            return _parse(line, self._last)
-        except ValueError as error:
-            number = 1 if self._last is None else self._last.index + 2
-            raise LedgerError(_broken(self.path, number, str(error))) from None
 
     def _take(self, entry: Entry) -> None:
         self._last = entry
@@ -249,18 +245,15 @@ class Ledger:
         record["hash"] = hashlib.sha256(_canonical(record)).hexdigest()
         line = _canonical(record)
         new = not self.path.exists()
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            _write_all(handle, line + b"\n")
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with open(self.path, "ab", opener=private) as file:
+            write_through(file, line + b"\n")
         if new:
             sync_directory(self.path.parent)
         entry = _parse(line, last)
         self._take(entry)
         self._offset += len(line) + 1
-        _write_head(self.path, entry)
+        head = f"{entry.index} {entry.hash}\n".encode()
+        replace_file(Path(f"{self.path}.head"), [head], opener=private)
         return entry
 
 
@@ -279,11 +272,11 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         try:
             entries.append(_parse(line, entries[-1] if entries else None))
         except ValueError as error:
-            return Verification(tuple(entries), str(error), number, ())
+            return Verification(tuple(entries), str(error), line_number, ())
     last = entries[-1] if entries else None
     problem = _head_problem(path, last)
     if problem is not None:
@@ -334,15 +327,10 @@ def _parse(line: bytes, last: Entry | None) -> Entry:
     return Entry(**record)
 
 
-def plain(entry: Entry) -> dict[str, Any]:
-    """Return a line as values that JSON can hold."""
-    return json.loads(json.dumps(asdict(entry)))
-
-
-def _broken(path: Path, number: int, problem: str) -> str:
+def _broken(path: Path, line_number: int, problem: str) -> str:
     return (
-        f"{path}, line {number}: {problem}. Nothing leaves the site while its ledger is broken: "
-        "find out who wrote there, keep the file, and begin in a new folder."
+        f"{path}, line {line_number}: {problem}. Nothing leaves the site while its ledger is "
+        "broken: find out who wrote there, keep the file, and begin in a new folder."
     )
 
 
@@ -367,28 +355,8 @@ def _head_problem(path: Path, last: Entry | None) -> str | None:
     index = -1 if last is None else last.index
     if head[0] > index:
         missing = head[0] - index
-        return f"{missing} line{'s' if missing > 1 else ''} that had been here {_are(missing)} gone"
+        lines = "line that had been here is" if missing == 1 else "lines that had been here are"
+        return f"{missing} {lines} gone"
     if last is not None and head in ((index, last.hash), (index - 1, last.previous)):
         return None
     return f"it is not the last line that {path.name}.head names: one of the two was changed"
-
-
-def _are(count: int) -> str:
-    return "are" if count > 1 else "is"
-
-
-def _write_head(path: Path, entry: Entry) -> None:
-    partial = Path(f"{path}.head.partial")
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        _write_all(handle, f"{entry.index} {entry.hash}\n".encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    partial.replace(f"{path}.head")
-    sync_directory(path.parent)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
