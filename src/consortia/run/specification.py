@@ -1,4 +1,4 @@
-"""What a run is, as plain values: kept with its draws, and compared before it is resumed."""
+"""The identity of a run as plain values: kept with its draws, and compared before it is resumed."""
 
 from __future__ import annotations
 

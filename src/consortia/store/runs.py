@@ -24,7 +24,7 @@ POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
 REQUEST = ("study.toml", "command.json")
-"""What the command line writes before a run begins."""
+"""Files that the command line writes before a run begins."""
 
 
 class RunStore:
