@@ -74,7 +74,7 @@ class Workers:
 
 
 class StaleGradients(Workers, Method):
-    """What the samplers have in common: their checks, and a phase of a gradient and a step."""
+    """The base of the samplers: their checks, and a phase of a gradient and a step."""
 
     step_size: Any
     batch_size: int | None
@@ -117,7 +117,7 @@ class StaleGradients(Workers, Method):
 
     @property
     def steps_ahead(self) -> float:
-        """How many steps the broadcast point is moved on along the momentum."""
+        """The steps by which the broadcast point is moved on along the momentum."""
         return 0.0
 
     @property
@@ -333,7 +333,7 @@ class StaleMomentum(StaleGradients):
 
     @property
     def steps_ahead(self) -> float:
-        """How many steps the broadcast point is moved on along the momentum."""
+        """The steps by which the broadcast point is moved on along the momentum."""
         return float(self.extrapolate)
 
 
@@ -493,7 +493,7 @@ class Server(NamedTuple):
 
 
 class UpdateRandomness(NamedTuple):
-    """What one update of the server draws, and the step sizes."""
+    """The random numbers of one update of the server, and the step sizes."""
 
     step_size: Scalar
     next_step_size: Scalar

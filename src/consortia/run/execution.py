@@ -112,7 +112,8 @@ def execute(
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
-    positions = jnp.stack([target.ravel(start) for start in starts])
+    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
+    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)

@@ -32,7 +32,7 @@ COVARIANCES = ("full", "diagonal")
 
 @dataclass(frozen=True)
 class Recipe:
-    r"""How Gaussian surrogates of the local likelihoods are computed.
+    r"""The way in which Gaussian surrogates of the local likelihoods are computed.
 
     - ``"anchored"``: ∇log q_s equals the shard's gradient at one common point, the start of the
       first chain, and the precision is the shard's curvature there, negative parts set to zero.

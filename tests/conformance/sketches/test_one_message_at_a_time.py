@@ -7,6 +7,7 @@ the server's update. No line of it knows a method.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -47,6 +48,11 @@ class Toy:
         self.data = jax.tree.map(jnp.asarray, sites.padded())
         self.fitted = self.fit() if algorithm.fit else [()] * len(sites)
         self.local, self.hub = jax.jit(self.phase.local), self.phase.hub and jax.jit(self.phase.hub)
+        self.draw = jax.jit(
+            lambda declare, key, at: random.declared(declare, key, at, 0, None), static_argnums=0
+        )
+        self.node_key = functools.cache(functools.partial(random.node_key, self.key))
+        self.shared_key = random.shared_key(self.key)
 
     def site(self, node: int, fitted: Any = ()) -> Site:
         size = jnp.int32(self.sites.sizes[node])
@@ -62,12 +68,10 @@ class Toy:
         return [(own, total) for own, _, _ in made]
 
     def shared(self, at: int) -> Any:
-        key = random.shared_key(self.key)
-        return random.declared(self.phase.shared, key, at, 0, None)
+        return self.draw(self.phase.shared, self.shared_key, at)
 
     def work(self, node: int, task: int, shared: Any, state: Any, inbox: Any) -> Any:
-        key = random.node_key(self.key, node)
-        noise = random.declared(self.phase.noise, key, task, 0, None)
+        noise = self.draw(self.phase.noise, self.node_key(node), task)
         place = node if len(self.sites) > 1 else 0  # several workers may share one site
         site = self.site(place, self.fitted[place])
         return self.local(noise, shared, state, inbox, site)[:2]

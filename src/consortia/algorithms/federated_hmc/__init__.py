@@ -170,7 +170,7 @@ class FederatedHMC(Method):
 
     @property
     def wire(self) -> FullWidth:
-        """How positions and gradients are sent."""
+        """The form in which positions and gradients are sent."""
         if self.force == "exact":
             return FullWidth()
         return Quantized(fresh_start=self.dither, bits=self.bits, dither=self.dither)

@@ -1,4 +1,4 @@
-"""What crosses the network along a trajectory: positions down, potentials and gradients up."""
+"""Messages along a trajectory: positions down, potentials and gradients up."""
 
 from __future__ import annotations
 

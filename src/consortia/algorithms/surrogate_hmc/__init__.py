@@ -61,10 +61,10 @@ Vector = Float[Array, " d"]
 Count = Int[Array, ""]
 
 SHORTER_ANGLES = (0.9, 0.5)
-"""What a quarter turn is measured against in the warm-up, in radians."""
+"""Angles that are tried beside a quarter turn in the warm-up, in radians."""
 
 SHORTER_EVERY = 4
-"""Where the angle is chosen, each fourth trajectory is a shorter one at least."""
+"""Each fourth trajectory is a shorter one at least where the angle is chosen."""
 
 DEFENSIVE_REACH = 2.0
 """The wider Gaussian's scale is 1 + this/√d; |ζ| has mean about √d and standard deviation 1/√2."""
@@ -102,7 +102,7 @@ class SurrogateHMC(Method):
     E_q ∇U = 0 and precision E_q ∇²U. It is fitted anew in the warm-up, from all proposals weighted
     by π/q (at a shorter angle from the draws); then it stands still. A surrogate with lighter
     tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
-    longest_rejection and largest_weight_share to see it, a warning says so where it matters, and
+    longest_rejection and largest_weight_share to see it, a warning is given where it matters, and
     a larger ``defensive_fraction`` or ``covariance_inflation``, or a shorter angle, helps.
 
     Args:

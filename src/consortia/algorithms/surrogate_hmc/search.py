@@ -1,4 +1,4 @@
-r"""How the server looks for a Gaussian surrogate before the first iteration, once for all chains.
+r"""The search for a Gaussian surrogate before the first iteration, once for all chains.
 
 1. Damped Newton steps to the mode, each with one message (U_c, ∇U_c, ∇²U_c) a site.
 2. From the Laplace approximation there to the Gaussian q that is nearest to the posterior,

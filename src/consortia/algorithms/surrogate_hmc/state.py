@@ -1,4 +1,4 @@
-"""What the server of HMC with a surrogate's force keeps, for a chain and for the warm-up."""
+"""The server's state in HMC with a surrogate's force, for a chain and for the warm-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIAL_SLOTS = 256
 
 
 class Place(NamedTuple):
-    """Where a chain is: θ, its white coordinates ζ, θ = m + Sζ, and U; or K such places."""
+    """A chain's place: θ, its white coordinates ζ, θ = m + Sζ, and U; or K such places."""
 
     position: Float[Array, "*K d"]
     white: Float[Array, "*K d"]

@@ -1,4 +1,4 @@
-r"""What the warm-up teaches: the surrogate, and the angle of a trajectory.
+r"""The warm-up learns the surrogate, and the angle of a trajectory.
 
 The surrogate is fitted anew at fixed shares of the warm-up, from the proposals of the window
 before, weighted by π/q. Where the angle is to be chosen, each candidate then has a window of its
@@ -75,7 +75,7 @@ def observe(
     several = len(angles) > 1
     warming, trial = iteration < warmup, hub.proposals.trial
     added = _added(hub.moments, log_weights, white)
-    # Shorter angles do not propose from the surrogate: their proposals say nothing here.
+    # Shorter angles do not propose from the surrogate: their proposals do not count here.
     counts = warming & (trial < 0)
     if several:
         counts &= hub.proposals.angle == 0
