@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """What the run loop reports to, within a ``with`` statement; as it is, it shows nothing."""
+    """A receiver of reports, within a ``with`` statement; this one shows nothing."""
 
     _first: tuple[float, int] | None = None
 
