@@ -150,7 +150,7 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
 def _product(
     matrix: Float[Array, "... nodes"],
     leaf: Float[Array, "nodes ..."],
-) -> Float[Array, ...]:
+) -> Float[Array, " ..."]:
     return jnp.tensordot(matrix.astype(leaf.dtype), leaf, axes=1, precision="highest")
 
 

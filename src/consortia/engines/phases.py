@@ -352,7 +352,7 @@ class Iteration:
         mean = self.average(agents)
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
 
-    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, ...]:
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
         """Return the mean over all nodes of an array (nodes, ...)."""
         return jnp.mean(agents, axis=0)
 

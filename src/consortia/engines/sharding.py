@@ -488,7 +488,7 @@ class _Part(Program):
             return own, turn
         return super().exchanged(phase, outbox, sites, turn)
 
-    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, ...]:
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
         """Return the mean over the nodes of all devices."""
         return jax.lax.pmean(super().average(agents), NODES)
 
