@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+
+import pytest
 
 import consortia
 
@@ -24,6 +27,10 @@ FORBIDDEN = {
     "data": {"engines"},
     "report": {"engines"},
 }
+TYPED = ("algorithms", "dynamics", "engines", "gradients", "theory")
+MOST_UNTYPED = 0.1
+"""Share of the parameters of a typed room's functions whose type may be left open."""
+
 BELOW_CORE = {"core", "errors"}
 IMPORT_ALL = {"federation", "cli"}
 PENDING: set[tuple[str, str]] = set()
@@ -86,3 +93,38 @@ def test_the_root_has_few_modules_and_packages():
     entries = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
     entries -= {"__pycache__"}
     assert len(entries) <= ROOT_MOST, sorted(entries)
+
+
+def left_open(name: str) -> list[bool]:
+    """Return for each parameter of a module's functions whether its type is left open."""
+    tree = ast.parse(PATHS[name].read_text(encoding="utf-8"))
+    anything = {"Any"} | {
+        ast.unparse(node.targets[0])
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "Any"
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            given = node.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            found += [
+                each.annotation is None or ast.unparse(each.annotation) in anything
+                for each in every
+                if each is not None and each.arg not in ("self", "cls")
+            ]
+    return found
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_the_parameters_of_the_rooms_that_compute_have_types(typed):
+    found = [one for name in PATHS if room(name) == typed for one in left_open(name)]
+    assert sum(found) <= MOST_UNTYPED * len(found), f"{sum(found)} of {len(found)}"
+
+
+PROBED = re.compile(r"(has|get)attr\((\w*method|\w*algorithm|\w*engine|run|self\._run)\b")
+
+
+def test_no_member_of_a_method_an_engine_or_a_run_is_looked_for_by_name():
+    found = [name for name, path in PATHS.items() if PROBED.search(path.read_text("utf-8"))]
+    assert found == []

@@ -1,4 +1,4 @@
-"""The skeleton in CONTRIBUTING.md is an algorithm, and samples what its docstring says."""
+"""The method in CONTRIBUTING.md samples what its docstring and its law say, unregistered."""
 
 from __future__ import annotations
 
@@ -12,49 +12,108 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.errors import InputError
+from consortia.report.run_report import report_of
+from consortia.theory.bias import Problem, law_of, predict_bias
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+STEP, STEPS, BETA = 0.05, 3, 0.6
+MODEL = consortia.Model(
+    lambda theta: -0.5 * jnp.sum(theta**2),
+    lambda theta, rows: -0.5 * rows["precision"] * (rows["m"] - theta[0]) ** 2,
+    jnp.zeros(1),
+)
+SITES = consortia.Sites.from_list(
+    [
+        {"m": np.array([3.0, 2.0], np.float32), "precision": np.full(2, 2.0, np.float32)},
+        {"m": np.array([-1.0, 0.0, -2.0], np.float32), "precision": np.full(3, 0.5, np.float32)},
+    ]
+)
+ONE = consortia.Sites.from_list(
+    [{"m": np.zeros(5, np.float32), "precision": np.ones(5, np.float32)}]
+)
 
 
 @pytest.fixture(scope="module")
-def skeleton():
+def guide():
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
-    module = types.ModuleType("skeleton")
-    sys.modules["skeleton"] = module  # dataclasses look their module up
+    module = types.ModuleType("guide")
+    sys.modules["guide"] = module  # dataclasses look their module up
     exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)
     yield module
-    del sys.modules["skeleton"]
+    del sys.modules["guide"]
 
 
-def variance_ratio(skeleton, precision, claimed):
-    """Sample variance over the claimed one, and the standard error of that."""
-    model = consortia.Model(
-        lambda theta: -0.5 * jnp.sum(theta**2),
-        lambda theta, rows: -0.5 * (rows["m"] - theta[0]) ** 2,
-        jnp.zeros(1),
-    )
-    rows = np.linspace(-1, 2, precision - 1, dtype=np.float32)
-    sites = consortia.Sites.from_list([{"m": rows[:2]}, {"m": rows[2:]}])
-    chains = 4000
+@pytest.fixture(scope="module")
+def method(guide):
+    return guide.FederatedSGLD(STEP, STEPS, momentum=BETA)
+
+
+@pytest.fixture(scope="module")
+def run(method):
+    """The result of 4,000 chains whose law is stationary, and the plan that was said before."""
+    plans = []
+    # The slowest mode of the law shrinks by √0.6 a round: after 60 rounds to 2e-7.
     tree = consortia.sample(
-        model, sites, skeleton.summed_langevin(0.1), rounds=60, thin=60, chains=chains,
-        progress=False,
+        MODEL, SITES, method, rounds=60, thin=60, chains=4000, progress=False,
+        on_plan=plans.append,
     )  # fmt: skip
+    return tree, plans[0]
+
+
+def errors_in_standard_errors(tree, mean, variance):
     draws = np.asarray(tree["posterior"]["theta"])[:, 0, 0]
-    return draws.var() / claimed, np.sqrt(2 / chains)
+    count = len(draws)
+    return (
+        abs(draws.mean() - mean) / np.sqrt(variance / count),
+        abs(draws.var() / variance - 1) / np.sqrt(2 / count),
+    )
 
 
-def test_the_skeleton_has_the_variance_that_its_docstring_claims(skeleton):
-    # 60 rounds contract the start by (1 - .6)^60: the law is stationary to 1e-24.
-    ratio, error = variance_ratio(skeleton, 6, 1 / (6 * (1 - 0.1 * 6 / 2)))
-    assert abs(ratio - 1) < 4 * error
+def test_its_draws_have_the_mean_and_the_variance_of_its_law(method, run):
+    problem = Problem(MODEL, SITES)
+    law = law_of(method, problem)
+    assert law.spectral_radius**60 < 1e-6
+    found = law.stationary
+    mean = problem.near.mode[0] + found.mean[0]
+    assert max(errors_in_standard_errors(run[0], mean, found.variance[0])) < 4
 
 
-def test_the_posterior_variance_itself_would_fail_that_gate(skeleton):
-    ratio, error = variance_ratio(skeleton, 6, 1 / 6)
-    assert abs(ratio - 1) > 4 * error
+def test_the_posterior_itself_would_fail_that_gate(run):
+    near = Problem(MODEL, SITES).near
+    assert min(errors_in_standard_errors(run[0], near.mode[0], near.covariance[0, 0])) > 4
 
 
-def test_the_skeleton_compares_by_value(skeleton):
-    assert skeleton.summed_langevin(0.1) == skeleton.summed_langevin(0.1)
-    assert skeleton.summed_langevin(0.1) != skeleton.summed_langevin(0.2)
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+def test_its_law_has_the_variance_that_its_docstring_states(guide, beta):
+    found = law_of(guide.FederatedSGLD(STEP, 1, momentum=beta), Problem(MODEL, ONE)).stationary
+    precision = 6.0
+    stated = 1 / (precision * (1 - STEP * precision / (2 * (1 + beta))))
+    # The curvatures are taken in single precision.
+    np.testing.assert_allclose(found.variance[0], stated, rtol=1e-5)
+
+
+def test_it_has_plan_record_prediction_and_report_without_being_in_the_registry(method, run):
+    tree, plan = run
+    assert method.name not in ALGORITHMS
+    lines = dict(plan.lines)
+    assert lines["algorithm"] == f"federated_sgld: samples {method.claims.samples}"
+    assert lines["bias"] == tree.attrs["bias"] == method.claims.bias
+    prediction = predict_bias(MODEL, SITES, method)
+    assert prediction.reason is None
+    report = report_of(tree, model=MODEL, sites=SITES, algorithm=method)
+    np.testing.assert_allclose(report.prediction.shift, prediction.shift)
+
+
+def test_it_is_warned_and_refused_as_any_other(guide):
+    short = guide.FederatedSGLD([0.1] * 5, 1)
+    with pytest.raises(InputError, match="array of 5 values"):
+        consortia.sample(MODEL, SITES, short, rounds=9, progress=False)
+    with pytest.raises(InputError, match="momentum"):
+        guide.FederatedSGLD(0.1, 1, momentum=1.0)
+
+
+def test_it_compares_by_value(guide):
+    assert guide.FederatedSGLD(0.1, 2) == guide.FederatedSGLD(0.1, 2)
+    assert guide.FederatedSGLD(0.1, 2) != guide.FederatedSGLD(0.2, 2)

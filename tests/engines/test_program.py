@@ -12,7 +12,7 @@ from consortia.core.contract import Algorithm, Draws, Mean, Mix, Phase, Route, S
 from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.run.loop import RunLength, RunLoop
-from consortia.run.progress import Silent
+from consortia.run.progress import Progress
 from consortia.run.stopping import stop_when
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -342,7 +342,7 @@ def test_a_stopping_rule_is_judged_whatever_the_draws_of_an_iteration(
     recorder = Kept()
     carry = run.start(0, jnp.zeros((1, 1)))
     rule = stop_when(budget=20, every=every)  # ends a loop that makes no progress
-    loop = RunLoop(run, carry, RunLength(0, 30, 1), recorder, Silent(), rule, lambda hub: None)
+    loop = RunLoop(run, carry, RunLength(0, 30, 1), recorder, Progress(), rule, lambda hub: None)
     loop.execute()
     np.testing.assert_array_equal(np.concatenate(recorder.parts)[:, 0], np.arange(8.0, 248.0))
 
@@ -413,7 +413,7 @@ def test_a_chain_that_breaks_at_the_hub_is_found_there(drive: Any, warmup: int) 
     run = drive(algorithm(Phase(silent, Mean(), hub)), rounds=1).run
     recorder = Kept()
     start, length = run.start(0, jnp.zeros((1, 1))), RunLength(warmup, 40, 1)
-    loop = RunLoop(run, start, length, recorder, Silent(), None, lambda hub: None)
+    loop = RunLoop(run, start, length, recorder, Progress(), None, lambda hub: None)
     with pytest.raises(NonFiniteError, match="at the hub") as caught:
         loop.execute()
     assert caught.value.round == 12

@@ -52,7 +52,7 @@ def test_loopback_gives_each_site_a_policy_for_this_app_and_nothing_else(
     hospitals: Path, tmp_path: Path
 ) -> None:
     from consortia.cli.network import prepared_sites
-    from consortia.federation.apps import app_hash
+    from consortia.federation.bundle import app_hash
 
     nodes = prepared_sites(hospitals, HOSPITALS, tmp_path / "place", 70)
     assert [node.name for node in nodes] == ["north", "south", "west"]

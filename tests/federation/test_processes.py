@@ -62,7 +62,7 @@ def until(condition: Callable[[], object]) -> None:
 def test_a_process_ends_with_what_it_started_in_other_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill: bool
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE", 0.5)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.5)
     process = started(tmp_path, FAMILY)
     until(lambda: process.output().endswith("\n"))
     child = int(process.output())
@@ -75,7 +75,7 @@ def test_a_process_ends_with_what_it_started_in_other_sessions(
 def test_a_process_that_does_not_listen_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE", 0.3)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.3)
     process = started(tmp_path, DEAF)
     until(lambda: "ready" in process.output())
     stop([process])

@@ -83,7 +83,7 @@ def test_the_installed_flower_has_both_places_between_which_the_check_stands() -
     import inspect
 
     module = importlib.import_module("flwr.supernode.start_client_internal")
-    assert all(callable(getattr(module, name)) for name in supernode.PLACES)
+    assert all(callable(getattr(module, name)) for name in supernode.HOOKS)
     source = inspect.getsource(module._pull_and_store_message)
     verified, stored = source.index("_verify_fab("), source.index("store_fab(")
     assert verified < stored

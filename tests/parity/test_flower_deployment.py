@@ -17,7 +17,7 @@ import consortia
 from consortia.cli import app as command
 from consortia.cli.network import prepared_sites
 from consortia.errors import DeploymentError
-from consortia.federation.apps import app_hash
+from consortia.federation.bundle import app_hash
 from consortia.federation.certificates import make_certificates, make_node_key
 from consortia.federation.governance import verify
 from consortia.federation.loopback import Loopback, Node

@@ -183,6 +183,29 @@ def test_a_travelling_chain_that_turns_non_finite_is_told_as_in_one_process():
     assert lines[0] == lines[1]
 
 
+RESUMED = """
+import sys, consortia
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.MPIEngine()
+arguments = problem.MODEL, problem.sites(3), consortia.surrogate_hmc(trajectory_angle=0.9)
+options = {{"engine": engine, "progress": False}}
+lengths = {{"warmup": 4, "chains": 2, "thin": 3}}
+whole = consortia.sample(*arguments, rounds=14, **lengths, **options)
+consortia.sample(*arguments, rounds=7, store={store!r}, **lengths, **options)
+again = consortia.resume({store!r}, *arguments, rounds=14, **options)
+if engine.root:
+    print(all((whole.posterior[name] == again.posterior[name]).all() for name in whole.posterior))
+"""
+
+
+def test_ranks_resume_with_what_the_search_before_the_run_has_found(tmp_path):
+    store = str(tmp_path / "run")
+    job = launch.ranks(2, "-c", RESUMED.format(here=str(HERE), store=store))
+    assert job.returncode == 0, job.stderr[-4000:]
+    assert job.stdout.split()[-1] == "True"
+
+
 HALTED = """
 import os, signal, sys, time, consortia
 from consortia.errors import RankError

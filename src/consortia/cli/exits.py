@@ -42,7 +42,7 @@ EXIT_CODES = {
     10: "a site's ledger is broken",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
-"""What each exit code of ``consortia run`` and ``resume`` means."""
+"""Meaning of each exit code of ``consortia run`` and ``resume``."""
 
 
 @contextlib.contextmanager

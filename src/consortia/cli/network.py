@@ -131,7 +131,7 @@ def loopback(
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
     """Make a folder for each site of an app's study, with a policy that permits nothing else."""
     from consortia.errors import InputError
-    from consortia.federation.apps import app_hash, study_of
+    from consortia.federation.bundle import app_hash, study_of
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.proposal import proposed
     from consortia.federation.loopback import Node

@@ -13,7 +13,7 @@ from consortia.errors import InputError
 
 
 class Engine(StrEnum):
-    """What runs the sites."""
+    """Names of engines, which run the sites."""
 
     local = "local"
     mpi = "mpi"

@@ -87,12 +87,11 @@ def _resume(
 ) -> int:
     import consortia
     from consortia.engines.sharding import cores, offer_cpu_devices
-    from consortia.store.checkpoint import Checkpoints
-    from consortia.store.runs import RECORD, read_record
+    from consortia.store.runs import holds_run, read_record
     from consortia.study.build import load_study
 
     request = _request(directory)
-    begun = (directory / RECORD).exists() or Checkpoints(directory).present
+    begun = holds_run(directory)
     if begun and rounds is None and stop and (directory / SUMMARY).exists():
         record, _ = _record(directory, read_record)
         if record.get("state") == "finished":

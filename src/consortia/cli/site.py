@@ -119,7 +119,7 @@ def _terms(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str
         return terms_of(load_study(study)), None
     if app is None:
         return None, None
-    from consortia.federation.apps import app_hash, study_of
+    from consortia.federation.bundle import app_hash, study_of
 
     with study_of(app) as path:
         terms = terms_of(load_study(path))

@@ -14,7 +14,7 @@ import numpy as np
 
 from consortia.errors import InputError
 
-MOST_NAMES = 16
+NAMES_LISTED_MAX = 16
 """Of the allowed names that a message lists."""
 
 
@@ -156,8 +156,8 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     close = difflib.get_close_matches(name, names, 1, 0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    more = ", ..." if len(names) > MOST_NAMES else ""
-    return f"unknown; {hint}There are: {', '.join(names[:MOST_NAMES])}{more}"
+    more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
+    return f"unknown; {hint}There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:

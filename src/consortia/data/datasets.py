@@ -73,7 +73,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of a data set before it is read.
+    """Facts of a data set before it is read.
 
     Attributes:
         loader: ``loader(*, download=False) -> Dataset``.
@@ -344,7 +344,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
         "iris": Info(iris, f"{UCI}/53/iris", "see the source", bundled=True),
     }
 )
-"""What `load` knows, by name."""
+"""Data sets of `load`, by name."""
 
 
 def load(name: str, *, download: bool = False) -> Dataset:

@@ -1,4 +1,4 @@
-"""What is done to a data set before it is dealt out: scaling, intercepts, splits."""
+"""Preparation of a data set before it is dealt out: scaling, intercepts, splits."""
 
 from __future__ import annotations
 

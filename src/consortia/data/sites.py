@@ -19,7 +19,7 @@ PyTree = Any
 NUMERIC_KINDS = "biufc"
 """Kinds of NumPy dtype that a leaf may have: bool, integer, unsigned, floating, complex."""
 
-LARGEST_SITE = 2**31 - 1
+SITE_ROWS_MAX = 2**31 - 1
 """Row numbers are int32."""
 
 
@@ -286,8 +286,8 @@ def read_rows(tree: PyTree, where: str) -> Rows:
             )
     if rows == 0:
         raise InputError(f"{_capital(where)} is empty: leave it out, or give it at least one row.")
-    if rows > LARGEST_SITE:
-        raise InputError(f"{_capital(where)} has {rows} rows; the most is {LARGEST_SITE}.")
+    if rows > SITE_ROWS_MAX:
+        raise InputError(f"{_capital(where)} has {rows} rows; the most is {SITE_ROWS_MAX}.")
     return Rows(names, leaves, structure, rows)
 
 

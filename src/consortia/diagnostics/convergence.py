@@ -73,22 +73,27 @@ class Convergence:
 
     def notes(self) -> list[str]:
         """Return the footnotes: each reason once, with how many coordinates where not all."""
-        notes = []
+        notes = [text for _, text in self._missing()]
         if self.computed < self.coordinates:
-            notes.append(
-                f"R-hat and ESS: computed for {self.computed} of {self.coordinates} coordinates"
+            notes.insert(
+                0, f"R-hat and ESS: computed for {self.computed} of {self.coordinates} coordinates"
             )
-        r_hat, ess = _count(self.r_hat_reason), _count(self.ess_reason)
-        for reason in r_hat | ess:
-            if reason == _not_computed(self.computed, self.coordinates):
-                continue
-            label = " and ".join(
-                name for name, found in (("R-hat", r_hat), ("ESS", ess)) if reason in found
-            )
-            count = max(r_hat.get(reason, 0), ess.get(reason, 0))
-            where = "" if count == self.computed else f" ({count} of {self.computed} coordinates)"
-            notes.append(f"{label} not available: {reason}{where}")
         return notes
+
+    def missing(self, statistic: Literal["R-hat", "ESS"]) -> tuple[str, ...]:
+        """Return the notes on why a statistic is not available."""
+        return tuple(text for names, text in self._missing() if statistic in names)
+
+    def _missing(self) -> Iterator[tuple[list[str], str]]:
+        found = {"R-hat": _count(self.r_hat_reason), "ESS": _count(self.ess_reason)}
+        for reason in found["R-hat"] | found["ESS"]:
+            if reason != _not_computed(self.computed, self.coordinates):
+                names = [name for name, counts in found.items() if reason in counts]
+                count = max(found[name][reason] for name in names)
+                part = (
+                    "" if count == self.computed else f" ({count} of {self.computed} coordinates)"
+                )
+                yield names, f"{' and '.join(names)} not available: {reason}{part}"
 
 
 def convergence(
@@ -166,7 +171,7 @@ def rhat_and_ess(
     looked_at = found.r_hat_reason["theta"] != _not_computed(found.computed, found.coordinates)
     r_hat = found.r_hat["theta"][looked_at]
     ess = np.minimum(found.ess_bulk["theta"], found.ess_tail["theta"])[looked_at]
-    reasons = [note for note in found.notes() if "not available" in note]
+    reasons = dict.fromkeys(found.missing("R-hat") + found.missing("ESS"))
     return ChunkVerdict(float(r_hat.max()), float(ess.min()), "; ".join(reasons) or None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from consortia.errors import InputError
 
 MISSING = "n/a"
 MAX_ROWS = 40
+COMPARISON = "shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd"
+"""The note of a table beside a reference."""
 
 # Columns in the units of the parameter; their decimals follow the standard deviation.
 _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
@@ -35,11 +37,13 @@ class Summary:
         coordinates: the names of the rows, "theta[3]".
         columns: by name, (rows,) each, NaN where a statistic is not available.
         notes: what is weighted, what is not available and why.
+        missing: of these, the ones on "R-hat" and on "ESS".
     """
 
     coordinates: tuple[str, ...]
     columns: Mapping[str, np.ndarray]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, column: str) -> np.ndarray:
         """Return a column by its name."""
@@ -174,12 +178,13 @@ def summary(
         )
     if reference is not None:
         columns |= _beside(columns, draws, reference)
-        notes.append("shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd")
+        notes.append(COMPARISON)
     sources = posterior_group(tree)
     names = itertools.chain.from_iterable(
         _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
     )
-    return Summary(tuple(names), columns, tuple(notes))
+    missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
+    return Summary(tuple(names), columns, tuple(notes), missing)
 
 
 # --- the statistics ------------------------------------------------------------------------------

@@ -17,12 +17,11 @@ difficult directions for learning HMC trajectory lengths" (2021) for the princip
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-Array = jax.Array
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 SHARES = (0.075, 0.15, 0.3, 0.55, 0.9)
 """Ends of the windows: the first is for the way to the target; after the last only the step size
@@ -49,19 +48,19 @@ class StepSize(NamedTuple):
         updates: since the last restart.
     """
 
-    logarithm: Array
-    average: Array
-    shrink_to: Array
-    error: Array
-    updates: Array
+    logarithm: Float[Array, ""]
+    average: Float[Array, ""]
+    shrink_to: Float[Array, ""]
+    error: Float[Array, ""]
+    updates: Float[Array, ""]
 
     @classmethod
-    def start(cls, logarithm: Array) -> StepSize:
+    def start(cls, logarithm: Float[Array, ""]) -> StepSize:
         """From a first guess; dual averaging then tries larger steps first."""
         zero = jnp.zeros_like(logarithm)
         return cls(logarithm, logarithm, logarithm + math.log(10), zero, zero)
 
-    def update(self, rate: Array, wanted: float) -> StepSize:
+    def update(self, rate: Float[Array, ""], wanted: float) -> StepSize:
         """After a trajectory with this acceptance rate."""
         updates = self.updates + 1
         weight = 1 / (updates + SOON)
@@ -86,22 +85,22 @@ class Scales(NamedTuple):
         component: λ times the widest direction, in units of ``variance``, (d,).
     """
 
-    variance: Array
-    widest: Array
-    draws: Array
-    mean: Array
-    squares: Array
-    gradient_mean: Array
-    gradient_squares: Array
-    component: Array
+    variance: Float[Array, " d"]
+    widest: Float[Array, ""]
+    draws: Float[Array, ""]
+    mean: Float[Array, " d"]
+    squares: Float[Array, " d"]
+    gradient_mean: Float[Array, " d"]
+    gradient_squares: Float[Array, " d"]
+    component: Float[Array, " d"]
 
     @classmethod
-    def start(cls, like: Array) -> Scales:
+    def start(cls, like: Float[Array, " d"]) -> Scales:
         """Unit scales and an empty window."""
         one, zero = jnp.ones((), like.dtype), jnp.zeros_like(like)
         return cls(jnp.ones_like(like), one, jnp.zeros_like(one), zero, zero, zero, zero, zero)
 
-    def add(self, position: Array, gradient: Array) -> Scales:
+    def add(self, position: Float[Array, " d"], gradient: Float[Array, " d"]) -> Scales:
         """One more draw of the window."""
         draws = self.draws + 1
         deviation = position - self.mean
@@ -149,11 +148,11 @@ class Adaptation(NamedTuple):
 
     step: StepSize | None
     scales: Scales | None
-    rate: Array
-    trajectories: Array
+    rate: Float[Array, ""]
+    trajectories: Float[Array, ""]
 
 
-def edges(warmup: Array) -> Array:
+def edges(warmup: Int[Array, ""]) -> Array:
     """Iterations at which windows close, int32 (5,), from the length of the warm-up."""
     shares = jnp.asarray(SHARES, jnp.result_type(float))
     return jnp.floor(shares * warmup.astype(shares.dtype)).astype(jnp.int32)
@@ -161,11 +160,11 @@ def edges(warmup: Array) -> Array:
 
 def learned(
     state: Adaptation,
-    iteration: Array,
-    warmup: Array,
-    rate: Array,
-    position: Array,
-    gradient: Array,
+    iteration: Int[Array, ""],
+    warmup: Int[Array, ""],
+    rate: Float[Array, ""],
+    position: Float[Array, " d"],
+    gradient: Float[Array, " d"],
     *,
     wanted: float,
     learn_variance: bool,
@@ -203,5 +202,5 @@ def learned(
     return _chosen(iteration < warmup, new, state)
 
 
-def _chosen(condition: Array, yes: Any, no: Any) -> Any:
+def _chosen(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

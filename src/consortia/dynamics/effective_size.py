@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
-Array = jax.Array
 
-
-def bulk_ess(draws: Array, count: Array) -> Array:
+def bulk_ess(draws: Float[Array, "n d"], count: Int[Array, ""]) -> Array:
     """Bulk effective sample size of each coordinate.
 
     Args:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from consortia.dynamics.state import Array, State
+from consortia.dynamics.state import State
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,21 @@ class Langevin:
 
     temperature: float = 1.0
 
-    def start(self, position: Array) -> State:
+    def start(self, position: Float[Array, " d"]) -> State:
         """θ alone."""
         return State(position)
 
-    def point(self, state: State, step_size: Array) -> Array:
+    def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
         """θ."""
         return state.position
 
-    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+    def step(
+        self,
+        state: State,
+        gradient: Float[Array, " d"],
+        normal: Float[Array, " d"],
+        step_size: Float[Array, ""],
+    ) -> State:
         """θ' from the gradient at θ."""
         spread = jnp.sqrt(2 * self.temperature * step_size)
         return State(state.position - step_size * gradient + spread * normal)

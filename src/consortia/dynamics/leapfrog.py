@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
-
-Array = jax.Array
-PyTree = Any
+from jaxtyping import Array, Float, PyTree
 
 
 def leapfrog(
     force: Callable[[PyTree, Array], Array],
-    position: Array,
-    velocity: Array,
-    step_size: Array,
+    position: Float[Array, " d"],
+    velocity: Float[Array, " d"],
+    step_size: Float[Array, ""],
     first: PyTree,
     inner: PyTree,
     inner_steps: int,
-) -> Array:
+) -> Float[Array, " d"]:
     r"""K = ``inner_steps`` + 1 leapfrog steps without a Metropolis test.
 
     .. math::

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from consortia.errors import InputError
-
-Array = jax.Array
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class MassMatrix:
                 f"mass_matrix is for {len(self.values)} parameters, the model has {dimension}."
             )
 
-    def velocity(self, normal: Array) -> Array:
+    def velocity(self, normal: Float[Array, "*steps d"]) -> Float[Array, "*steps d"]:
         """v = M⁻¹p ~ N(0, M⁻¹) from standard normal numbers (..., d)."""
         if self.values is None:
             return normal
@@ -76,7 +74,7 @@ class MassMatrix:
         inverse_root = np.linalg.inv(np.linalg.cholesky(values))
         return normal @ jnp.asarray(inverse_root, normal.dtype)
 
-    def solve(self, gradient: Array) -> Array:
+    def solve(self, gradient: Float[Array, " d"]) -> Float[Array, " d"]:
         """M⁻¹g for g (d,)."""
         if self.values is None:
             return gradient

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from consortia.core.contract import Site
 from consortia.core.target import Target
-
-Array = jax.Array
 
 COARSE = 64.0
 """Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""
@@ -33,35 +32,35 @@ class Potential(NamedTuple):
         fine: the rest.
     """
 
-    coarse: Array
-    fine: Array
+    coarse: Float[Array, ""]
+    fine: Float[Array, ""]
 
     @classmethod
-    def of(cls, total: Array, error: Array) -> Potential:
+    def of(cls, total: Float[Array, ""], error: Float[Array, ""]) -> Potential:
         """From a sum and the compensation that belongs to it."""
         if total.dtype == jnp.float64:
             return cls(total + error, jnp.zeros_like(total))
         coarse = COARSE * jnp.round(total / COARSE)
         return cls(coarse, (total - coarse) + error)
 
-    def above(self, other: Potential) -> Array:
+    def above(self, other: Potential) -> Float[Array, ""]:
         """This potential minus another."""
         return (self.coarse - other.coarse) + (self.fine - other.fine)
 
     @property
-    def value(self) -> Array:
+    def value(self) -> Float[Array, ""]:
         """U, rounded."""
         return self.coarse + self.fine
 
 
-def two_sum(first: Array, second: Array) -> tuple[Array, Array]:
+def two_sum(first: Float[Array, "*n"], second: Float[Array, "*n"]) -> tuple[Array, Array]:
     """first + second as the rounded sum and its exact rounding error (Knuth)."""
     total = first + second
     part = total - first
     return total, (first - (total - part)) + (second - part)
 
 
-def compensated_sum(values: Array) -> tuple[Array, Array]:
+def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
     """The sum of (n,) as a number and its compensation, added pair by pair.
 
     In double precision the compensation is zero and the sum a plain one.
@@ -80,12 +79,14 @@ def compensated_sum(values: Array) -> tuple[Array, Array]:
     return values[0], errors[0]
 
 
-def potential_and_gradient(target: Target, position: Array, site: Site) -> tuple[Potential, Array]:
+def potential_and_gradient(
+    target: Target, position: Float[Array, " d"], site: Site
+) -> tuple[Potential, Float[Array, " d"]]:
     """U_c(θ) and ∇U_c(θ) from all rows of a site, with one pass over them."""
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
 
-    def pieces(theta: Array) -> tuple[Array, Array]:
+    def pieces(theta: Float[Array, " d"]) -> tuple[Array, Array]:
         return target.log_likelihood(theta, rows), target.log_prior(theta)
 
     (values, prior), pull_back = jax.vjp(pieces, position)
@@ -93,7 +94,7 @@ def potential_and_gradient(target: Target, position: Array, site: Site) -> tuple
     return _potential(values, mask, share * prior), gradient
 
 
-def potential(target: Target, position: Array, site: Site) -> Potential:
+def potential(target: Target, position: Float[Array, " d"], site: Site) -> Potential:
     """U_c(θ) alone."""
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
@@ -102,19 +103,23 @@ def potential(target: Target, position: Array, site: Site) -> Potential:
     )
 
 
-def _potential(values: Array, mask: Array, prior: Array) -> Potential:
+def _potential(
+    values: Float[Array, " n"], mask: Bool[Array, " n"], prior: Float[Array, ""]
+) -> Potential:
     total, error = compensated_sum(jnp.where(mask, -values, 0))
     total, lost = two_sum(total, -prior)
     return Potential.of(total, error + lost)
 
 
-def acceptance(energy_error: Array) -> Array:
+def acceptance(energy_error: Float[Array, ""]) -> Float[Array, ""]:
     """min(1, exp(−ΔH)), 0 where ΔH is not finite."""
     rate = jnp.exp(jnp.minimum(-energy_error, 0))
     return jnp.where(jnp.isfinite(energy_error), rate, 0)
 
 
-def jittered_steps(iteration: Array, most: Array, jitter: float) -> Array:
+def jittered_steps(
+    iteration: Int[Array, ""], most: Float[Array, ""], jitter: float
+) -> Int[Array, ""]:
     r"""How many steps the trajectory of an iteration has: ⌈most (1 − jitter u)⌉, int32.
 
     u is a Weyl sequence of the iteration's number, which fills [0, 1) evenly and is the same for

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from consortia.dynamics.state import Array, State
+from consortia.dynamics.state import State
 from consortia.dynamics.stochastic_gradient_hmc import injected
 
 
@@ -34,15 +35,21 @@ class SplittingHMC:
     temperature: float = 1.0
     gradient_variance: float | tuple[float, ...] = 0.0
 
-    def start(self, position: Array) -> State:
+    def start(self, position: Float[Array, " d"]) -> State:
         """θ at rest."""
         return State(position, jnp.zeros_like(position))
 
-    def point(self, state: State, step_size: Array) -> Array:
+    def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
         """θ̂ = θ + hq/2."""
         return state.position + step_size / 2 * state.momentum
 
-    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+    def step(
+        self,
+        state: State,
+        gradient: Float[Array, " d"],
+        normal: Float[Array, " d"],
+        step_size: Float[Array, ""],
+    ) -> State:
         """(θ', q') from the gradient at θ̂."""
         decay = jnp.exp(-self.friction * step_size / 2)
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import jax
-
-Array = jax.Array
+from jaxtyping import Array, Float, PyTree
 
 
 class State(NamedTuple):
@@ -18,9 +16,9 @@ class State(NamedTuple):
         thermostat: ξ, a scalar or (d,).
     """
 
-    position: Array
-    momentum: Any = ()
-    thermostat: Any = ()
+    position: Float[Array, " d"]
+    momentum: PyTree[Float[Array, " d"]] = ()
+    thermostat: PyTree[Float[Array, "*d"]] = ()
 
 
 class Dynamics(Protocol):
@@ -30,15 +28,21 @@ class Dynamics(Protocol):
     hands it to `step`: the same object serves one process, an average over sites and a server.
     """
 
-    def start(self, position: Array) -> State:
+    def start(self, position: Float[Array, " d"]) -> State:
         """The state of a chain that starts at ``position``, at rest."""
         ...
 
-    def point(self, state: State, step_size: Array) -> Array:
+    def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
         """Where the gradient of the next step, of this step size, is to be taken, (d,)."""
         ...
 
-    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+    def step(
+        self,
+        state: State,
+        gradient: Float[Array, " d"],
+        normal: Float[Array, " d"],
+        step_size: Float[Array, ""],
+    ) -> State:
         """The state after one step.
 
         Args:

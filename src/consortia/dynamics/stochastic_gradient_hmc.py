@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from consortia.dynamics.state import Array, State
+from consortia.dynamics.state import State
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,21 @@ class EulerHMC:
     temperature: float = 1.0
     gradient_variance: float | tuple[float, ...] = 0.0
 
-    def start(self, position: Array) -> State:
+    def start(self, position: Float[Array, " d"]) -> State:
         """θ at rest."""
         return State(position, jnp.zeros_like(position))
 
-    def point(self, state: State, step_size: Array) -> Array:
+    def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
         """θ."""
         return state.position
 
-    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+    def step(
+        self,
+        state: State,
+        gradient: Float[Array, " d"],
+        normal: Float[Array, " d"],
+        step_size: Float[Array, ""],
+    ) -> State:
         """(θ', q') from the gradient at θ."""
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)
         kept = (1 - self.friction * step_size) * state.momentum
@@ -49,8 +56,8 @@ class EulerHMC:
 
 
 def injected(
-    strength: float, gradient_variance: float | tuple[float, ...], step_size: Array
-) -> Array:
+    strength: float, gradient_variance: float | tuple[float, ...], step_size: Float[Array, ""]
+) -> Float[Array, "*d"]:
     """√(2 · strength · h − h²V), the standard deviation of the injected noise."""
     if gradient_variance == 0.0:
         return jnp.sqrt(2 * strength * step_size)

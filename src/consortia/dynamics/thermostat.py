@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from consortia.dynamics.state import Array, State
+from consortia.dynamics.state import State
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,23 @@ class Thermostat:
     elementwise: bool = False
     temperature: float = 1.0
 
-    def start(self, position: Array) -> State:
+    def start(self, position: Float[Array, " d"]) -> State:
         """θ at rest, ξ = D."""
         shape = position.shape if self.elementwise else ()
         thermostat = jnp.full(shape, self.friction, position.dtype)
         return State(position, jnp.zeros_like(position), thermostat)
 
-    def point(self, state: State, step_size: Array) -> Array:
+    def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
         """θ + hq/2."""
         return state.position + step_size / 2 * state.momentum
 
-    def step(self, state: State, gradient: Array, normal: Array, step_size: Array) -> State:
+    def step(
+        self,
+        state: State,
+        gradient: Float[Array, " d"],
+        normal: Float[Array, " d"],
+        step_size: Float[Array, ""],
+    ) -> State:
         """(θ', q', ξ') from the gradient at the half-step point."""
         half = self.point(state, step_size)
         thermostat = state.thermostat + step_size / 2 * self._excess(state.momentum)
@@ -59,7 +66,7 @@ class Thermostat:
             thermostat + step_size / 2 * self._excess(momentum),
         )
 
-    def _excess(self, momentum: Array) -> Array:
+    def _excess(self, momentum: Float[Array, " d"]) -> Float[Array, "*d"]:
         """How far the kinetic energy is above its mean."""
         squares = momentum**2
         return (squares if self.elementwise else jnp.mean(squares)) - self.temperature

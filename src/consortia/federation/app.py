@@ -66,15 +66,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     import consortia
     from consortia.cli.run import beginning, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
-    from consortia.store.checkpoint import Checkpoints
-    from consortia.store.runs import RECORD, read_record
+    from consortia.store.runs import holds_run, read_record
 
     study = load_study(path)
     algorithm = study.method.build(any_target())
     check_carried(algorithm)
     print(expected(study, algorithm, transport), flush=True)
     directory = _directory(study, config)
-    begun = (directory / RECORD).exists() or Checkpoints(directory).present
+    begun = holds_run(directory)
     if begun and read_record(directory)[0].get("state") == "finished":
         print(f"{directory} is finished; another run needs another output.", flush=True)
         return

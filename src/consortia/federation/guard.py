@@ -22,7 +22,7 @@ SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 
 GONE = signal.SIGUSR1
 POLL_SECONDS = 0.02
-GRACE = 2.0
+GRACE_SECONDS = 2.0
 """Seconds that what a program has started has to end after it, before it is killed."""
 
 
@@ -47,7 +47,7 @@ def main(starter: int, command: list[str]) -> None:
     while True:
         ended, status = os.wait()
         if ended == program:
-            end = time.monotonic() + GRACE
+            end = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < end and own.children(recursive=True):
                 reap()
                 time.sleep(POLL_SECONDS)

@@ -16,7 +16,7 @@ import psutil
 
 from consortia.errors import DeploymentError
 
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 """Seconds that a process has to end by itself before it is killed."""
 
 POLL_SECONDS = 0.1
@@ -102,7 +102,7 @@ def wait_for(condition: Callable[[], object], what: str, process: Process, deadl
 
 
 def stop(processes: Iterable[Process], *, kill: bool = False) -> None:
-    """End processes and all that they have started, within twice `GRACE` seconds.
+    """End processes and all that they have started, within twice `GRACE_SECONDS`.
 
     Args:
         processes: to be ended together.
@@ -183,7 +183,7 @@ def _of_groups(groups: Sequence[int]) -> list[psutil.Process]:
 
 
 def _wait_all(processes: Sequence[Process], family: Iterable[psutil.Process]) -> None:
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < end:
         if not any(process.running for process in processes) and not any(map(is_alive, family)):
             return

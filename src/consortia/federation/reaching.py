@@ -11,13 +11,13 @@ from time import time as now
 from consortia.errors import DeploymentError, InputError
 from consortia.federation.processes import hint
 
-EARLY, LATE = 5.0, 300.0
+EARLY_SECONDS, LATE_SECONDS = 5.0, 300.0
 """Seconds by which a SuperLink lets a site's clock be early or late, when it signs in."""
 
-ROUNDED = 1.0
+ROUNDING_SECONDS = 1.0
 """The server sends its clock in whole seconds."""
 
-DEADLINE = 10.0
+DEADLINE_SECONDS = 10.0
 
 
 def check_superlink(address: str, authority: Path) -> str | None:
@@ -43,7 +43,7 @@ def check_superlink(address: str, authority: Path) -> str | None:
     except (OSError, ssl.SSLError) as error:
         raise InputError(f"{authority} is no certificate: {error}") from error
     connection = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=DEADLINE, context=context
+        host.strip("[]"), int(port), timeout=DEADLINE_SECONDS, context=context
     )
     try:
         connection.request("HEAD", "/")
@@ -60,11 +60,11 @@ def check_superlink(address: str, authority: Path) -> str | None:
     if sent is None:
         return None
     early = now() - parsedate_to_datetime(sent).timestamp()
-    if early > EARLY + ROUNDED or -early > LATE:
+    if early > EARLY_SECONDS + ROUNDING_SECONDS or -early > LATE_SECONDS:
         word = "early" if early > 0 else "late"
         raise DeploymentError(
             f"this machine's clock is {abs(early):.0f} s {word} against the SuperLink's ({sent}), "
-            f"which would not let it in: it may be {EARLY:g} s early or {LATE:g} s late. Set both "
-            "by NTP."
+            f"which would not let it in: it may be {EARLY_SECONDS:g} s early or {LATE_SECONDS:g} s "
+            "late. Set both by NTP."
         )
     return None

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Any
 
 ANY = "any"
-PLACES = ("_pull_and_store_message", "_verify_fab")
+HOOKS = ("_pull_and_store_message", "_verify_fab")
 """Functions of Flower between which an app is received, checked, and stored."""
 
 
@@ -27,7 +27,7 @@ def approve(internal: Any, approved: Collection[str]) -> None:
     Raises:
         SystemExit: the module is not that of a version for which this was written.
     """
-    if not all(callable(getattr(internal, name, None)) for name in PLACES):
+    if not all(callable(getattr(internal, name, None)) for name in HOOKS):
         raise SystemExit(
             "this version of flwr receives apps otherwise, so they cannot be checked: install "
             'flwr>=1.41,<1.42 (pip install "consortia[flower]").'

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
 
-Array = jax.Array
-PyTree = Any
-Evaluate = Callable[[PyTree, Array], Array]
+Evaluate = Callable[[PyTree, Float[Array, " d"]], Float[Array, " d"]]
 
 
 class GradientOracle(NamedTuple):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxtyping import Array, Float, PyTree
+
 from consortia.core.contract import Site
-from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.base import Evaluate, GradientOracle
 from consortia.surrogates.correction import Correction, correction_of
 
 
@@ -38,7 +40,7 @@ def conducive(
     def bind(site: Site) -> Evaluate:
         inner, change = oracle.bind(site), correction(site)
 
-        def evaluate(numbers: PyTree, position: Array) -> Array:
+        def evaluate(numbers: PyTree, position: Float[Array, " d"]) -> Float[Array, " d"]:
             return inner(numbers, position) + strength * change.at(position)
 
         return evaluate

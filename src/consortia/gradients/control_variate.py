@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia.core.contract import Site
-from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.base import Evaluate, GradientOracle
 
 
 def control_variate(
     oracle: GradientOracle,
-    anchor: Array,
-    exact_at_anchor: Array,
-    replacement: Array,
-    active: Array,
+    anchor: Float[Array, " d"],
+    exact_at_anchor: Float[Array, " d"],
+    replacement: Float[Array, " d"],
+    active: Bool[Array, ""],
 ) -> GradientOracle:
     """∇U_c(θ) − ∇U_c(a) + G, with the same rows at θ and at the anchor a.
 
@@ -29,7 +30,7 @@ def control_variate(
     def bind(site: Site) -> Evaluate:
         inner = oracle.bind(site)
 
-        def evaluate(numbers: PyTree, position: Array) -> Array:
+        def evaluate(numbers: PyTree, position: Float[Array, " d"]) -> Float[Array, " d"]:
             at_anchor = exact_at_anchor if oracle.deterministic else inner(numbers, anchor)
             return inner(numbers, position) + jnp.where(active, replacement - at_anchor, 0)
 

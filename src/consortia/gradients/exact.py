@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.base import Evaluate, GradientOracle
 
 
 def exact(target: Target) -> GradientOracle:
@@ -16,7 +17,7 @@ def exact(target: Target) -> GradientOracle:
     def bind(site: Site) -> Evaluate:
         rows, mask = site.all()
 
-        def evaluate(numbers: PyTree, position: Array) -> Array:
+        def evaluate(numbers: PyTree, position: Float[Array, " d"]) -> Float[Array, " d"]:
             return jax.grad(target.potential)(position, rows, mask, site)
 
         return evaluate

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.base import Evaluate, GradientOracle
 from consortia.gradients.exact import exact
 
 
@@ -36,7 +37,7 @@ def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> Gradi
         return site.index(numbers, replace=replace)
 
     def bind(site: Site) -> Evaluate:
-        def evaluate(numbers: PyTree, position: Array) -> Array:
+        def evaluate(numbers: PyTree, position: Float[Array, " d"]) -> Float[Array, " d"]:
             rows = site.rows(numbers.reshape(-1))
             return jax.grad(target.batch_potential)(position, rows, site)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
-from consortia.gradients.base import Array, Evaluate, GradientOracle, PyTree
+from consortia.gradients.base import Evaluate, GradientOracle
 
 
 def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOracle:
@@ -32,7 +33,7 @@ def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOr
     def bind(site: Site) -> Evaluate:
         inner_evaluate = oracle.bind(site)
 
-        def evaluate(numbers: PyTree, position: Array) -> Array:
+        def evaluate(numbers: PyTree, position: Float[Array, " d"]) -> Float[Array, " d"]:
             inner, noise = numbers
             return inner_evaluate(inner, position) + jnp.mean(noise, axis=0)
 

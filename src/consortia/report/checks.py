@@ -149,8 +149,7 @@ def _convergence(
     """Return the check of a statistic, or why it is not available."""
     if severity is not Severity.UNKNOWN:
         return Check(severity, title, value, texts[severity])
-    notes = [note for note in report.table.notes if "not available" in note and name in note]
-    text = "; ".join(notes) or f"{name} is not available for every parameter."
+    text = "; ".join(report.table.missing[name]) or f"{name} is not available for every parameter."
     return Check(severity, title, f"{name} n/a", text)
 
 

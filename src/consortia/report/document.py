@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from consortia.core.version import __version__
+from consortia.diagnostics.summary import COMPARISON
 from consortia.errors import InputError, StoreError
 from consortia.report import network, plots
 from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
@@ -164,7 +165,7 @@ def _lead(report: RunReport) -> str:
 
 
 def _notes(report: RunReport) -> list[str]:
-    notes = [note for note in report.table.notes if not note.startswith("shift =")]
+    notes = [note for note in report.table.notes if note != COMPARISON]
     if "moments" in report.tree.children:
         count = report.tree["moments"].attrs["draws"]
         notes.append(

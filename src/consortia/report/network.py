@@ -199,18 +199,12 @@ def _flat(tree: Any, like: Any) -> np.ndarray:
 
 
 def _star(axes: Any, names: list[str], rows: list[int] | None, hub: str) -> None:
-    import networkx
-
-    graph = networkx.star_graph(len(names))
-    places = networkx.circular_layout(range(1, len(names) + 1))
-    places = {node: np.asarray(place) for node, place in places.items()}
-    places[0] = np.zeros(2)
-    if len(names) == 1:
-        places[1] = np.array([0.9, 0.0])
+    turns = 2 * np.pi * np.arange(len(names)) / len(names)
+    points = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     sizes = np.asarray([0.3] * len(names) if rows is None else rows, float)
     area = 60 + 500 * sizes / max(sizes.max(), 1) / max(1, len(names) / 8)
-    networkx.draw_networkx_edges(graph, places, ax=axes, edge_color=RULE, width=1.2)
-    points = np.array([places[node + 1] for node in range(len(names))])
+    for x, y in points:
+        axes.plot([0, x], [0, y], color=RULE, linewidth=1.2)
     axes.scatter(*points.T, s=area, color=SERIES[0], zorder=3)
     axes.scatter(0, 0, s=160, color=SERIES[1], marker="s", zorder=3)
     axes.annotate(hub, (0, 0), (0, -11), textcoords="offset points", ha="center", va="top")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ def forest(reports: Sequence[RunReport]) -> Plot | None:
         own = [table.coordinates.index(coordinate) for coordinate in wanted]
         series[name] = selected(tree, own, labels)
     alone = len(series) == 1
-    most = max(_draws(tree) for tree in series.values())
+    most = max(tree["posterior"]["value"][..., 0].size for tree in series.values())
     series = {name: pooled(tree, most) for name, tree in series.items()}
     height = 0.75 + len(rows) * (0.2 if alone else 0.12 + 0.07 * len(series))
     with drawing():
@@ -198,57 +198,66 @@ def _legend(axes: Any, names: Sequence[str]) -> None:
     axes.figure.legend(handles, labels, loc="outside lower right", ncols=columns, fontsize=9)
 
 
-def _draws(tree: Any) -> int:
-    return int(tree["posterior"].sizes["chain"] * tree["posterior"].sizes["draw"])
-
-
-def _thinned(report: RunReport, labels: dict[int, str], thin: slice) -> Any:
-    """Return the rows that have a label, with some of their draws."""
-    return selected(report.tree, list(labels), list(labels.values())).isel(draw=thin)
-
-
-def _numbers(report: RunReport, row: int) -> str:
-    columns = report.table.columns
-    return (
-        f" Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
-        f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
-    )
+def _panels(
+    report: RunReport,
+    labels: dict[int, str],
+    thin: slice,
+    plot: Callable[..., Any],
+    finish: Callable[[int, Any], None],
+    alt: str,
+    **options: Any,
+) -> list[Plot]:
+    """Return one figure of ArviZ a row that has a label, of some of its draws."""
+    tree = selected(report.tree, list(labels), list(labels.values())).isel(draw=thin)
+    columns, made = report.table.columns, []
+    for row, label in labels.items():
+        with drawing():
+            collection = plot(
+                tree,
+                coords={"parameter": label},
+                backend="matplotlib",
+                figure_kwargs={"figsize": (WIDTH, 1.8)},
+                **options,
+            )
+            figure = collection.viz["figure"].item()
+            axes = figure.axes[0]
+            axes.set_title(cut(label))
+            axes.margins(x=0.01)
+            finish(row, axes)
+        numbers = (
+            f"Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
+            f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
+        )
+        made.append(Plot(figure, f"{alt.format(label)} {numbers}"))
+    return made
 
 
 def traces(report: RunReport, count: int = MOST_TRACED) -> list[Plot]:
     """Return one trace plot a parameter worth a look."""
     import arviz_plots
 
-    picked = traced(report, count)
-    names = report.names
-    labels = {row: names[row] for row, _ in picked}
-    tree = _thinned(report, labels, slice(None, None, -(-report.draws // MOST_POINTS)))
-    columns = report.table.columns
-    made = []
-    for row, why in picked:
-        label = labels[row]
-        with drawing():
-            collection = arviz_plots.plot_trace(
-                tree,
-                coords={"parameter": label},
-                backend="matplotlib",
-                visuals={
-                    "trace": {"width": 0.7, "alpha": 0.8},
-                    "title": False,
-                    "xlabel": {"color": MUTED, "size": 9},
-                },
-                figure_kwargs={"figsize": (WIDTH, 1.8)},
-            )
-            figure = collection.viz["figure"].item()
-            axes = figure.axes[0]
-            if "ref_mean" in columns:
-                axes.axhline(columns["ref_mean"][row], color=INK, linewidth=1.2, linestyle=DASHES)
-            axes.set_title(cut(label) + (f": {why}" if why else ""))
-            axes.set_xlabel("kept draw")
-            axes.margins(x=0.01)
-        alt = f"Trace of {label} in {report.chains} chains."
-        made.append(Plot(figure, alt + _numbers(report, row)))
-    return made
+    reasons, names, columns = dict(traced(report, count)), report.names, report.table.columns
+
+    def finish(row: int, axes: Any) -> None:
+        if "ref_mean" in columns:
+            axes.axhline(columns["ref_mean"][row], color=INK, linewidth=1.2, linestyle=DASHES)
+        if reasons[row]:
+            axes.set_title(f"{cut(names[row])}: {reasons[row]}")
+        axes.set_xlabel("kept draw")
+
+    return _panels(
+        report,
+        {row: names[row] for row in reasons},
+        slice(None, None, -(-report.draws // MOST_POINTS)),
+        arviz_plots.plot_trace,
+        finish,
+        f"Trace of {{}} in {report.chains} chains.",
+        visuals={
+            "trace": {"width": 0.7, "alpha": 0.8},
+            "title": False,
+            "xlabel": {"color": MUTED, "size": 9},
+        },
+    )
 
 
 def ranks(report: RunReport) -> list[Plot]:
@@ -263,42 +272,29 @@ def ranks(report: RunReport) -> list[Plot]:
     ess = report.table["ess_bulk"]
     apart = np.nanmin(ess[list(labels)]) if not np.isnan(ess).all() else RANKED
     every = max(1, report.draws // int(np.clip(apart / report.chains, 20, RANKED)))
-    tree = _thinned(report, labels, slice(every - 1, None, every))
+    # One band for all: it depends on the numbers of chains and draws only.
     at, _, low, high = ecdf_pit(
-        np.linspace(0, 1, tree["posterior"].sizes["draw"]),
+        np.linspace(0, 1, report.draws // every),
         BAND,
         n_simulations=SIMULATIONS,
         n_chains=report.chains,
     )
-    made = []
-    for row, label in labels.items():
-        with drawing():
-            collection = arviz_plots.plot_rank(
-                tree,
-                coords={"parameter": label},
-                backend="matplotlib",
-                # One band for all: it depends on the numbers of chains and draws only.
-                stats={"ecdf_pit": {"n_simulations": 1}},
-                visuals={
-                    "credible_interval": False,
-                    "title": False,
-                    "xlabel": False,
-                    "remove_axis": False,
-                },
-                figure_kwargs={"figsize": (WIDTH, 1.8)},
-            )
-            figure = collection.viz["figure"].item()
-            axes = figure.axes[0]
-            axes.fill_between(
-                at, low - at, high - at, color=RULE, alpha=0.35, linewidth=0, zorder=0
-            )
-            axes.set_title(cut(label))
-            axes.set_xlabel("rank among the draws of all chains, as a share")
-            axes.set_ylabel("too low or high by")
-            axes.margins(x=0.01)
-        alt = f"Ranks of {label}: one line a chain, within the band when the chains agree."
-        made.append(Plot(figure, alt + _numbers(report, row)))
-    return made
+
+    def finish(row: int, axes: Any) -> None:
+        axes.fill_between(at, low - at, high - at, color=RULE, alpha=0.35, linewidth=0, zorder=0)
+        axes.set_xlabel("rank among the draws of all chains, as a share")
+        axes.set_ylabel("too low or high by")
+
+    return _panels(
+        report,
+        labels,
+        slice(every - 1, None, every),
+        arviz_plots.plot_rank,
+        finish,
+        "Ranks of {}: one line a chain, within the band when the chains agree.",
+        stats={"ecdf_pit": {"n_simulations": 1}},
+        visuals=dict.fromkeys(("credible_interval", "title", "xlabel", "remove_axis"), False),
+    )
 
 
 # --- bias and predictions ------------------------------------------------------------------------

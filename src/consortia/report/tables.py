@@ -65,7 +65,7 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     if shift is not None:
         known["predicted"] = shift
     shown = [name for name in columns if name in known]
-    rows = Summary(tuple(report.names), known, ()).cells(shown, most)
+    rows = Summary(tuple(report.names), known).cells(shown, most)
     count = len(report.table)
     first = "The parameters" if count <= most else f"The first {most} of {count:,} parameters"
     heads = tuple(HEADS.get(name, name) for name in shown)

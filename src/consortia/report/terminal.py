@@ -43,13 +43,14 @@ def plan_panel(title: str, plan: Plan) -> Any:
 
 def report_tables(report: RunReport) -> Any:
     """Return posterior, verdict, predictions and cost."""
+    from consortia.diagnostics.summary import COMPARISON
     from consortia.report import tables
 
     beside = report.reference_table is not None
     columns = tables.BESIDE if beside else tables.ALONE
     posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
     posterior.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
-    notes = [note for note in report.table.notes if not note.startswith("shift")]
+    notes = [note for note in report.table.notes if note != COMPARISON]
     if len(report.table) > MOST_ROWS:
         notes.append(
             f"the first {MOST_ROWS} of {len(report.table)} parameters; all are in summary.txt"

@@ -5,37 +5,35 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Progress(Protocol):
-    """What the run loop reports to."""
+class Progress:
+    """A receiver of reports, within a ``with`` statement; this one shows nothing."""
 
-    def __enter__(self) -> Progress: ...
+    _first: tuple[float, int] | None = None
 
-    def __exit__(self, *details: Any) -> None: ...
-
-    def update(self, rounds: int, kept: int) -> None:
-        """Report rounds that are done (warm-up included) and draws that are kept."""
-        ...
-
-
-class Silent:
-    """No report."""
-
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *details: Any) -> None:
         return None
 
     def update(self, rounds: int, kept: int) -> None:
-        """Do nothing."""
+        """Report rounds that are done (warm-up included) and draws that are kept."""
+
+    def _rate(self, rounds: int) -> float | None:
+        """Return the rounds a second since the first call, which compiled; None before."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, rounds)
+        since, done = self._first
+        return (rounds - done) / (now - since) if now > since and rounds > done else None
 
 
-class Lines:
+class Lines(Progress):
     """One JSON object a line, at most one in ten seconds, and one at the end.
 
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
@@ -47,10 +45,6 @@ class Lines:
         self._name, self._total = name, total
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
-        self._first: tuple[float, int] | None = None
-
-    def __enter__(self) -> Lines:
-        return self
 
     def __exit__(self, *details: Any) -> None:
         if self._state:
@@ -58,20 +52,15 @@ class Lines:
 
     def update(self, rounds: int, kept: int) -> None:
         """Print when the last line is old enough."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (now, rounds)
-        speed = None
-        if now > self._first[0] and rounds > self._first[1]:
-            speed = (rounds - self._first[1]) / (now - self._first[0])
+        now, rate = time.monotonic(), self._rate(rounds)
         self._state = {
             "algorithm": self._name,
             "rounds": rounds,
             "of": self._total,
             "draws": kept,
             "seconds": round(now - self._started, 2),
-            "rounds_per_second": None if speed is None else float(f"{speed:.4g}"),
-            "seconds_left": None if speed is None else round((self._total - rounds) / speed, 1),
+            "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
+            "seconds_left": None if rate is None else round((self._total - rounds) / rate, 1),
         }
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
@@ -81,7 +70,7 @@ class Lines:
         print(json.dumps(self._state), file=sys.stderr, flush=True)
 
 
-class Bar:
+class Bar(Progress):
     """A live bar with rounds a second and the time that remains."""
 
     def __init__(self, name: str, total: int) -> None:
@@ -100,7 +89,6 @@ class Bar:
             console=Console(stderr=True),
         )
         self._task = self._bar.add_task(name, total=total, rate="compiling")
-        self._started: tuple[float, int] | None = None
 
     def __enter__(self) -> Bar:
         self._bar.start()
@@ -111,17 +99,13 @@ class Bar:
 
     def update(self, rounds: int, kept: int) -> None:
         """Move the bar."""
-        now = time.monotonic()
-        rate = "compiled"
-        if self._started is None:
-            self._started = (now, rounds)
-        elif now > self._started[0]:
-            rate = f"{(rounds - self._started[1]) / (now - self._started[0]):,.0f}/s"
-        self._bar.update(self._task, completed=rounds, rate=rate)
+        rate = self._rate(rounds)
+        shown = "compiled" if rate is None else f"{rate:,.0f}/s"
+        self._bar.update(self._task, completed=rounds, rate=shown)
 
 
 def progress_of(name: str, total: int, *, show: bool) -> Progress:
     """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
-        return Silent()
+        return Progress()
     return Bar(name, total) if sys.stderr.isatty() else Lines(name, total)

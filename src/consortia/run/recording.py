@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ NEVER = 2**62
 """A stride that no run reaches."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Chunks of draws on their way to the groups of the result.
 
@@ -42,74 +44,66 @@ class Recorder:
         kept: draws so far, per chain.
     """
 
-    def __init__(
-        self,
-        *,
-        chains: int,
-        draws: int,
-        thin: int,
-        per_iteration: int,
-        warmup: int,
-        variables: Sequence[parameters.Variable],
-        sites: Sequence[str],
-        step_weights: Callable[[np.ndarray], np.ndarray | None],
-        store: RunStore | None,
-        remember: bool,
-        stride: int = NEVER,
-        kept: int = 0,
-        accumulator: Accumulator | None = None,
-        root: bool = True,
-    ) -> None:
-        self.kept, self._root = kept, root
-        self._stored = kept
-        self._accumulator = accumulator
-        self._stride = stride
-        self._chains, self._draws, self._thin, self._warmup = chains, draws, thin, warmup
-        self._per_iteration = per_iteration
-        self._variables, self._sites, self._step_weights = variables, sites, step_weights
-        self._store, self._remember = store, remember
+    _: KW_ONLY
+    chains: int
+    draws: int
+    thin: int
+    per_iteration: int
+    warmup: int
+    variables: Sequence[parameters.Variable]
+    sites: Sequence[str]
+    step_weights: Callable[[np.ndarray], np.ndarray | None]
+    store: RunStore | None
+    remember: bool
+    stride: int = NEVER
+    kept: int = 0
+    accumulator: Accumulator | None = None
+    root: bool = True
+
+    def __post_init__(self) -> None:
+        self._stored = self.kept
         self._blocks: list[results.Records] = []
         self._filled = 0  # of the last block
         self._positions: list[np.ndarray] = []
         self._pending: list[results.Records] = []
-        if remember and store is not None and kept and accumulator is None and root:
-            self._positions.append(parameters.join(store.posterior(kept), variables))
+        remembers = self.remember and self.root and self.accumulator is None
+        if remembers and self.store is not None and self.kept:
+            stored = self.store.posterior(self.kept)
+            self._positions.append(parameters.join(stored, self.variables))
 
     @property
     def room(self) -> int:
         """Draws until a store is to be written."""
-        return self._stride - self.kept % self._stride
+        return self.stride - self.kept % self.stride
 
     @property
     def full(self) -> bool:
         """Return True if a store is to be written now."""
-        return self.kept > self._stored and self.kept % self._stride == 0
+        return self.kept > self._stored and self.kept % self.stride == 0
 
     def add(self, buffers: Any, filled: int) -> None:
         """Take the first ``filled`` slots of the engine's buffers."""
-        if not self._root:
+        if not self.root:
             self.kept += filled
             return
-        records = results.Records.of_buffers(buffers, filled, self._chains)
-        if self._accumulator is not None:
-            self._accumulator.take(
-                records.draws, self._weights(self._iterations(self.kept, filled))
-            )
-        elif self._store is None:
+        records = results.Records.of_buffers(buffers, filled, self.chains)
+        if self.accumulator is not None:
+            self.accumulator.take(records.draws, self._weights(self._iterations(self.kept, filled)))
+        elif self.store is None:
             self._write(records)
         else:
             self._pending.append(records.copy())
-            if self._remember:
+            if self.remember:
                 self._positions.append(self._pending[-1].draws)
         self.kept += filled
 
     def write(self) -> None:
         """Hand the draws that came since the last time to the store."""
         self._stored = self.kept
-        if self._store is None or not self._pending:
+        if self.store is None or not self._pending:
             return
         records = results.Records.joined(self._pending)
-        self._store.append(self._datasets(records, self.kept - records.draws.shape[1]))
+        self.store.append(self._datasets(records, self.kept - records.draws.shape[1]))
         self._pending.clear()
 
     def _write(self, records: results.Records) -> None:
@@ -118,7 +112,7 @@ class Recorder:
         while taken < count:
             if not self._blocks or self._filled == self._blocks[-1].draws.shape[1]:
                 most = max(1, BLOCK_BYTES // max(records.bytes_per_draw, 1))
-                room = min(self._draws - self.kept - taken, most)
+                room = min(self.draws - self.kept - taken, most)
                 self._blocks.append(records.room_for(room))
                 self._filled = 0
             block = self._blocks[-1]
@@ -133,7 +127,7 @@ class Recorder:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint must hold beside the draws in the store."""
-        return {} if self._accumulator is None else self._accumulator.state()
+        return {} if self.accumulator is None else self.accumulator.state()
 
     def draws_so_far(self) -> np.ndarray:
         """Return the kept draws so far, (chains, draws, d)."""
@@ -145,9 +139,9 @@ class Recorder:
 
     def groups(self) -> dict[str, Any]:
         """Return the groups of the result, but for those that the store has already."""
-        if self._accumulator is not None:
-            return self._accumulator.groups(self._variables) if self.kept else {}
-        if self._store is not None or not self._blocks:
+        if self.accumulator is not None:
+            return self.accumulator.groups(self.variables) if self.kept else {}
+        if self.store is not None or not self._blocks:
             return {}
         return self._datasets(self._written(), 0)
 
@@ -155,20 +149,20 @@ class Recorder:
         last = self._iterations(first_draw, records.draws.shape[1])
         return results.datasets(
             records,
-            self._variables,
-            self._sites,
+            self.variables,
+            self.sites,
             first_draw=first_draw,
             weights=self._weights(last),
         )
 
     def _iterations(self, first_draw: int, count: int) -> np.ndarray:
         """Return the iterations in which these draws were made."""
-        indices = self._thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
-        return self._warmup + indices // self._per_iteration
+        indices = self.thin * np.arange(first_draw + 1, first_draw + count + 1) - 1
+        return self.warmup + indices // self.per_iteration
 
     def _weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return the step weights; of servers with steps of their own, repeated for all chains."""
-        weights = self._step_weights(iterations)
+        weights = self.step_weights(iterations)
         if weights is None or weights.ndim == 1:
             return weights
-        return np.repeat(weights, self._chains // len(weights), axis=0)
+        return np.repeat(weights, self.chains // len(weights), axis=0)

@@ -1,4 +1,4 @@
-"""What a run is, as plain values: kept with its draws, and compared before it is resumed."""
+"""The identity of a run as plain values: kept with its draws, and compared before it is resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from consortia.run.stopping import StopWhen
 from consortia.store import results
 from consortia.store.ending import Ending, RunEnd
 
-MOST_DIFFERENCES = 6
+DIFFERENCES_LISTED_MAX = 6
 """Parameters that a refusal lists."""
 
 
@@ -160,7 +160,9 @@ def _check_algorithm(then: Mapping[str, Any], now: Mapping[str, Any], where: str
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name)
     ]
-    differing = "; ".join(changed[:MOST_DIFFERENCES]) or "another function or array among them"
+    differing = (
+        "; ".join(changed[:DIFFERENCES_LISTED_MAX]) or "another function or array among them"
+    )
     raise StoreError(
         f"{where} other parameters of {then['name']} ({differing}): give that algorithm."
     )

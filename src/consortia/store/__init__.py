@@ -1,1 +1,1 @@
-"""What is kept of a run: draws, checkpoints, results."""
+"""A run on the disk: draws, checkpoints, results."""

@@ -1,4 +1,4 @@
-"""What is kept of the draws of models that are too large, or runs too long, to keep them all."""
+"""Sums over draws in place of the draws, for models too large or runs too long to keep all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK_DRAWS_MAX = 1024
 
 
 class AccumulatorSpec(ABC):
-    """What to keep; made by `keep_moments` or `keep_predictions`."""
+    """A choice of what to keep; made by `keep_moments` or `keep_predictions`."""
 
     draws: int
     """Draws of each chain that are kept at most."""

@@ -24,7 +24,7 @@ POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
 REQUEST = ("study.toml", "command.json")
-"""What the command line writes before a run begins."""
+"""Files that the command line writes before a run begins."""
 
 
 class RunStore:
@@ -60,8 +60,7 @@ class RunStore:
         if REQUEST[1] in found:  # a run that was never begun
             found -= set(REQUEST)
         if found - {LOCK}:
-            holds_run = self._checkpoints.present or (self.path / RECORD).exists()
-            what = "already holds a run" if holds_run else "is not empty"
+            what = "already holds a run" if holds_run(self.path) else "is not empty"
             raise StoreError(
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
                 "open the run with consortia.open_run, or go on with it: consortia.resume, or the "
@@ -231,6 +230,11 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 # --- reading -------------------------------------------------------------------------------------
+
+
+def holds_run(directory: Path) -> bool:
+    """Return True if a run was begun there, whatever is left of it."""
+    return (directory / RECORD).exists() or Checkpoints(directory).present
 
 
 def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from consortia.cli import app
-from consortia.federation.apps import app_hash, study_of
+from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[3]

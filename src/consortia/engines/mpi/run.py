@@ -143,7 +143,7 @@ class MPIRun(Run):
         base = random.base_key(seed)
         self._blocks.begin(base)
         if self.program.algorithm.fit:
-            _, arrays = self._abstract()
+            arrays = jax.tree.map(self._everywhere, self._arrays)
             key = jax.ShapeDtypeStruct((2,), jnp.uint32)
             shapes = jax.eval_shape(self.program.fit, arrays, key, positions[0])
             fitted = from_names(state, shapes, "fitted")

@@ -37,7 +37,7 @@ OVERHEAD_OF_ARRAY = 512
 """Bytes of a message beyond its arrays: names, types, shapes and what else the engine writes."""
 
 UNRECORDED = "the site's ledger cannot be written"
-"""What may leave without a line in the ledger, because there can be none."""
+"""Text that may leave without a line in the ledger, because there can be none."""
 
 PHRASES: tuple[tuple[type[BaseException], str], ...] = (
     (PolicyError, "the site's policy does not permit this"),
@@ -55,7 +55,7 @@ PHRASES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class Gate:
-    """What a site's handler sends through; made by `open_gate`.
+    """The way of a site's messages out; made by `open_gate`.
 
     Attributes:
         policy: what is permitted.

@@ -34,7 +34,7 @@ from consortia.errors import LedgerError
 from consortia.store.durable import private, replace_file, sync_directory, write_through
 
 FIRST = "0" * 64
-"""What the first line names as the hash before it."""
+"""Hash that the first line names as the one before it."""
 
 EVENTS = ("opened", "released", "refused", "recovered")
 """A run was permitted; a message left; a refusal left; a line that a crash cut short was removed.

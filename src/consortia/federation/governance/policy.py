@@ -1,12 +1,12 @@
 """The policy of a site: the file ``site-policy.toml``, read before the site touches data.
 
-    # what is asked may be this study, and nothing else
+    # this study, and nothing else
     studies = ["4a1f..."]
     maximum_rounds = 12_000
     minimum_rows = 50
 
-Every key is a limit, and what is asked must be within all of them. Unknown keys are refused, so
-that a misspelt limit is no missing one.
+Every key is a limit, and what a study requires must be within all of them. Unknown keys are
+refused, so that a misspelt limit is no missing one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Noise(BaseModel):
 
 
 class Policy(BaseModel):
-    """What a site permits."""
+    """The limits that a site sets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     studies: list[Hash] = Field(
@@ -96,7 +96,7 @@ class Policy(BaseModel):
         None,
         ge=1,
         description="fewest rows that a gradient may be computed from. The server knows which "
-        "rows (by their number) a minibatch has, so with a batch of 1 a message can tell it a row",
+        "rows (by their index) a minibatch has, so with a batch of 1 a message can tell it a row",
     )
     maximum_bytes: int | None = Field(
         None, ge=1, description="largest message; a few times the bytes of a chain's parameters"
@@ -145,7 +145,7 @@ class Policy(BaseModel):
         """Check that all a study requires is within the policy.
 
         Args:
-            terms: what it asks.
+            terms: its requirements.
             app: hash of the Flower app that runs it, where that is known.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a study requires of a site, found from its files alone: before any data are read."""
+"""Requirements of a study at a site, found from its files alone: before any data are read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DECIDING = ("data", "partition", "model", "algorithm", "run", "stop")
 
 @dataclass(frozen=True)
 class StudyTerms:
-    """What a study requires of a site.
+    """Requirements of a study at a site.
 
     Attributes:
         run: which run, as its engine calls it; "" before there is one.
