@@ -113,7 +113,7 @@ CARRIED = "mpi-carried"
 
 def slowed(engine: Any) -> None:
     """Makes the last worker of this job slower than the others."""
-    from consortia.engines.mpi.asynchronous import Worker
+    from consortia.engines.mpi.workers import Worker
 
     plain, pause = Worker._fetch, PAUSES[engine.rank == engine.ranks - 1]
 
@@ -128,9 +128,9 @@ def engine_of(kind: str) -> Any:
     """The engine that a process is told to use."""
     if kind.startswith("mpi"):
         if kind == CARRIED:
-            from consortia.engines.mpi.foreign import HostCallback
+            from consortia.engines.mpi.callback import HostCallback
 
-            HostCallback.serve = lambda: False
+            HostCallback.in_place = lambda: False
         return consortia.MPIEngine(deadline=120)
     if "x" in kind:
         nodes, chains = (int(part) for part in kind.split("x"))

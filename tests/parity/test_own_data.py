@@ -28,7 +28,7 @@ import os, sys, time
 os.environ["JAX_ENABLE_X64"] = "1"
 os.chdir(os.path.join(sys.argv.pop(1), os.environ["PMI_RANK"]))
 from consortia.cli import main
-from consortia.engines.mpi.asynchronous import Worker
+from consortia.engines.mpi.workers import Worker
 plain = Worker._fetch
 def late(self, *arguments):
     time.sleep(0.003)

@@ -353,13 +353,18 @@ def _step_size(method: DecentralizedHMC, target: Target, rng: RandomStreams) -> 
     return Step(jnp.asarray(method.step_size(rng.iteration), target.dtype), testing)
 
 
-def _acceptance_level(method: DecentralizedHMC, rng: RandomStreams) -> Scalar | tuple[()]:
+def _acceptance_level(method: DecentralizedHMC, rng: RandomStreams) -> PyTree[Scalar]:
     """Return u_i of the Metropolis test, the agent's own."""
     return rng.uniform("accept") if method.published else ()
 
 
 def _step(
-    method: DecentralizedHMC, noise: Scalar, shared: Step, state: Agent, inbox: Tracked, site: Site
+    method: DecentralizedHMC,
+    noise: PyTree[Scalar],
+    shared: Step,
+    state: Agent,
+    inbox: Tracked,
+    site: Site,
 ) -> tuple[Agent, Vector, Info]:
     """Make a step with the tracked gradient, and send ω after it."""
     position, step_size = state.position, shared.step_size

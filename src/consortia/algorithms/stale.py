@@ -535,7 +535,7 @@ def _gradient(
     method: StaleGradients,
     target: Target,
     noise: PyTree,
-    shared: UpdateRandomness,
+    shared: tuple[()],
     state: tuple[()],
     inbox: Vector,
     site: Site,

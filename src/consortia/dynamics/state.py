@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, PyTree
 
@@ -21,6 +21,7 @@ class State(NamedTuple):
     thermostat: PyTree[Float[Array, "*d"]] = ()
 
 
+@runtime_checkable
 class Dynamics(Protocol):
     """One step of a sampler, cut where a gradient is needed; a value that compares and hashes.
 

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int32, PyTree
 
 from consortia.engines.rng import Layout
-
-Array = jax.Array
-PyTree = Any
 
 
 class Window(NamedTuple):
@@ -31,8 +29,8 @@ class Window(NamedTuple):
 class Buffers(NamedTuple):
     """What is recorded of a chunk, slot axis first; the last slot is for a block in progress."""
 
-    draws: Array
-    agents: Array | None
+    draws: Float[Array, "slots *chains d"]
+    agents: Float[Array, "slots nodes *chains d"] | None
     hub_info: PyTree
     node_info: PyTree
 
@@ -55,7 +53,7 @@ class Yield(NamedTuple):
 
 
 def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
-    """Buffers without a draw, for iterations that yield arrays of these shapes."""
+    """Return buffers without a draw, for iterations that yield arrays of these shapes."""
     draw = shapes.draw
     if per_iteration > 1:
         axis = 0 if layout.chains == 1 else 1
@@ -78,19 +76,19 @@ def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
 
 
 def emptied(buffers: Buffers) -> Buffers:
-    """The same buffers for the next chunk: draws are written over, averages start from zero."""
+    """Return the buffers for the next chunk: draws are written over, averages start from zero."""
     zeros = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
     return buffers._replace(hub_info=zeros[0], node_info=zeros[1])
 
 
 def infos_at(buffers: Buffers, slot: int) -> PyTree:
-    """The infos of one slot, on the host; the average so far of a block in progress."""
+    """Return the infos of one slot, on the host; the average so far of a block in progress."""
     infos = (buffers.hub_info, buffers.node_info)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[slot].copy(), infos)
 
 
 def with_infos(buffers: Buffers, infos: PyTree) -> Buffers:
-    """The buffers with such infos in the first slot."""
+    """Return the buffers with such infos in the first slot."""
 
     def put(leaf: Array, value: Any) -> Array:
         host = np.array(leaf)  # on the host, where nothing is compiled
@@ -101,8 +99,8 @@ def with_infos(buffers: Buffers, infos: PyTree) -> Buffers:
     return buffers._replace(hub_info=hub, node_info=node)
 
 
-def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
-    """One draw an iteration goes to its slot, over the earlier ones of its block of ``thin``.
+def record(buffers: Buffers, made: Yield, iteration: Int32[Array, ""], window: Window) -> Buffers:
+    """Return the buffers with one draw in its slot, over the earlier ones of its block of ``thin``.
 
     Infos are averaged over that block. ``iteration`` counts from the end of the warm-up.
     """
@@ -126,12 +124,12 @@ def record(buffers: Buffers, made: Yield, iteration: Array, window: Window) -> B
 def record_several(
     buffers: Buffers,
     made: Yield,
-    iteration: Array,
+    iteration: Int32[Array, ""],
     window: Window,
     layout: Layout,
     per_iteration: int,
 ) -> Buffers:
-    """Of several draws an iteration only the kept ones are written; a hub's info at each of them.
+    """Return the buffers with the kept ones of several draws, and a hub's info at each of them.
 
     Agents and infos of nodes are not recorded.
     """
@@ -151,7 +149,7 @@ def record_several(
 
 
 def held_bytes(arrays: PyTree, buffers: PyTree, carry: PyTree, copies: int) -> dict[str, int]:
-    """Bytes that a run holds, by what they are for: data, draws (arrays or shapes), its state."""
+    """Return the bytes that a run holds, by what they are for; draws are arrays or shapes."""
     return {
         "data": sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)),
         "draws of a chunk": sum(

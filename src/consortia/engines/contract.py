@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Method, Site
 from consortia.core.target import Target
@@ -24,9 +25,6 @@ from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, info
 from consortia.engines.mailbox import Arrivals
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import StoreError
-
-Array = jax.Array
-PyTree = Any
 
 
 class Engine(ABC):
@@ -155,14 +153,20 @@ class Run(ABC):
     # --- before the first round -------------------------------------------------------------------
 
     @abstractmethod
-    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
 
         ``positions`` is (chains, d).
         """
 
     @abstractmethod
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round.
 
         Args:
@@ -180,7 +184,12 @@ class Run(ABC):
 
     @abstractmethod
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
         """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 
@@ -254,7 +263,10 @@ class Run(ABC):
         """Return one site as a visiting chain sees it, or None where its rows are elsewhere."""
         return None
 
-    def gradients(self, target: Target) -> Callable[[Array], Array] | None:
+    def gradients(
+        self,
+        target: Target,
+    ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d).
 
         None where some rows are in another process: it would cost rounds.
@@ -297,13 +309,13 @@ class Run(ABC):
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by their paths, on the host."""
+    """Return the leaves of a pytree by their paths, on the host."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> PyTree:
-    """The pytree of the shapes ``like`` from the arrays that `named` made.
+    """Return the pytree of the shapes ``like`` from the arrays that `named` made.
 
     Raises:
         StoreError: an array is absent, or of another shape or type.

@@ -77,7 +77,7 @@ class Trace:
         return len(self.in_flight)
 
     def accepted(self, field: str) -> Array:
-        """A field of the accepted updates, (servers, updates)."""
+        """Return a field of the accepted updates, (servers, updates)."""
         return getattr(self, field)[~self.dropped].reshape(self.servers, self.updates)
 
     @property
@@ -108,7 +108,7 @@ class Trace:
         return self.accepted("staleness")[:, self.warmup :].mean(axis=1)
 
     def histogram(self) -> Array:
-        """Accepted updates after warm-up by staleness, (servers, largest staleness + 1)."""
+        """Return accepted updates after warm-up by staleness, (servers, largest staleness + 1)."""
         length = self.largest_staleness + 1
         rows = self.accepted("staleness")[:, self.warmup :]
         return np.stack([np.bincount(row, minlength=length) for row in rows])
@@ -119,7 +119,7 @@ class Trace:
         return self.updates / self.accepted("finish")[:, -1]
 
     def excess(self) -> Array:
-        """Left minus right side of the integer identity, (servers,); zero in any simulation."""
+        """Return left minus right side of the integer identity, (servers,); 0 in any simulation."""
         total = np.zeros(self.servers, np.int64)
         np.add.at(total, self.server, self.staleness.astype(np.int64))
         held = (self.updates - self.in_flight.astype(np.int64)).sum(axis=1)
@@ -137,7 +137,7 @@ def simulate(
     seed: int = 0,
     sites: tuple[str, ...] | None = None,
 ) -> Trace:
-    """The events until each server has done ``updates`` updates.
+    """Return the events until each server has done ``updates`` updates.
 
     Args:
         latency: a model of `consortia.latency`; a recorded trace is replayed as it is.
@@ -195,7 +195,7 @@ def simulate(
 def _events(
     latency: Latency, seed: int, server: int, workers: int, updates: int, cap: int | None
 ) -> tuple[list[Array], list[int]]:
-    """The events of one server, as columns, and the versions in flight at the end."""
+    """Return the events of one server, as columns, and the versions in flight at the end."""
     limit = updates + 1 if cap is None else cap
     cost = latency.server_cost
     ahead = [
@@ -237,7 +237,7 @@ def _columns(events: list[tuple[int, int, int, int, float, bool]]) -> list[Array
 
 
 def _logs(latency: Recorded, servers: int) -> list[list[Any]]:
-    """(event, worker, version, time) of each server."""
+    """Return (event, worker, version, time) of each server."""
     logs: list[list[Any]] = [[] for _ in range(servers)]
     rows = zip(latency.servers, latency.workers, latency.versions, latency.times, strict=True)
     for event, (server, *row) in enumerate(rows):
@@ -292,7 +292,7 @@ def _check_drops(trace: Trace, cap: int | None) -> None:
 
 
 def _check_shares(trace: Trace, sites: tuple[str, ...], cap: int | None) -> None:
-    """Every site is heard often enough: without it another posterior would be sampled."""
+    """Refuse a trace in which a site is too rare: another posterior would be sampled."""
     shares, drops = trace.shares, trace.drops
     server, site = np.unravel_index(int(np.argmin(shares)), shares.shape)
     share = shares[server, site]

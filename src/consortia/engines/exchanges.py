@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia import graphs
 from consortia.core.contract import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
 
-Array = jax.Array
-PyTree = Any
 
-
-def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyTree:
-    """The message that the outboxes of all nodes become.
+def message_of(
+    exchange: Exchange | None,
+    outbox: PyTree,
+    weights: Float[Array, " nodes"],
+) -> PyTree:
+    """Return the message that the outboxes of all nodes become.
 
     Args:
         exchange: what crosses the network; None leaves the message empty.
@@ -50,8 +50,11 @@ def message_of(exchange: Exchange | None, outbox: PyTree, weights: Array) -> PyT
             raise InputError(f"this engine cannot carry out a {type(exchange).__name__}.")
 
 
-def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
-    """W times an array (nodes, ...), in the form that suits the matrix; see `MixingMatrix.form`.
+def mixed(
+    mixing: graphs.MixingMatrix,
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, "nodes ..."]:
+    """Return W times an array (nodes, ...), as suits the matrix; see `MixingMatrix.form`.
 
     As x_i + Σ_j W_ij (x_j − x_i): weights that are rounded still leave the sum over all nodes as
     it is, where Σ_j W_ij x_j would let it drift in single precision. Nothing of the size
@@ -60,8 +63,11 @@ def mixed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
     return leaf + changed(mixing, leaf)
 
 
-def changed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
-    """Σ_j W_ij (x_j − x_i) of an array (nodes, ...): exactly 0 where all x_i are equal."""
+def changed(
+    mixing: graphs.MixingMatrix,
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, "nodes ..."]:
+    """Return Σ_j W_ij (x_j − x_i) of an array (nodes, ...): exactly 0 where all x_i are equal."""
     if mixing.form == "roll" and mixing.circulant is not None:
         parts = zip(*(part.tolist() for part in mixing.circulant), strict=True)
         return _total(
@@ -87,7 +93,7 @@ def changed(mixing: graphs.MixingMatrix, leaf: Array) -> Array:
 def _mixed_in_turn(
     schedule: graphs.MixingSchedule, outbox: PyTree, times: int, change: bool
 ) -> PyTree:
-    """What each node receives when the matrix is that of the turn which the outboxes name."""
+    """Return what each node receives from the matrix of the turn which the outboxes name."""
     receivers, senders, weights = schedule.table()
     turn = outbox["turn"]
     now = jnp.asarray(weights, jnp.result_type(float))[turn.reshape(-1)[0]]
@@ -105,7 +111,7 @@ def _mixed_in_turn(
 
 
 def _total(terms: list[Array], like: Array) -> Array:
-    """The sum, one term after the other: a stack of all terms would be several times the state."""
+    """Return the sum, one term after the other: a stack would be several times the state."""
     if not terms:
         return jnp.zeros_like(like)
     first, *rest = terms
@@ -115,12 +121,12 @@ def _total(terms: list[Array], like: Array) -> Array:
 
 
 def _column(values: np.ndarray, like: Array) -> Array:
-    """One number a node, shaped to multiply an array (nodes, ...)."""
+    """Return one number a node, shaped to multiply an array (nodes, ...)."""
     return jnp.asarray(values, like.dtype).reshape((-1,) + (1,) * (like.ndim - 1))
 
 
 def describe(exchange: Exchange | None, nodes: int) -> str | None:
-    """How a gossip exchange is carried out, for the plan of a run; None for another exchange."""
+    """Return how a gossip exchange is carried out, for the plan of a run; None for another."""
     if not isinstance(exchange, Mix):
         return None
     mixing = graphs.resolve_any(exchange.matrix, nodes)
@@ -141,12 +147,15 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     return text
 
 
-def _product(matrix: Array, leaf: Array) -> Array:
+def _product(
+    matrix: Float[Array, "... nodes"],
+    leaf: Float[Array, "nodes ..."],
+) -> Float[Array, " ..."]:
     return jnp.tensordot(matrix.astype(leaf.dtype), leaf, axes=1, precision="highest")
 
 
 def reply_per_node(phase: Phase, before: bool) -> bool:
-    """Whether the inbox after a phase differs from node to node; ``before``: did it already."""
+    """Return True if the inbox after a phase differs from node to node; ``before``: it did."""
     if isinstance(phase.exchange, Mix):
         return True
     if phase.exchange is None and phase.hub is None:
@@ -155,7 +164,7 @@ def reply_per_node(phase: Phase, before: bool) -> bool:
 
 
 def inbox_per_node(phases: tuple[Phase, ...]) -> bool:
-    """Whether the inbox at the start of an iteration differs from node to node."""
+    """Return True if the inbox at the start of an iteration differs from node to node."""
     per_node = False
     for _ in range(2):  # the second time with what the iteration before has left
         for phase in phases:
@@ -166,7 +175,7 @@ def inbox_per_node(phases: tuple[Phase, ...]) -> bool:
 def communication(
     exchange: Exchange | None, outbox_bytes: int, reply_bytes: int, nodes: int
 ) -> tuple[int, int, int]:
-    """(rounds, bytes up, bytes down) of one exchange of one chain.
+    """Return (rounds, bytes up, bytes down) of one exchange of one chain.
 
     A star sends every outbox up and every reply down; gossip sends each outbox along each edge of
     the graph, a travelling chain its outbox from one site to the next, counted as up only, and a
@@ -186,18 +195,19 @@ def communication(
 
 
 def traffic(
-    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], nodes: int
+    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], own: int, nodes: int
 ) -> tuple[int, int, int]:
-    """(communication rounds, bytes up, bytes down) of one iteration of all chains.
+    """Return (communication rounds, bytes up, bytes down) of one iteration of all chains.
 
     Args:
         phases: of one iteration.
-        messages: shapes of the outboxes and of the reply of each of them.
-        nodes: number of sites.
+        messages: shapes of the outboxes of ``own`` nodes, and of the reply, of each of them.
+        own: number of nodes of this process.
+        nodes: number of nodes.
     """
     rounds = up = down = 0
     for phase, (outbox, reply) in zip(phases, messages, strict=True):
-        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else nodes
+        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else own
         sizes = (_bytes(outbox) // senders, _bytes(reply))
         here = communication(phase.exchange, *sizes, nodes)
         rounds += phase.repeat * here[0]

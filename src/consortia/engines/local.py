@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
+from jaxtyping import Array
 
 from consortia.core import fingerprints, random
 from consortia.core.contract import Algorithm, Mean, Method
@@ -29,8 +30,6 @@ from consortia.engines.rng import Counter, Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
-
-Array = jax.Array
 
 BLOCK_BYTES = 96 * 1024
 """Random numbers drawn at once; larger blocks leave the processor's cache."""
@@ -102,7 +101,7 @@ class LocalEngine(Engine):
 
     @classmethod
     def like(cls, rounding: Mapping[str, Any], *, exact: bool) -> LocalEngine:
-        """The engine that rounds as that of a stored run; if not ``exact``, any will do.
+        """Return the engine that rounds as that of a stored run; if not ``exact``, any will do.
 
         Raises:
             InputError: there are fewer devices than the run had.
@@ -193,7 +192,7 @@ class LocalEngine(Engine):
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
     ) -> sharding.Sharding | None:
-        """Over which devices the run is divided; None: the default one alone."""
+        """Return over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
         several = jax.process_count() > 1
         divided = None
@@ -223,7 +222,7 @@ class LocalEngine(Engine):
         chains: int,
         divided: sharding.Sharding | None = None,
     ) -> Layout:
-        """How nodes, chains and rounds are batched."""
+        """Return how nodes, chains and rounds are batched."""
         nodes, parts, alone = len(sites), 1, len(sites) == 1
         if divided is not None:
             parts = divided.nodes * divided.chains
@@ -249,7 +248,7 @@ class LocalEngine(Engine):
 
 
 def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
-    """The data and numbers of these sites, by index, on the default device."""
+    """Return the data and numbers of these sites, by index, on the default device."""
     sizes = np.asarray(sites.sizes, np.int64)
     dtype = jnp.result_type(float)
     padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
@@ -270,7 +269,7 @@ def _structure_key(target: Target) -> Any:
 
 
 def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
-    """Bytes of all random numbers of one round."""
+    """Return bytes of all random numbers of one round."""
     algorithm = method.build(target)
     phases, box = algorithm.phases, mailboxes.mailbox_of(algorithm)
     events = () if box is None else mailboxes.no_events(box)

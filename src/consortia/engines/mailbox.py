@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32, PyTree
 
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
-
-Array = jax.Array
-PyTree = Any
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""
@@ -43,7 +41,7 @@ class Ring(NamedTuple):
 
 
 def mailbox_of(algorithm: Algorithm) -> Mailbox | None:
-    """The algorithm's `Mailbox`, if messages arrive one at a time; it is then its only phase.
+    """Return the algorithm's `Mailbox`, or None; it is then its only phase.
 
     Raises:
         TypeError: there are other phases beside it.
@@ -58,7 +56,7 @@ def mailbox_of(algorithm: Algorithm) -> Mailbox | None:
 
 
 def servers_of(algorithm: Algorithm) -> int:
-    """Independent copies of every chain: the servers of its `Mailbox`."""
+    """Return independent copies of every chain: the servers of its `Mailbox`."""
     mailbox = mailbox_of(algorithm)
     return 1 if mailbox is None else mailbox.servers
 
@@ -67,22 +65,22 @@ def servers_of(algorithm: Algorithm) -> int:
 
 
 def ring_length(largest_staleness: int, workers: int, reply_bytes: int) -> int:
-    """Past replies to keep: a power of two that serves the trace, and most other seeds' traces."""
+    """Return how many replies to keep: a power of two that serves most other seeds' traces too."""
     roomy = min(16 * workers, RING_BYTES // max(reply_bytes, 1))
     wanted = max(largest_staleness + 1, roomy, 1)
     return 1 << (wanted - 1).bit_length()
 
 
 def held(ring: Ring, arrival: Arrival) -> PyTree:
-    """The replies that the workers hold whose messages arrive now, chain axis first if any."""
+    """Return the replies that the workers hold whose messages arrive now, chain axis first."""
     length = jax.tree.leaves(ring.replies)[0].shape[0]
     slot = (arrival.update - arrival.staleness) % length
     index = (slot,) if slot.ndim == 0 else (slot, jnp.arange(slot.size))
     return jax.tree.map(lambda leaf: leaf[index], ring.replies)
 
 
-def pushed(ring: Ring, reply: PyTree, update: Array) -> Ring:
-    """The ring with the reply to this update in the place of the oldest."""
+def pushed(ring: Ring, reply: PyTree, update: Int32[Array, ""]) -> Ring:
+    """Return the ring with the reply to this update in the place of the oldest."""
 
     def put(leaf: Array, value: Array) -> Array:
         slot = (update + 1) % leaf.shape[0]
@@ -92,7 +90,7 @@ def pushed(ring: Ring, reply: PyTree, update: Array) -> Ring:
 
 
 def latest(inbox: PyTree) -> PyTree:
-    """The last reply, where an inbox holds past ones too."""
+    """Return the last reply, where an inbox holds past ones too."""
     return inbox.last if isinstance(inbox, Ring) else inbox
 
 
@@ -139,7 +137,7 @@ class Arrivals:
         self._index = -1
 
     def stretch(self, update: int) -> tuple[Events, int]:
-        """The events around one update, and the first update beyond them."""
+        """Return the events around one update, and the first update beyond them."""
         index = update // STRETCH
         if self._here is None or index != self._index:
             start = index * STRETCH
@@ -154,12 +152,12 @@ class Arrivals:
         return self._here, (index + 1) * STRETCH
 
     def record(self) -> dict[str, Any]:
-        """What the result of a run says of the trace; updates after the warm-up only."""
+        """Return what the result of a run says of the trace; of updates after the warm-up only."""
         return facts_of(self.trace)
 
 
 def facts_of(trace: Trace) -> dict[str, Any]:
-    """Staleness, drops, throughput and shares of a trace, as plain values."""
+    """Return staleness, drops, throughput and shares of a trace, as plain values."""
     return {
         "workers": trace.workers,
         "servers": trace.servers,
@@ -187,7 +185,7 @@ def _windows(staleness: np.ndarray) -> dict[str, Any]:
 
 
 def no_events(mailbox: Mailbox) -> Events:
-    """One event of each server, for shapes only."""
+    """Return one event of each server, for shapes only."""
     none = jnp.zeros((mailbox.servers, 1), jnp.int32)
     shares = jnp.ones((mailbox.servers, mailbox.workers))
     return Events(jnp.int32(0), none, none, none, shares)

@@ -18,15 +18,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
 from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, rng
 from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, record, record_several
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
-
-Array = jax.Array
-PyTree = Any
 
 Keys = tuple[PhaseKeys, ...]
 
@@ -39,12 +37,12 @@ class SiteArrays(NamedTuple):
     """
 
     data: PyTree
-    sizes: Array
-    weights: Array
-    prior_shares: Array
+    sizes: Int32[Array, " nodes"]
+    weights: Float[Array, " nodes"]
+    prior_shares: Float[Array, " nodes"]
     fitted: PyTree
     events: Events | tuple[()] = ()
-    present: Array | tuple[()] = ()
+    present: Bool[Array, " nodes"] | tuple[()] = ()
 
     def site(self, index: Any, number: Any = None) -> Site:
         """Return the site at this index; its arrays are indexed where its rows are read.
@@ -63,15 +61,29 @@ class SiteArrays(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What an iteration needs from the one before it."""
+    """What an iteration needs from the one before it.
+
+    Attributes:
+        node: states of the nodes, node axis first.
+        hub: states of the hub.
+        inbox: what the nodes have received last.
+        turn: inside a program whose exchanges leave it, int32 that orders them; else ().
+    """
 
     node: PyTree
     hub: PyTree
     inbox: PyTree
+    turn: Any = ()
 
 
 class Iteration:
-    """What the nodes and the hub of one process do in an iteration of an algorithm."""
+    """What the nodes and the hub of one process do in an iteration of an algorithm.
+
+    Attributes:
+        first_turn: of `Carry`, at the begin of a program.
+    """
+
+    first_turn: Any = ()
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self.algorithm = algorithm
@@ -80,21 +92,51 @@ class Iteration:
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
 
     def _iteration(
-        self, numbers: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
+        self, randomness: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
     ) -> tuple[Carry, Yield]:
-        """All phases once, and what they yield (repeated phases have no info)."""
+        """Return the carry after all phases, and what they yield (repeated ones have no info)."""
+        phases, per_node = self.algorithm.phases, self.inbox_per_node
+        carry, _, node_info, hub_info = self.run_phases(phases, randomness, carry, sites, per_node)
+        return carry, self.made(carry, node_info, hub_info)
+
+    def run_phases(
+        self,
+        phases: tuple[Phase, ...],
+        randomness: tuple[PhaseRandomness, ...],
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+        note: Callable[[PhaseRandomness, PyTree], None] | None = None,
+    ) -> tuple[Carry, bool, dict[str, Array], dict[str, Array]]:
+        """Run phases in order: half at the nodes, the exchange, half at the hub, for each.
+
+        Args:
+            phases: of a stage.
+            randomness: of each phase.
+            carry: before the first.
+            sites: data of the nodes of this process.
+            per_node: the inbox differs from node to node.
+            chains: of the stage; those of the layout when None.
+            note: is called with the randomness and the outboxes of each phase that runs once.
+
+        Returns:
+            The carry after the last phase; True if its inbox differs from node to node; infos of
+            nodes and hub.
+        """
         node_info: dict[str, Array] = {}
         hub_info: dict[str, Array] = {}
-        per_node = self.inbox_per_node
-        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if not phase.repeated:
-                carry, node, hub, _ = self.phase(phase, drawn, carry, sites, per_node)
+        for phase, drawn in zip(phases, randomness, strict=True):
+            if phase.repeated:
+                carry = self.repeated(phase, drawn, carry, sites, per_node, chains)
+            else:
+                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node, chains)
                 node_info |= node
                 hub_info |= hub
-            else:
-                carry = self.repeated(phase, drawn, carry, sites, per_node)
+                if note is not None:
+                    note(drawn, outbox)
             per_node = exchanges.reply_per_node(phase, per_node)
-        return carry, self.made(carry, node_info, hub_info)
+        return carry, per_node, node_info, hub_info
 
     def phase(
         self,
@@ -105,20 +147,23 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
-        """The carry after the phase, the infos of nodes and hub, and the outboxes."""
+        """Run a phase; return the carry, the infos of nodes and hub, and the outboxes."""
         node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
-        message = self.exchanged(phase, outbox, sites)
-        sent = carry._replace(node=_where_present(sites.present, node_state, carry.node))
+        message, turn = self.exchanged(phase, outbox, sites, carry.turn)
+        node = _where_present(sites.present, node_state, carry.node)
+        sent = carry._replace(node=node, turn=turn)
         after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
         return after, node_info, hub_info, outbox
 
-    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
-        """The message that the outboxes of all nodes become."""
+    def exchanged(
+        self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the message that the outboxes of all nodes become, and the next turn."""
         weights = sites.weights
         if not isinstance(sites.present, tuple):
             weights = jnp.where(sites.present, weights, 0)
             weights = weights / jnp.sum(weights)
-        return exchanges.message_of(phase.exchange, outbox, weights)
+        return exchanges.message_of(phase.exchange, outbox, weights), turn
 
     def send(
         self,
@@ -129,7 +174,7 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """The first half of a phase: node states, outboxes and infos, before the exchange."""
+        """Do the first half of a phase; return node states, outboxes and infos."""
         chains = self.layout.chains if chains is None else chains
         if drawn.visited is not None:
             return self._visit(phase, drawn, carry, sites)
@@ -148,7 +193,7 @@ class Iteration:
         message: PyTree,
         chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array]]:
-        """The second half: the carry after the exchange and the hub, and the hub's infos."""
+        """Do the second half, from the exchange on; return the carry and the hub's infos."""
         if phase.hub is None:
             reply = message
             if phase.exchange is None:
@@ -160,7 +205,7 @@ class Iteration:
         )
         if drawn.arrival is not None:
             reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
-        return Carry(carry.node, hub_state, reply), dict(info)
+        return carry._replace(hub=hub_state, inbox=reply), dict(info)
 
     def _at_nodes(
         self,
@@ -170,7 +215,7 @@ class Iteration:
         sites: SiteArrays,
         per_node: bool,
     ) -> Any:
-        """``local`` at every node, batched or one node after the other."""
+        """Run ``local`` at every node, batched or one node after the other."""
         mapped, deferred = self.layout.map_nodes, callable(drawn.noise)
 
         def at_node(node: Array, own: Any) -> Any:
@@ -202,7 +247,7 @@ class Iteration:
         return jax.vmap(at_node)(nodes, own)
 
     def _visit(self, phase: Phase, drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
-        """``local`` of each chain at the one node that acts; infos have no node axis.
+        """Run ``local`` of each chain at the one node that acts; infos have no node axis.
 
         Of a `Mailbox` it is a worker: what is common to the server's update is not known to it.
         """
@@ -229,6 +274,46 @@ class Iteration:
         after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), carry.node, state)
         return after, outbox, {}
 
+    def visit_of_chain(
+        self,
+        phase: Phase,
+        drawn: PhaseRandomness,
+        chain: Any,
+        node: Any,
+        number: Any,
+        states: PyTree,
+        inbox: PyTree,
+        sites: SiteArrays,
+        chains: int,
+    ) -> tuple[PyTree, PyTree]:
+        """Run ``local`` of a `Route` for one chain at one node, and no other.
+
+        Args:
+            phase: with the route.
+            drawn: the randomness of all chains at the nodes that they visit.
+            chain: index of the chain.
+            node: index of the node here.
+            number: index of the node among all.
+            states: of the nodes, node axis first.
+            inbox: of this chain.
+            sites: data of the nodes.
+            chains: number of chains.
+
+        Returns:
+            The states of the nodes, and the chain's outbox.
+        """
+        if phase.local is None:
+            raise TypeError("a phase with a Route needs a local function")
+        alone = chains == 1
+        noise, shared = jax.tree.map(
+            lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared)
+        )
+        index = (node,) if alone else (node, chain)
+        state = jax.tree.map(lambda leaf: leaf[index], states)
+        state, outbox, _ = phase.local(noise, shared, state, inbox, sites.site(node, number))
+        after = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), states, state)
+        return after, outbox
+
     def repeated(
         self,
         phase: Phase,
@@ -238,7 +323,7 @@ class Iteration:
         per_node: bool,
         chains: int | None = None,
     ) -> Carry:
-        """A phase that runs several times in a row, in some chains fewer times than in others."""
+        """Run a phase several times in a row, in some chains fewer times than in others."""
         count = None
         if phase.repeats is not None:
             count = self.over_chains(phase.repeats, 0, chains)(carry.hub)
@@ -256,7 +341,7 @@ class Iteration:
     # --- what is recorded -----------------------------------------------------------------------
 
     def made(self, carry: Carry, node_info: Any, hub_info: Any) -> Yield:
-        """What the iteration that ended in ``carry`` yields."""
+        """Return what the iteration that ended in ``carry`` yields."""
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
@@ -268,23 +353,23 @@ class Iteration:
         mean = self.average(agents)
         return Yield(mean, agents if draws.agents else None, node_info, hub_info)
 
-    def average(self, agents: Array) -> Array:
-        """The mean over all nodes of an array (nodes, ...)."""
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
+        """Return the mean over all nodes of an array (nodes, ...)."""
         return jnp.mean(agents, axis=0)
 
     def draw(self, carry: Carry) -> Array:
-        """The draws of all chains in this state."""
+        """Return the draws of all chains in this state."""
         return self.made(carry, {}, {}).draw
 
     def record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
-        """The buffers with what an iteration, counted from the end of the warm-up, has yielded."""
+        """Return the buffers with what an iteration yields, counted from the end of warm-up."""
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
             return record(buffers, made, iteration, window)
         return record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
-    def draws_finite(self, carry: Carry) -> Array:
-        """(chains,): are the draws of each chain in this state finite?"""
+    def draws_finite(self, carry: Carry) -> Bool[Array, " chains"]:
+        """Return (chains,), whether the draws of each chain in this state are finite."""
         draw = self.draw(carry)
         own_axes = tuple(range(0 if self.layout.chains == 1 else 1, draw.ndim))
         return jnp.atleast_1d(jnp.all(jnp.isfinite(draw), axis=own_axes))
@@ -294,16 +379,18 @@ class Iteration:
     def over_chains(
         self, function: Callable[..., Any], axes: Any = 0, chains: int | None = None
     ) -> Callable[..., Any]:
-        """A function of one chain, over all chains."""
+        """Return a function of one chain, over all chains."""
         chains = self.layout.chains if chains is None else chains
         return function if chains == 1 else jax.vmap(function, in_axes=axes)
 
     def everywhere(self, tree: PyTree) -> PyTree:
-        """The same at every node, node axis first."""
+        """Return the same at every node, node axis first."""
         return copies(tree, self.layout.nodes)
 
-    def outbox_finite(self, outbox: PyTree, visited: Array | None) -> Array:
-        """(nodes, chains); where one node acts at a time the others count as finite."""
+    def outbox_finite(
+        self, outbox: PyTree, visited: Int32[Array, "*chains"] | None
+    ) -> Bool[Array, "nodes chains"]:
+        """Return (nodes, chains); where one node acts at a time the others count as finite."""
         nodes, chains = self.layout.nodes, self.layout.chains
         shape = (nodes, chains) if visited is None else (chains,)
         result = jnp.ones(shape, bool)
@@ -315,12 +402,12 @@ class Iteration:
 
 
 def copies(tree: PyTree, count: int) -> PyTree:
-    """So many equal copies of a pytree along a new first axis."""
+    """Return so many equal copies of a pytree along a new first axis."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), tree)
 
 
 def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carry:
-    """The carry ``after`` in the chains that run, (chains,), and ``before`` in the others."""
+    """Return the carry ``after`` in the chains that run, (chains,), ``before`` in the others."""
 
     def keep(axis: int) -> Callable[[Array, Array], Array]:
         return lambda new, old: jnp.where(_at_axis(runs, axis, new), new, old)
@@ -329,18 +416,19 @@ def kept_where(runs: Array, after: Carry, before: Carry, per_node: bool) -> Carr
         jax.tree.map(keep(1), after.node, before.node),
         jax.tree.map(keep(0), after.hub, before.hub),
         jax.tree.map(keep(1 if per_node else 0), after.inbox, before.inbox),
+        after.turn,
     )
 
 
 def _where_present(present: Array | tuple[()], after: PyTree, before: PyTree) -> PyTree:
-    """Node states, in which the sites that did not take part are where they were."""
+    """Return node states, in which the sites that did not take part are where they were."""
     if isinstance(present, tuple):
         return after
     return jax.tree.map(lambda a, b: jnp.where(_at_axis(present, 0, a), a, b), after, before)
 
 
 def _at_axis(flag: Array, axis: int, like: Array) -> Array:
-    """``flag``, a scalar or (chains,), shaped so that its axis stands at ``axis`` of ``like``."""
+    """Return ``flag``, a scalar or (chains,), with its axis where ``axis`` of ``like`` is."""
     if flag.ndim == 0:
         return flag
     return flag.reshape((1,) * axis + flag.shape + (1,) * (like.ndim - axis - 1))
@@ -353,6 +441,7 @@ class Program(Iteration):
         self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
     ) -> None:
         super().__init__(algorithm, layout)
+        self.nodes_in_all = layout.nodes
         self.start_values = jax.jit(start_values)
         self._shapes: Yield | None = None
         self.start = jax.jit(self._start, static_argnums=1)
@@ -365,16 +454,22 @@ class Program(Iteration):
 
     # --- stages -------------------------------------------------------------------------------
 
-    def _keys(self, base: Array) -> Keys:
-        """Keys of the phases of every iteration, from the run's base key (2,)."""
-        return rng.stage_keys(self.algorithm.phases, rng.ROUND, base, self.layout)
+    def _keys(self, base: UInt32[Array, " 2"]) -> Keys:
+        """Return keys of the phases of every iteration, from the run's base key (2,)."""
+        return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
 
-    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
-        """The keys of phases that run before the first iteration."""
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
+        """Return the keys of a stage's phases, of what is private for the nodes of this process."""
         return rng.stage_keys(phases, stage, base, layout)
 
-    def _start(self, positions: Array, ring: int = 1) -> Carry:
-        """The carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
+    def _start(self, positions: Float[Array, "*chains d"], ring: int = 1) -> Carry:
+        """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
 
         ``ring`` is the number of past replies that a `Mailbox` keeps.
         """
@@ -385,16 +480,21 @@ class Program(Iteration):
             inbox = self.everywhere(inbox)
         return Carry(self.everywhere(node), hub, inbox)
 
-    def _fit(self, sites: SiteArrays, base: Array, position: Array) -> PyTree:
-        """What the ``fit`` phases leave at each site: (state, inbox), node axis first."""
+    def _fit(
+        self,
+        sites: SiteArrays,
+        base: UInt32[Array, " 2"],
+        position: Float[Array, " d"],
+    ) -> PyTree:
+        """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
         single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
         carry, per_node = self._once(rng.FIT, self.algorithm.fit, single, carry, sites, base)
         return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
 
-    def _setup(self, sites: SiteArrays, base: Array, carry: Carry) -> Carry:
-        """The carry after the ``setup`` phases."""
+    def _setup(self, sites: SiteArrays, base: UInt32[Array, " 2"], carry: Carry) -> Carry:
+        """Return the carry after the ``setup`` phases."""
         phases = self.algorithm.setup
         carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
         if self.inbox_per_node and not per_node:
@@ -408,24 +508,19 @@ class Program(Iteration):
         layout: Layout,
         carry: Carry,
         sites: SiteArrays,
-        base: Array,
+        base: UInt32[Array, " 2"],
     ) -> tuple[Carry, bool]:
-        """Phases that run before the first iteration; is the inbox per node after them?"""
-        per_node = False
+        """Run phases before the first iteration; return also whether the inbox is per node then."""
         keys = self.keys_of(phases, stage, base, layout)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
-        for phase, drawn in zip(phases, numbers, strict=True):
-            if phase.repeated:
-                carry = self.repeated(phase, drawn, carry, sites, per_node, layout.chains)
-            else:
-                carry, _, _, _ = self.phase(phase, drawn, carry, sites, per_node, layout.chains)
-            per_node = exchanges.reply_per_node(phase, per_node)
-        return carry, per_node
+        begun = carry._replace(turn=self.first_turn)
+        carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)
+        return carry._replace(turn=()), per_node
 
     def _advance(
         self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
     ) -> tuple[Carry, Buffers, Array]:
-        """Rounds first … stop − 1; the last value (chains,) says which chains are still finite."""
+        """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
         block, phases = self.layout.block, self.algorithm.phases
 
         def one_round(
@@ -454,39 +549,42 @@ class Program(Iteration):
             return jax.lax.fori_loop(low, high, body, state)
 
         blocks = (window.first // block, (window.stop - 1) // block + 1)
-        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (carry, buffers))
-        return carry, buffers, self.draws_finite(carry)
+        begun = carry._replace(turn=self.first_turn)
+        carry, buffers = jax.lax.fori_loop(*blocks, one_block, (begun, buffers))
+        return carry._replace(turn=()), buffers, self.draws_finite(carry)
 
     def _outboxes_finite(
         self, carry: Carry, sites: SiteArrays, keys: Keys, at: Array, warmup: Array
     ) -> list[Array]:
-        """Of each phase of round ``at`` that runs once: (nodes, chains), is its outbox finite?"""
+        """Return of each phase of round ``at`` that runs once, (nodes, chains), if it is finite."""
         numbers = self._round_randomness(keys, Counter(at, warmup), sites)
-        per_node, result = self.inbox_per_node, []
-        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
-            if not phase.repeated:
-                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
-                result.append(self.outbox_finite(outbox, drawn.visited))
-            else:
-                carry = self.repeated(phase, drawn, carry, sites, per_node)
-            per_node = exchanges.reply_per_node(phase, per_node)
+        result: list[Array] = []
+
+        def note(drawn: PhaseRandomness, outbox: PyTree) -> None:
+            result.append(self.outbox_finite(outbox, drawn.visited))
+
+        begun = carry._replace(turn=self.first_turn)
+        phases, per_node = self.algorithm.phases, self.inbox_per_node
+        self.run_phases(phases, numbers, begun, sites, per_node, note=note)
         return result
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        """Empty buffers of one chunk."""
+        """Return empty buffers of one chunk."""
         if self._shapes is None:
             self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
         return empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
 
     def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
-        """What one iteration yields, for its shapes."""
+        """Return what one iteration yields, for its shapes."""
         numbers = self._round_randomness(keys, Counter(0, 0), sites)
-        return self._iteration(numbers, carry, sites)[1]
+        return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
         shapes = jax.eval_shape(self._messages, carry, sites, keys)
-        return exchanges.traffic(self.algorithm.phases, shapes, self.layout.nodes)
+        return exchanges.traffic(
+            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
+        )
 
     @functools.cached_property
     def _messages(self) -> Callable[..., list[Any]]:
@@ -496,6 +594,7 @@ class Program(Iteration):
             phases = self.algorithm.phases
             numbers = self._round_randomness(keys, Counter(0, 0), sites)
             per_node, result = self.inbox_per_node, []
+            carry = carry._replace(turn=self.first_turn)
             for phase, drawn in zip(phases, numbers, strict=True):
                 if phase.repeated:
                     drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
@@ -509,7 +608,7 @@ class Program(Iteration):
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays
     ) -> tuple[PhaseRandomness, ...]:
-        """The numbers of one round."""
+        """Return the numbers of one round."""
         return rng.round_randomness(
             self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
         )

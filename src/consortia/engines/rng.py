@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32, PyTree, UInt32
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
-
-Array = jax.Array
-PyTree = Any
 
 FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
@@ -51,11 +49,11 @@ class Events(NamedTuple):
         shares: weight of each worker's site, (servers, workers).
     """
 
-    first: Any
-    worker: Any
-    task: Any
-    staleness: Any
-    shares: Any
+    first: Int32[Array, ""]
+    worker: Int32[Array, "servers updates"]
+    task: Int32[Array, "servers updates"]
+    staleness: Int32[Array, "servers updates"]
+    shares: Float[Array, "servers workers"]
 
 
 class PhaseKeys(NamedTuple):
@@ -66,8 +64,8 @@ class PhaseKeys(NamedTuple):
         private: (nodes, chains, 2), of a `Mailbox` (workers, chains, 2).
     """
 
-    shared: Array
-    private: Array
+    shared: UInt32[Array, "*chains 2"]
+    private: UInt32[Array, "nodes *chains 2"]
 
 
 class Arrival(NamedTuple):
@@ -80,10 +78,10 @@ class Arrival(NamedTuple):
         weight: of the worker's site.
     """
 
-    update: Array
-    worker: Array
-    staleness: Array
-    weight: Array
+    update: Int32[Array, ""]
+    worker: Int32[Array, "*chains"]
+    staleness: Int32[Array, "*chains"]
+    weight: Float[Array, "*chains"]
 
 
 class PhaseRandomness(NamedTuple):
@@ -99,7 +97,7 @@ class PhaseRandomness(NamedTuple):
 
     shared: PyTree
     noise: PyTree | Callable[[Array], PyTree]
-    visited: Array | None = None
+    visited: Int32[Array, "*chains"] | None = None
     arrival: Arrival | None = None
 
 
@@ -111,15 +109,19 @@ class Counter:
     warmup: Any
     repetition: Any = None
 
-    def draw(self, declare: Callable[[random.RandomStreams], PyTree], key: Array) -> PyTree:
-        """What a phase declares, under one key (2,)."""
+    def draw(
+        self,
+        declare: Callable[[random.RandomStreams], PyTree],
+        key: UInt32[Array, " 2"],
+    ) -> PyTree:
+        """Return what a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
 def stage_keys(
-    phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout
+    phases: tuple[Phase, ...], stage: int, base: UInt32[Array, " 2"], layout: Layout
 ) -> tuple[PhaseKeys, ...]:
-    """The keys of a stage's phases, from the run's ``base`` key (2,)."""
+    """Return the keys of a stage's phases, from the run's ``base`` key (2,)."""
 
     def of_phase(position: int) -> PhaseKeys:
         exchange = phases[position].exchange
@@ -147,10 +149,10 @@ def phase_randomness(
     keys: PhaseKeys,
     counter: Counter,
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> PhaseRandomness:
-    """All numbers of one phase in one round (every repetition of it)."""
+    """Return all numbers of one phase in one round (every repetition of it)."""
     if isinstance(phase.exchange, Mailbox):
         if not isinstance(events, Events):
             raise TypeError("a phase with a Mailbox needs a trace of events")
@@ -166,9 +168,9 @@ def phase_randomness(
 
 
 def once_randomness(
-    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Float[Array, " nodes"]
 ) -> PhaseRandomness:
-    """The numbers of one repetition of a phase in which nothing arrives one at a time.
+    """Return the numbers of one repetition of a phase in which nothing arrives one at a time.
 
     They are those of the nodes whose private ``keys`` are given.
     """
@@ -179,9 +181,14 @@ def once_randomness(
 
 
 def _visit_randomness(
-    phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Array
+    phase: Phase,
+    route: Route,
+    keys: PhaseKeys,
+    counter: Counter,
+    layout: Layout,
+    weights: Float[Array, " nodes"],
 ) -> PhaseRandomness:
-    """The node that each chain visits, and the numbers there."""
+    """Return the node that each chain visits, and the numbers there."""
     shares = weights
     if route.probabilities is not None:
         shares = jnp.asarray(route.probabilities, weights.dtype)
@@ -208,7 +215,7 @@ def _arrival_randomness(
     layout: Layout,
     events: Events,
 ) -> PhaseRandomness:
-    """The numbers of the worker whose message arrives, by its task, and the server's, by update."""
+    """Return the numbers of the worker that arrives, by its task, and of the server, by update."""
     alone = layout.chains == 1
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
     column = jnp.asarray(counter.iteration, jnp.int32) - events.first
@@ -255,10 +262,10 @@ def round_randomness(
     keys: tuple[PhaseKeys, ...],
     counter: Counter,
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """All numbers of one round."""
+    """Return all numbers of one round."""
     return tuple(
         phase_randomness(phase, own, counter, layout, weights, events)
         for phase, own in zip(phases, keys, strict=True)
@@ -268,13 +275,13 @@ def round_randomness(
 def block_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
-    first: Array,
-    warmup: Array,
+    first: Int32[Array, ""],
+    warmup: Int32[Array, ""],
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """All numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
+    """Return all numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
     def at(iteration: Array) -> tuple[PhaseRandomness, ...]:
         return round_randomness(phases, keys, Counter(iteration, warmup), layout, weights, events)
@@ -285,13 +292,13 @@ def block_randomness(
 def deferred_randomness(
     phases: tuple[Phase, ...],
     keys: tuple[PhaseKeys, ...],
-    at: Array,
-    warmup: Array,
+    at: Int32[Array, ""],
+    warmup: Int32[Array, ""],
     layout: Layout,
-    weights: Array,
+    weights: Float[Array, " nodes"],
     events: Events | tuple[()] = (),
 ) -> tuple[PhaseRandomness, ...]:
-    """The numbers of one round, private ones drawn only where and when their node runs."""
+    """Return the numbers of one round, private ones drawn only where and when their node runs."""
     counter = Counter(at, warmup)
 
     def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
@@ -307,9 +314,12 @@ def deferred_randomness(
 
 
 def _per_chain(
-    declare: Callable[[random.RandomStreams], PyTree], keys: Array, counter: Counter, layout: Layout
+    declare: Callable[[random.RandomStreams], PyTree],
+    keys: UInt32[Array, "*chains 2"],
+    counter: Counter,
+    layout: Layout,
 ) -> PyTree:
-    """What a phase declares, for each chain's key, (chains, 2) or (2,)."""
+    """Return what a phase declares, for each chain's key, (chains, 2) or (2,)."""
     if layout.chains == 1:
         return counter.draw(declare, keys)
     return jax.vmap(lambda key: counter.draw(declare, key))(keys)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from consortia.core import random
 from consortia.core.contract import Site
@@ -22,8 +23,6 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 
-Array = jax.Array
-
 
 class LocalRun(Run):
     """One algorithm on one set of sites, in this process."""
@@ -34,15 +33,21 @@ class LocalRun(Run):
         super().__init__(program, sites, arrays)
         self._keys: tuple[PhaseKeys, ...] | None = None
 
-    def start_values(self, positions: Array) -> tuple[Array, Array, Array]:
-        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
         ``positions`` is (chains, d).
         """
         return self.program.start_values(self._arrays, positions)
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
-        """The state before the first round; runs ``fit`` and ``setup``.
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
+        """Run ``fit`` and ``setup``; return the state before the first round.
 
         Args:
             seed: seed of the run.
@@ -59,8 +64,14 @@ class LocalRun(Run):
             self._arrays = self._arrays._replace(fitted=fitted)
         return self._first(base, positions, ring, self._arrays)
 
-    def _begin(self, seed: int, positions: Array, rounds: int, warmup: int) -> tuple[Any, int]:
-        """The keys and the trace of a run: its base key, and the past replies that it keeps."""
+    def _begin(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
+    ) -> tuple[Any, int]:
+        """Make the keys and the trace; return the base key, and how many past replies are kept."""
         ring = 1
         if self.participation is not None and len(self.participation) < warmup + rounds:
             raise InputError(
@@ -78,8 +89,14 @@ class LocalRun(Run):
         self._keys = self.program.keys(base)
         return base, ring
 
-    def _first(self, base: Any, positions: Array, ring: int, arrays: SiteArrays) -> Carry:
-        """The carry before the first round, with these fitted constants."""
+    def _first(
+        self,
+        base: Any,
+        positions: Float[Array, "chains d"],
+        ring: int,
+        arrays: SiteArrays,
+    ) -> Carry:
+        """Return the carry before the first round, with these fitted constants."""
         carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
         if self.program.algorithm.setup:
             carry = self.program.setup(arrays, base, carry)
@@ -88,13 +105,18 @@ class LocalRun(Run):
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """The carry and what ``fit`` left, as named arrays on the host."""
+        """Return the carry and what ``fit`` left, as named arrays on the host."""
         return named(self._here(carry), "carry") | named(self.fitted, "fitted")
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
-        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 
         Raises:
             StoreError: the state is of another run.
@@ -109,18 +131,18 @@ class LocalRun(Run):
         return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
-        """Empty buffers for the draws of one chunk."""
+        """Return empty buffers for the draws of one chunk."""
         return self.program.buffers(carry, self._arrays, self.keys)
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Attributes and groups of the result that only the run itself can tell."""
+        """Return attributes and groups of the result that only the run itself can tell."""
         if self.participation is None or self.participation[:done].all():
             return {}, {}
         least = int(self.participation[:done].sum(axis=1).min())
         return {"participation": f"as given: at least {least} of {len(self.names)} sites"}, {}
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
-        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``."""
+        """Run the rounds of a window: (carry, buffers, finite (chains,)); consume ``buffers``."""
         first, finite = window.first, None
         while True:
             stop = min(window.stop, self._within_reach(first))
@@ -135,7 +157,7 @@ class LocalRun(Run):
             first = stop
 
     def _within_reach(self, round: int) -> int:
-        """Places the events around a round, or who takes part; the first round beyond them."""
+        """Place the events around a round, or who takes part; return the first round beyond."""
         if self.participation is not None:
             self._arrays = self._arrays._replace(present=jnp.asarray(self.participation[round]))
             return round + 1
@@ -146,22 +168,29 @@ class LocalRun(Run):
         return beyond
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
-        """The first site whose message of round ``at`` is not finite in this chain."""
-        self._within_reach(at)
-        flags = self.program.outboxes_finite(
-            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
-        )
-        for phase in self._here(flags):
+        """Return the first site whose message of round ``at`` is not finite in this chain."""
+        for phase in self._outboxes_finite(carry, at, warmup):
             bad = np.flatnonzero(~np.asarray(phase)[:, chain])
             if bad.size:
                 return self.names[int(bad[0])]
         return None
 
+    def _outboxes_finite(self, carry: Carry, at: int, warmup: int) -> list[Any]:
+        """Return of each phase that runs once, (nodes, chains), whether its outbox is finite."""
+        self._within_reach(at)
+        flags = self.program.outboxes_finite(
+            carry, self._arrays, self.keys, np.int32(at), np.int32(warmup)
+        )
+        return self._here(flags)
+
     def site(self, name: str) -> Site | None:
         """Return one site, as a visiting chain sees it."""
         return self._arrays.site(self.names.index(name))
 
-    def gradients(self, target: Target) -> Callable[[Array], Array]:
+    def gradients(
+        self,
+        target: Target,
+    ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         arrays = self._arrays._replace(events=())
         return lambda position: gradients(target.model, target.unravel(position), arrays)
@@ -179,8 +208,8 @@ class LocalRun(Run):
 
 
 @partial(jax.jit, static_argnums=0)
-def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Array:
-    """Compiled once for a model and shapes."""
+def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Float[Array, "nodes d"]:
+    """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
     target = Target(model, parameters)
 
     def at_node(node: Array) -> Array:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, PyTree, UInt32
 
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
@@ -31,9 +32,6 @@ from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
 from consortia.errors import InputError, RankError
-
-Array = jax.Array
-PyTree = Any
 
 # --- devices -------------------------------------------------------------------------------------
 
@@ -77,7 +75,7 @@ class Sharding:
         return len({device.process_index for device in self.mesh.devices.flat})
 
     def spec(self, axes: Axes) -> PartitionSpec:
-        """How an array with such axes is cut."""
+        """Return how an array with such axes is cut."""
         names: list[str | None] = [None] * (1 + max(axes.node or 0, axes.chain or 0))
         if axes.node is not None:
             names[axes.node] = NODES
@@ -88,17 +86,17 @@ class Sharding:
         return PartitionSpec(*names)
 
     def specs(self, tree: PyTree) -> PyTree:
-        """The same of a pytree of `Axes`."""
+        """Return how a pytree of arrays with such `Axes` is cut."""
         return jax.tree.map(self.spec, tree, is_leaf=_is_axes)
 
     def shardings(self, tree: PyTree) -> PyTree:
-        """As shardings."""
+        """Return the shardings of a pytree of `Axes`."""
         return jax.tree.map(
             lambda axes: NamedSharding(self.mesh, self.spec(axes)), tree, is_leaf=_is_axes
         )
 
     def place(self, tree: PyTree, axes: PyTree) -> PyTree:
-        """Arrays on the host, the same in every process, on the devices of the mesh."""
+        """Return arrays on the host, the same in every process, on the devices of the mesh."""
 
         def put(axes: Axes, part: PyTree) -> PyTree:
             sharding = NamedSharding(self.mesh, self.spec(axes))
@@ -122,7 +120,7 @@ def _is_axes(node: Any) -> bool:
 
 
 def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | None:
-    """The argument ``devices`` of an engine, checked; starts as many CPU devices where it can.
+    """Return the argument ``devices`` checked; start as many CPU devices where that can be.
 
     Raises:
         InputError: it is not a number of devices or a sequence of them.
@@ -140,7 +138,7 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
 
 
 def offer_cpu_devices(count: int) -> None:
-    """Lets JAX make so many devices of the processor, if it has not started or been told yet."""
+    """Let JAX make so many devices of the processor, if it has not started yet."""
     told = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not told and "JAX_NUM_CPU_DEVICES" not in os.environ:
         with contextlib.suppress(RuntimeError):  # JAX has started, with the devices that it has
@@ -148,14 +146,14 @@ def offer_cpu_devices(count: int) -> None:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
-    """The devices that were asked for; all of JAX's where none were.
+    """Return the devices that were asked for; all of JAX's where none were.
 
     Raises:
         InputError: there are fewer.
@@ -174,7 +172,7 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
 
 
 def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
-    """The division that a mesh asks for.
+    """Return the division that a mesh asks for.
 
     Raises:
         InputError: it is not a mesh, its axes have other names or do not divide, or the algorithm
@@ -213,7 +211,7 @@ def of_devices(
     cut_nodes: bool = True,
     all_of_them: bool,
 ) -> Sharding | None:
-    """As many of these devices as divide the run evenly; None for JAX's first alone.
+    """Return as many of these devices as divide the run evenly; None for JAX's first alone.
 
     Chains are divided first: they never wait for each other.
 
@@ -255,7 +253,7 @@ def _division(grid: np.ndarray, chains: int) -> Sharding | None:
 
 
 def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | None:
-    """Why the algorithm's run cannot be cut so, or None."""
+    """Return why the algorithm's run cannot be cut so, or None."""
     for phase in (*algorithm.fit, *algorithm.setup, *algorithm.phases):
         if isinstance(phase.exchange, Route | Mailbox) and along_nodes > 1:
             return (
@@ -276,7 +274,7 @@ SECONDS_TO_JOIN = 120
 
 
 def join(coordinator: str, processes: int, process: int) -> None:
-    """Makes the devices of all processes those of JAX; call it before anything else starts JAX.
+    """Make the devices of all processes those of JAX; before anything else starts JAX.
 
     Nothing is encrypted, and whoever reaches the port can join: for a trusted network only.
 
@@ -312,7 +310,7 @@ def join(coordinator: str, processes: int, process: int) -> None:
 
 @contextlib.contextmanager
 def rank_losses() -> Iterator[None]:
-    """Around what all processes do together: the loss of one becomes a `RankError`."""
+    """Raise the loss of a process, in what all do together, as a `RankError`."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -328,7 +326,7 @@ def rank_losses() -> Iterator[None]:
 
 
 def _axes(node: int | None, chain: int | None) -> Any:
-    """`Axes` in the place of arrays that have them."""
+    """Return `Axes` in the place of arrays that have them."""
     return Axes(node, chain)
 
 
@@ -401,7 +399,7 @@ class ShardedProgram(Program):
         )
 
     def carry_axes(self, *, begun: bool) -> Carry:
-        """Of a carry, after ``setup`` or before it."""
+        """Return the axes of a carry, after ``setup`` or before it."""
         if self.mailbox is not None:
             inbox = Ring(_axes(None, 1), _axes(None, 0))
             return Carry(_axes(None, 1), _axes(None, 0), inbox)
@@ -409,7 +407,7 @@ class ShardedProgram(Program):
         return Carry(_axes(0, 1), _axes(None, 0), _axes(0, 1) if everywhere else _axes(None, 0))
 
     def key_axes(self) -> tuple[PhaseKeys, ...]:
-        """Of the keys of an iteration's phases."""
+        """Return the axes of the keys of an iteration's phases."""
         return tuple(
             PhaseKeys(_axes(None, 0), _axes(None if isinstance(phase.exchange, Mailbox) else 0, 1))
             for phase in self.algorithm.phases
@@ -419,7 +417,7 @@ class ShardedProgram(Program):
         return super().buffers(carry, sites, keys)
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        """Empty buffers of one chunk."""
+        """Return empty buffers of one chunk."""
         return self.empty(carry, sites, keys)
 
     def _advance_part(
@@ -474,24 +472,34 @@ class _Part(Program):
         super().__init__(algorithm, layout, start_values)
         self._whole = whole
 
-    def exchanged(self, phase: Phase, outbox: PyTree, sites: SiteArrays) -> PyTree:
-        """The message that the outboxes of the nodes of all devices become."""
+    def exchanged(
+        self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the message that the outboxes of the nodes of all devices become."""
         if self.layout.nodes == self._whole.nodes:
-            return super().exchanged(phase, outbox, sites)
+            return super().exchanged(phase, outbox, sites, turn)
         if isinstance(phase.exchange, Mean | Sum):
-            return jax.lax.psum(super().exchanged(phase, outbox, sites), NODES)
+            own, turn = super().exchanged(phase, outbox, sites, turn)
+            return jax.lax.psum(own, NODES), turn
         if isinstance(phase.exchange, Mix):
             everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
             mixed = exchanges.message_of(phase.exchange, *everyone)
-            return jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
-        return super().exchanged(phase, outbox, sites)
+            own = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+            return own, turn
+        return super().exchanged(phase, outbox, sites, turn)
 
-    def average(self, agents: Array) -> Array:
-        """The mean over the nodes of all devices."""
+    def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
+        """Return the mean over the nodes of all devices."""
         return jax.lax.pmean(super().average(agents), NODES)
 
-    def keys_of(self, phases: tuple[Phase, ...], stage: int, base: Array, layout: Layout) -> Keys:
-        """The keys of this device's nodes and chains."""
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
+        """Return the keys of this device's nodes and chains."""
         chains = 1 if stage == rng.FIT else self._whole.chains
         whole = replace(layout, nodes=self._whole.nodes, chains=chains)
 
@@ -509,7 +517,7 @@ class _Part(Program):
 
     @staticmethod
     def _cut(leaf: Array, axis: int, along: str, count: int) -> Array:
-        """This device's part of an array that every device has whole."""
+        """Return this device's part of an array that every device has whole."""
         first = jax.lax.axis_index(along) * count
         return jax.lax.dynamic_slice_in_dim(leaf, first, count, axis)
 
@@ -544,18 +552,29 @@ class ShardedRun(LocalRun):
 
     # --- between two rounds -----------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> Any:
-        """As of `LocalRun`."""
+    def start_values(self, positions: Float[Array, "chains d"]) -> Any:
+        """Return the values of `LocalRun`."""
         return self._here(super().start_values(_on_host(positions)))
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
-        """As of `LocalRun`."""
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
+        """Start as `LocalRun`."""
         return super().start(seed, _on_host(positions), rounds, warmup)
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
-        """As of `LocalRun`, on these devices."""
+        """Restore as `LocalRun`, on these devices."""
         carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
         self._arrays = self._arrays._replace(
             fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
@@ -563,16 +582,16 @@ class ShardedRun(LocalRun):
         return self.division.place(carry, self.program.carry_axes(begun=True))
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
-        """As of `LocalRun`, on these devices."""
+        """Return the buffers of `LocalRun`, on these devices."""
         begun = super().with_block(self._here(buffers), block)
         return self.division.place(begun, BUFFERS)
 
     def emptied(self, buffers: Buffers) -> Buffers:
-        """The buffers of a chunk whose draws have been taken, for the next one."""
+        """Return the buffers of a chunk whose draws have been taken, for the next one."""
         return self.program.emptied(buffers)
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
-        """As of `LocalRun`."""
+        """Advance as `LocalRun`."""
         with rank_losses():
             carry, buffers, finite = super().advance(carry, buffers, window)
             return carry, buffers, self._here(finite)
@@ -585,7 +604,7 @@ class ShardedRun(LocalRun):
     # --- several processes ------------------------------------------------------------------------
 
     def agree(self, value: float) -> float:
-        """The value of the process that is the root."""
+        """Return the value of the process that is the root."""
         if self.division.processes == 1:
             return value
         with rank_losses():
@@ -610,7 +629,10 @@ class ShardedRun(LocalRun):
         own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
         return own.site(0, node)
 
-    def gradients(self, target: Target) -> Callable[[Array], Array]:
+    def gradients(
+        self,
+        target: Target,
+    ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         if self.division.processes == 1:
             return super().gradients(target)
@@ -619,7 +641,7 @@ class ShardedRun(LocalRun):
         return lambda position: gradients(target.model, target.unravel(position), whole)
 
     def _here(self, tree: PyTree) -> PyTree:
-        """Arrays of all devices, whole in this process."""
+        """Return arrays of all devices, whole in this process."""
         if self.division.processes == 1:
             return tree
         with rank_losses():
@@ -628,5 +650,5 @@ class ShardedRun(LocalRun):
 
 
 def _on_host(positions: Any) -> Any:
-    """Starting points that every process gives alike to all of its devices."""
+    """Return starting points as every process gives them alike to all of its devices."""
     return np.asarray(positions)

@@ -53,10 +53,6 @@ ComplexOrReal = Shaped[np.ndarray, "..."]
 _WORST_CONDITION = 1e8
 """Of the eigenvectors; beyond it sums over modes would lose too many digits."""
 
-_MOST_SQUARINGS = 64
-_FORGOTTEN = 1e-17
-"""A power of the recursion below this, in every entry, adds nothing to a sum of order one."""
-
 _MOST_DENSE = 64
 """Entries of all agents' covariances up to which noise's feedback is a dense matrix."""
 
@@ -350,7 +346,9 @@ class AgentRecursion(AffineRecursion):
             return 0.0
         from scipy.sparse.linalg import LinearOperator, eigs
 
-        operator = LinearOperator((size, size), lambda u: self._feedback(u).ravel())
+        operator = LinearOperator(
+            (size, size), lambda u: self._feedback(u).ravel(), dtype=np.float64
+        )
         # It takes covariances to covariances, so that its largest eigenvalue is real and positive.
         found = eigs(operator, k=1, v0=start.ravel(), tol=1e-6, return_eigenvectors=False)
         return float(np.abs(found[0]))
@@ -438,7 +436,9 @@ class AgentRecursion(AffineRecursion):
         from scipy.sparse.linalg import LinearOperator, gmres
 
         size = first.size
-        operator = LinearOperator((size, size), lambda u: u.ravel() - self._feedback(u).ravel())
+        operator = LinearOperator(
+            (size, size), lambda u: u.ravel() - self._feedback(u).ravel(), dtype=np.float64
+        )
         noise, failed = gmres(operator, first.ravel(), rtol=1e-11, atol=0.0, restart=50)
         if failed:
             raise InputError("the minibatch noise did not settle: lower step_size")
@@ -516,21 +516,17 @@ class Powers:
     """The same sums by repeated squaring, for recursions whose modes are not accurate."""
 
     def __init__(self, recursion: AgentRecursion) -> None:
-        self._entry = recursion.entry
-        self._squares = [recursion.matrix]
-        while np.max(np.abs(self._squares[-1])) > _FORGOTTEN:
-            if len(self._squares) == _MOST_SQUARINGS:
-                raise InputError("the spectral radius is one to rounding: nothing is stationary")
-            self._squares.append(self._squares[-1] @ self._squares[-1])
+        self._matrix, self._entry = recursion.matrix, recursion.entry
 
-    def common(self, spread: Array, *, averaged: bool) -> Array:
+    def common(
+        self, spread: Float[np.ndarray, "Nd Nd"], *, averaged: bool
+    ) -> Float[np.ndarray, "Nd Nd"]:
         """See `Modes.common`."""
-        entry = self._entry + self._squares[0] @ self._entry if averaged else self._entry
-        covariance = entry @ spread @ entry.T
-        for power in self._squares:
-            covariance = covariance + power @ covariance @ power.T
+        entry = self._entry + self._matrix @ self._entry if averaged else self._entry
+        noise = entry @ spread @ entry.T
+        step = AffineMap(self._matrix, np.zeros(len(noise)), noise)
         size = entry.shape[1]
-        return covariance[:size, :size]
+        return step.stationary_covariance()[:size, :size]
 
     def private(self, blocks: Array) -> Array:
         """See `Modes.private`."""

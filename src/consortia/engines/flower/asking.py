@@ -47,7 +47,7 @@ class Rejected:
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: str) -> None:
-        """One more."""
+        """Add one reply."""
         self.count += 1
         if len(self.lines) < MOST_NAMED:
             self.lines.append(line)
@@ -91,11 +91,11 @@ class RequestChannel:
         self._closed: set[str] = set()
 
     def request(self, kind: str, site: int, **more: Any) -> Envelope:
-        """A message of this run to a site."""
+        """Return a message of this run to a site."""
         return Envelope(kind, self.run, self.names[site], self.study, **more)
 
     def count(self, arrival: Arrival) -> None:
-        """Takes up what came, whatever it is, into ``received``."""
+        """Count what came, whatever it is, in ``received``."""
         if arrival.payload is not None:
             messages, size = self.received.get(arrival.sender, (0, 0))
             self.received[arrival.sender] = (messages + 1, size + len(arrival.payload))
@@ -108,7 +108,7 @@ class RequestChannel:
         iteration: int = 0,
         enough: int | None = None,
     ) -> dict[int, Read]:
-        """What ``read`` makes of each site's answer; it raises `EnvelopeError` at a wrong one.
+        """Return what ``read`` makes of each site's answer; `EnvelopeError` rejects one.
 
         Args:
             requests: by the site's number.
@@ -184,7 +184,7 @@ class RequestChannel:
         requests: Mapping[int, Envelope],
         iteration: int,
     ) -> tuple[int | None, Envelope | None]:
-        """The site whose request is answered, and the answer if it is one to be read."""
+        """Return the site whose request is answered, and the answer if it is one to be read."""
         site = self._open.get(arrival.message)
         if arrival.payload is None:
             if site is not None:
@@ -218,7 +218,7 @@ class RequestChannel:
         wanted: Mapping[int, str],
         requests: Mapping[int, Envelope],
     ) -> str | None:
-        """Why an answer is not that of the open request, or None."""
+        """Return why an answer is not that of the open request, or None."""
         if answer.site != self.names[site]:
             return f"forged: it says that it is from site {answer.site[:60]!r}"
         if answer.run != self.run or answer.study != self.study:
@@ -238,7 +238,7 @@ class RequestChannel:
 
 
 def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
-    """The error that a site's refusal is."""
+    """Return the error that a site's refusal is."""
     code, text = answer.values.get("mismatch"), str(answer.values.get("reason"))
     reason = PHRASES.get(str(code), text[:LONGEST_REASON])
     return SiteRefusedError((site,), reason=reason, waited=0.0, round=iteration)

@@ -190,7 +190,7 @@ class FlowerEngine(Engine):
 
 
 def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
-    """Of the data of so many sites, none of whose rows are here."""
+    """Return the shapes of the data of ``count`` sites, none of whose rows are here."""
     rows = int(sites.sizes.max())
     row = jax.tree.map(lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), leaf.dtype), sites.first)
     if model.arrange is not None:
@@ -206,6 +206,6 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
 
 
 def any_target() -> Target:
-    """A posterior of one parameter, where any will do."""
+    """Return a posterior of one parameter, where any will do."""
     model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
     return Target(model, model.init)

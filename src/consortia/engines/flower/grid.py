@@ -49,11 +49,11 @@ class GridTransport:
         self.seconds = SIMULATION_SECONDS if simulated else DEPLOYMENT_SECONDS
 
     def nodes(self) -> list[int]:
-        """The nodes that are connected now."""
+        """Return the nodes that are connected now."""
         return [int(node) for node in self._grid.get_node_ids()]
 
     def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
-        """Sends; Flower forgets the messages after ``ttl`` seconds."""
+        """Send the messages; Flower forgets them after ``ttl`` seconds."""
         made = [
             Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload})}), node, TYPE, ttl=ttl)
             for node, payload in messages
@@ -61,7 +61,7 @@ class GridTransport:
         return [str(name) for name in self._grid.push_messages(made)]
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """What has come back since the last time."""
+        """Return what has come back since the last time."""
         arrivals = []
         for reply in self._grid.pull_messages(messages):
             about = (reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
@@ -74,7 +74,7 @@ class GridTransport:
 
 
 def _payload(message: Message) -> bytes:
-    """The bytes in a message; none where there are none."""
+    """Return the bytes in a message; none where there are none."""
     record = message.content.get(RECORD)
     payload = record.get(PAYLOAD) if isinstance(record, ConfigRecord) else None
     return payload if isinstance(payload, bytes) else b""
@@ -92,7 +92,7 @@ def server_app_of(serve: Callable[[GridTransport, Mapping[str, Any]], None]) -> 
 
 
 def client_app_of(answer: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes]) -> Any:
-    """A ClientApp that answers bytes with bytes."""
+    """Return a ClientApp that answers bytes with bytes."""
     app = ClientApp()
 
     @app.query()

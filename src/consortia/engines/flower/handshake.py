@@ -16,7 +16,7 @@ AGAIN = 30.0
 
 
 def joined(channel: RequestChannel, deadline: float) -> None:
-    """Asks every node who it is, until all sites are there; fills ``channel.node``.
+    """Ask every node who it is, until all sites are there; fill ``channel.node``.
 
     Raises:
         SiteMissingError: not all sites came in time.
@@ -56,7 +56,7 @@ def joined(channel: RequestChannel, deadline: float) -> None:
 
 
 def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> None:
-    """A node that says which site it is, and runs what the server runs."""
+    """Accept a node that says which site it is, and runs what the server runs."""
     if arrival.payload is None:
         channel.rejected.add(f"before the run: a node: no answer: {arrival.error}")
         return
@@ -86,7 +86,7 @@ def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, 
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:
-    """What a site runs that the server does not, or None."""
+    """Return what a site runs that the server does not, or None."""
     versions = there.get("versions")
     if not isinstance(versions, dict):
         return "it does not say which versions it runs"

@@ -16,7 +16,7 @@ VALUES = (0.0, np.nan, np.inf, -np.inf)
 
 
 def marked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Finite arrays, and for those that were not one of marks, uint8 of the same shape."""
+    """Return finite arrays, and for the others marks, uint8 of the same shape."""
     result: dict[str, np.ndarray] = {}
     for name, value in arrays.items():
         array = np.asarray(value)
@@ -30,7 +30,7 @@ def marked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def unmarked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays that were marked.
+    """Return the arrays that were marked.
 
     Raises:
         EnvelopeError: a number is not finite, or marks do not fit.

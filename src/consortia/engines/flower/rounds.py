@@ -1,4 +1,4 @@
-"""The exchanges of a stage, as the server carries them out: one message to each site it needs."""
+"""The loop over phases at the server: for each, one message to each site, then half at the hub."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, PyTree
 
-from consortia.core.contract import Mean, Route
-from consortia.engines import rng
+from consortia.core.contract import Mean, Phase, Route
+from consortia.engines import exchanges, rng
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.hub import Hub
-from consortia.engines.flower.stages import STAGES, Label, Sent, Stages, from_arrays, named_arrays
-from consortia.engines.phases import Carry
-from consortia.engines.rng import Counter
+from consortia.engines.flower.stages import (
+    STAGES,
+    Label,
+    Sent,
+    Stage,
+    Stages,
+    from_arrays,
+    named_arrays,
+)
+from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
+from consortia.engines.rng import Counter, PhaseKeys
 
-PyTree = Any
 Note = Callable[[PyTree, Any], None]
 
 KEPT_STATES = 3
@@ -52,121 +59,175 @@ class Rounds:
         base: np.ndarray,
     ) -> None:
         self.away: dict[int, np.ndarray] = {}
-        self._weights, self._channel, self._enough = weights, channel, enough
-        self._hubs = {number: Hub(stages.of(number), base) for number in STAGES}
-        self._all = tuple(range(len(weights)))
+        self.weights, self.channel, self.enough = weights, channel, enough
+        self._loops = {number: StageLoop(stages.of(number), base, self) for number in STAGES}
         self._stored: list[np.ndarray] = []
         self._started: list[np.ndarray] = []
 
     def stored(self, carry: Carry) -> None:
-        """The run will be able to go on from this state."""
+        """Note that the run will be able to resume from this state."""
         self._stored = [*self._stored, np.asarray(carry.node)][-KEPT_STATES:]
 
     def started(self, carry: Carry) -> None:
-        """The run goes on from this state, and may look at it again."""
+        """Note that the run continues from this state, and may look at it again."""
         self._started = [*self._started, np.asarray(carry.node)][-2:]
 
     def iterate(
-        self,
-        number: int,
-        carry: Carry,
-        iteration: int,
-        warmup: int,
-        note: Note | None = None,
+        self, number: int, carry: Carry, iteration: int, warmup: int, note: Note | None = None
     ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
-        """All phases of a stage, and their infos; ``note`` sees outboxes, and where they are from.
+        """Run all phases of a stage; return the carry and the infos of nodes and hub.
 
+        ``note`` is called with the outboxes of each phase that runs once, and where they are from.
         What an earlier attempt at this iteration has recorded of who was away is forgotten.
         """
-        hub = self._hubs[number]
-        node_info: dict[str, Any] = {}
-        hub_info: dict[str, Any] = {}
         if number == rng.ROUND:
             self.away.pop(iteration, None)
-        for index, phase in enumerate(hub.stage.phases):
-            if phase.local is None:
-                labels = carry.node
-                counter = Counter(iteration, warmup)
-                carry, info = hub.alone(index, carry._replace(node=()), counter)
-                carry = carry._replace(node=labels)
-                hub_info |= info
-                continue
-            for repetition in range(int(hub.counts(index, carry).max())):
-                label = Label(number, iteration, index, repetition)
-                run = self._route if isinstance(phase.exchange, Route) else self._star
-                carry, own, info = run(hub, label, carry, warmup, note)
-                node_info |= own
-                hub_info |= info
+        return self._loops[number].run(carry, iteration, warmup, note)
+
+    def request(
+        self, label: Label, carry: Carry, site: int, arrays: Mapping[str, np.ndarray]
+    ) -> Envelope:
+        """Return what a site is sent in a phase."""
+        return self.channel.request(
+            STAGES[label.stage],
+            site,
+            label=tuple(label),
+            values=self.places(carry, site),
+            arrays=arrays,
+        )
+
+    def places(self, carry: Carry, site: int) -> dict[str, Any]:
+        """Return after which message the state is that a site starts from, and the oldest kept."""
+        reached = self._stored or self._started
+        oldest = [-1, -1, -1, -1]
+        if len(reached) >= (KEPT_STATES if self._stored else 2):
+            oldest = reached[0][site].tolist()
+        return {"before": np.asarray(carry.node)[site].tolist(), "oldest": oldest}
+
+
+class StageLoop(Iteration):
+    """The phases of one stage at the server; what it computes is compiled once for each phase.
+
+    The randomness of a phase is here the `Label` of its message: the hub's part is drawn where it
+    is needed, the nodes' part at the sites.
+    """
+
+    def __init__(self, stage: Stage, base: np.ndarray, run: Rounds) -> None:
+        super().__init__(stage.own.algorithm, stage.layout)
+        self.stage, self._base, self._run = stage, base, run
+        self._sites = tuple(range(len(run.weights)))
+        self._made: tuple[PhaseKeys, ...] = ()
+        self._warmup = 0
+        self._visits: np.ndarray | None = None
+        indices = range(len(stage.phases))
+        self._alone = [jax.jit(partial(self._hub_only, index)) for index in indices]
+        self._end = [jax.jit(partial(self._second_half, index)) for index in indices]
+        self._repeats = [
+            None
+            if phase.repeats is None
+            else jax.jit(self.over_chains(phase.repeats, 0, stage.chains))
+            for phase in stage.phases
+        ]
+        self._visited = jax.jit(self._visited_sites)
+
+    def run(
+        self, carry: Carry, iteration: int, warmup: int, note: Note | None
+    ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
+        """Run all phases; return the carry and the infos of nodes and hub."""
+        number, phases = self.stage.number, self.stage.phases
+        labels: Any = tuple(Label(number, iteration, index, 0) for index in range(len(phases)))
+        self._warmup = warmup if number == rng.ROUND else 0
+
+        def seen(label: Any, outbox: PyTree) -> None:
+            if note is not None and phases[label.phase].local is not None:
+                note(outbox, self._visits)
+
+        carry, _, node_info, hub_info = self.run_phases(
+            phases, labels, carry, NO_SITES, False, self.stage.chains, seen
+        )
         return carry, node_info, hub_info
 
-    def _star(
+    def phase(
         self,
-        hub: Hub,
-        label: Label,
+        phase: Phase,
+        drawn: Any,
         carry: Carry,
-        warmup: int,
-        note: Note | None,
-    ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
-        """One exchange with all sites."""
-        stage, phase = hub.stage, hub.stage.phases[label.phase]
-        sent = stage.shapes(label.phase)
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+    ) -> tuple[Carry, dict[str, Any], dict[str, Any], PyTree]:
+        """Ask the sites for their half of a phase, and do the hub's; as of `Iteration`."""
+        if phase.local is None:
+            return self._hub_phase(drawn, carry)
+        ask = self._route if isinstance(phase.exchange, Route) else self._star
+        return ask(drawn, carry)
+
+    def repeated(
+        self,
+        phase: Phase,
+        drawn: Any,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+    ) -> Carry:
+        """Run a phase as often as the chain wants that wants it most; as of `Iteration`."""
+        if phase.local is None:
+            return self._hub_phase(drawn, carry)[0]
+        for repetition in range(int(self._counts(drawn.phase, carry).max())):
+            label = drawn._replace(repetition=repetition)
+            carry = self.phase(phase, label, carry, sites, per_node, chains)[0]
+        return carry
+
+    # --- exchanges ------------------------------------------------------------------------------
+
+    def _star(self, label: Label, carry: Carry) -> Any:
+        """Do one exchange with all sites."""
+        phase, sent = self.stage.phases[label.phase], self.stage.shapes(label.phase)
         arrays = named_arrays(carry.inbox, "inbox")
         if phase.repeats is not None:
-            arrays["runs"] = label.repetition < hub.counts(label.phase, carry)
+            arrays["runs"] = label.repetition < self._counts(label.phase, carry)
         may_miss = isinstance(phase.exchange, Mean) and label.stage == rng.ROUND
-        answers = self._channel.ask(
-            {site: self._request(label, carry, site, arrays) for site in self._all},
+        answers = self._run.channel.ask(
+            {site: self._run.request(label, carry, site, arrays) for site in self._sites},
             partial(_read, sent.outbox, sent.info),
             iteration=label.iteration,
-            enough=self._enough if may_miss else None,
+            enough=self._run.enough if may_miss else None,
         )
-        here = np.array([site in answers for site in self._all])
+        here = np.array([site in answers for site in self._sites])
         if not here.all():
-            away = self.away.get(label.iteration, np.zeros(len(here), bool))
-            self.away[label.iteration] = away | ~here
-            answers = {site: _absent(sent) for site in self._all} | answers
-        parts = [answers[site] for site in self._all]
+            away = self._run.away.get(label.iteration, np.zeros(len(here), bool))
+            self._run.away[label.iteration] = away | ~here
+            answers = {site: _absent(sent) for site in self._sites} | answers
+        parts = [answers[site] for site in self._sites]
         outbox = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part[0] for part in parts))
         info = {name: np.concatenate([part[1][name] for part in parts]) for name in sent.info}
-        if note is not None and not phase.repeated:
-            note(outbox, None)
-        weights = self._weights * here
-        counter = Counter(label.iteration, self._counted(label, warmup), label.repetition)
-        after, hub_info = hub.end(
-            label.phase, carry._replace(node=()), outbox, weights / weights.sum(), counter
-        )
+        self._visits = None
+        weights = self._run.weights * here
+        after, hub_info = self._finish(label, carry, outbox, weights / weights.sum())
         labels = np.where(here[:, None], np.array(label, np.int32), carry.node)
-        return after._replace(node=labels), info, hub_info
+        return after._replace(node=labels), info, hub_info, outbox
 
-    def _route(
-        self,
-        hub: Hub,
-        label: Label,
-        carry: Carry,
-        warmup: int,
-        note: Note | None,
-    ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
-        """One visit of every chain, each at its site."""
-        stage = hub.stage
-        counter = Counter(label.iteration, warmup)
-        visits = hub.visits(counter)
-        alone = stage.chains == 1
+    def _route(self, label: Label, carry: Carry) -> Any:
+        """Do one visit of every chain, each at its site."""
+        alone = self.stage.chains == 1
+        visits = np.atleast_1d(np.asarray(self._visited(self._keys(0), self._packed(label))))
         requests, likes, chains = {}, {}, {}
-        sent = stage.shapes(label.phase)
+        sent = self.stage.shapes(label.phase)
         for site in np.unique(visits).tolist():
             which = chains[site] = np.flatnonzero(visits == site).astype(np.int32)
             inbox = jax.tree.map(
                 lambda leaf, which=which: np.asarray(leaf)[None if alone else which], carry.inbox
             )
             arrays = named_arrays(inbox, "inbox") | {"chains": which}
-            requests[site] = self._request(label, carry, site, arrays)
+            requests[site] = self._run.request(label, carry, site, arrays)
             likes[site] = jax.tree.map(
                 lambda leaf, which=which: jax.ShapeDtypeStruct(
                     (len(which), *leaf.shape[int(not alone) :]), leaf.dtype
                 ),
                 sent.outbox,
             )
-        answers = self._channel.ask(
+        answers = self._run.channel.ask(
             requests,
             lambda site, answer: _read(likes[site], {}, site, answer),
             iteration=label.iteration,
@@ -176,48 +237,98 @@ class Rounds:
             lambda *leaves: np.concatenate(leaves)[order],
             *(answers[site][0] for site in requests),
         )
-        if note is not None:
-            note(outbox, visits)
-        if alone:
-            outbox = jax.tree.map(lambda leaf: leaf[0], outbox)
-        after, hub_info = hub.end(
-            label.phase, carry._replace(node=()), outbox, self._weights, counter
-        )
+        self._visits = visits
+        one = jax.tree.map(lambda leaf: leaf[0], outbox) if alone else outbox
+        after, hub_info = self._finish(label, carry, one, self._run.weights)
         labels = np.array(carry.node)
         labels[list(requests)] = np.array(label, np.int32)
-        return after._replace(node=labels), {}, hub_info
+        return after._replace(node=labels), {}, hub_info, outbox
 
-    def _counted(self, label: Label, warmup: int) -> int:
-        return warmup if label.stage == rng.ROUND else 0
+    # --- at the hub -----------------------------------------------------------------------------
 
-    def _request(
-        self, label: Label, carry: Carry, site: int, arrays: Mapping[str, np.ndarray]
-    ) -> Envelope:
-        return self._channel.request(
-            STAGES[label.stage],
-            site,
-            label=tuple(label),
-            values=self.places(carry, site),
-            arrays=arrays,
+    def _hub_phase(self, label: Label, carry: Carry) -> Any:
+        """Do a phase of the hub alone, all its repetitions."""
+        after, info = self._alone[label.phase](
+            carry._replace(node=()), self._keys(label.phase), self._packed(label)
+        )
+        return after._replace(node=carry.node), {}, info, ()
+
+    def _finish(
+        self, label: Label, carry: Carry, outbox: PyTree, weights: np.ndarray
+    ) -> tuple[Carry, dict[str, Array]]:
+        """Do the rest of a phase from the outboxes of all sites, node axis first."""
+        return self._end[label.phase](
+            carry._replace(node=()), outbox, weights, self._keys(label.phase), self._packed(label)
         )
 
-    def places(self, carry: Carry, site: int) -> dict[str, Any]:
-        """After which message the state is that a site starts from, and the oldest to be kept."""
-        reached = self._stored or self._started
-        oldest = [-1, -1, -1, -1]
-        if len(reached) >= (KEPT_STATES if self._stored else 2):
-            oldest = reached[0][site].tolist()
-        return {"before": np.asarray(carry.node)[site].tolist(), "oldest": oldest}
+    def _counts(self, index: int, carry: Carry) -> np.ndarray:
+        """Return how often each chain repeats a phase, (chains,)."""
+        count = self._repeats[index]
+        if count is None:
+            return np.full(self.stage.chains, self.stage.phases[index].repeat)
+        return np.atleast_1d(np.asarray(count(carry.hub)))
+
+    def _packed(self, label: Label) -> np.ndarray:
+        return np.array([label.iteration, self._warmup, label.repetition], np.int32)
+
+    def _keys(self, index: int) -> PhaseKeys:
+        """Return the keys of a phase, made once; private ones of one node, for their shapes."""
+        if not self._made:
+            self._made = jax.jit(partial(self.stage.keys, only=0))(self._base)
+        return self._made[index]
+
+    # --- compiled -------------------------------------------------------------------------------
+
+    def _hub_only(self, index: int, carry: Carry, keys: PhaseKeys, counter: Array) -> Any:
+        stage, phase = self.stage, self.stage.phases[index]
+        here = Counter(counter[0], counter[1])
+        drawn = rng.phase_randomness(phase, keys, here, stage.layout, stage.weights)
+        rest = (phase, drawn, carry, NO_SITES, False, stage.chains)
+        if phase.repeated:
+            return stage.own.repeated(*rest), {}
+        after, _, info, _ = stage.own.phase(*rest)
+        return after, info
+
+    def _second_half(
+        self,
+        index: int,
+        carry: Carry,
+        outbox: PyTree,
+        weights: Array,
+        keys: PhaseKeys,
+        counter: Array,
+    ) -> Any:
+        stage, phase = self.stage, self.stage.phases[index]
+        drawn = stage.drawn(phase, keys, counter)
+        message = outbox
+        if not isinstance(phase.exchange, Route):
+            message = exchanges.message_of(phase.exchange, outbox, weights)
+        after, info = self.receive(phase, drawn, carry, outbox, message, stage.chains)
+        if phase.repeats is not None:
+            count = self.over_chains(phase.repeats, 0, stage.chains)(carry.hub)
+            after = kept_where(counter[2] < count, after, carry, False)
+        return after, {} if phase.repeated else info
+
+    def _visited_sites(self, keys: PhaseKeys, counter: Array) -> Array:
+        visited = self.stage.drawn(self.stage.phases[0], keys, counter).visited
+        if visited is None:
+            raise TypeError("no phase has a Route")
+        return visited
+
+
+ONE: Any = np.ones(1)
+NO_SITES = SiteArrays((), ONE, ONE, ONE, ())
+"""In the place of the data, of which the server has none."""
 
 
 def _absent(sent: Sent) -> tuple[PyTree, Any]:
-    """What stands for the answer of a site that does not take part."""
+    """Return what stands for the answer of a site that does not take part."""
     outbox = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox)
     return outbox, {name: np.full(leaf.shape, np.nan) for name, leaf in sent.info.items()}
 
 
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:
-    """What a site sends in a phase, checked.
+    """Return what a site sends in a phase, checked.
 
     Raises:
         EnvelopeError: it is of other shapes or types, or a number is not finite.
@@ -225,5 +336,5 @@ def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTre
     arrays = nonfinite.unmarked(answer.arrays)
     found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
     if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):
-        raise EnvelopeError("it holds arrays that nobody asked for")
+        raise EnvelopeError("it holds arrays that nobody requested")
     return found

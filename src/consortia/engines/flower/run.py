@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
 from consortia.core.target import Target
@@ -23,9 +24,6 @@ from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
-
-Array = jax.Array
-PyTree = Any
 
 RUN, AWAY = "flower run", "flower away"
 """Names in a checkpoint: identity of the run, and who did not take part in which round."""
@@ -63,8 +61,8 @@ class FlowerRun(Run):
 
     # --- before the first round -------------------------------------------------------------------
 
-    def start_values(self, positions: Array) -> tuple[Any, Any, Any]:
-        """Log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
         Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
         """
@@ -73,8 +71,8 @@ class FlowerRun(Run):
         potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
         return prior, potential, np.stack([one["gradient"] for one in flags])
 
-    def _begun(self, positions: Array) -> list[Mapping[str, np.ndarray]]:
-        """All sites have what the run begins with."""
+    def _begun(self, positions: Float[Array, "chains d"]) -> list[Mapping[str, np.ndarray]]:
+        """Send all sites what the run begins with; return their flags."""
         like = {
             "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
             "gradient": jax.ShapeDtypeStruct((len(positions),), bool),
@@ -96,8 +94,14 @@ class FlowerRun(Run):
         )
         return [answers[site] for site in self._all]
 
-    def start(self, seed: int, positions: Array, rounds: int = 1, warmup: int = 0) -> Carry:
-        """The state before the first round; runs ``fit`` and ``setup``."""
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
+        """Run ``fit`` and ``setup``; return the state before the first round."""
         self._keyed(seed)
         algorithm = self.program.algorithm
         before = np.full((len(self.names), 4), -1, np.int32)
@@ -109,7 +113,7 @@ class FlowerRun(Run):
         return self.rounds.iterate(rng.SETUP, begun._replace(node=before), 0, 0)[0]
 
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
-        """Has the sites keep what was fitted; what they have, node axis first."""
+        """Let the sites keep what was fitted; return what they have, node axis first."""
         like = self._stages.fit.after().node
         inbox = named_arrays(carry.inbox, "inbox")
         answers = self._channel.ask(
@@ -143,7 +147,7 @@ class FlowerRun(Run):
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
-        """The hub's part of the carry, and after which message each site's state is."""
+        """Return the hub's part of the carry, and after which message each site's state is."""
         self.rounds.stored(carry)
         away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
         return named(carry, "carry") | {
@@ -152,9 +156,14 @@ class FlowerRun(Run):
         }
 
     def restore(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Array, rounds: int, warmup: int
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
     ) -> Carry:
-        """The carry of a state, in place of `start` with the same arguments; nothing is fitted.
+        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
 
         Raises:
             StoreError: the state is of another run, or of another engine.
@@ -176,7 +185,7 @@ class FlowerRun(Run):
     # --- rounds -----------------------------------------------------------------------------------
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
-        """Runs the rounds of a window: (carry, buffers, finite (chains,)); consumes ``buffers``.
+        """Run the rounds of a window: (carry, buffers, finite (chains,)); consume ``buffers``.
 
         Raises:
             SiteMissingError: a site that must answer did not, or refused.
@@ -201,7 +210,7 @@ class FlowerRun(Run):
         return self.program.record(buffers, made, place[0], Window(0, 0, place[1], place[2], 0))
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
-        """The first site whose message of round ``at`` is not finite in this chain."""
+        """Return the first site whose message of round ``at`` is not finite in this chain."""
         lost: list[int] = []
         chains = self.layout.chains
 
@@ -222,7 +231,7 @@ class FlowerRun(Run):
     # --- what the caller sees ---------------------------------------------------------------------
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Who took part in which round, and the replies that were not used."""
+        """Return who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
         rejected = self._channel.rejected
         received = {
@@ -255,7 +264,7 @@ class FlowerRun(Run):
         return facts, {"participation": taking_part}
 
     def expected(self, messages: int, rounds: int) -> str:
-        """How long rounds of so many messages will take, by the messages so far."""
+        """Return how long rounds of so many messages will take, by the messages so far."""
         each = max(
             self._channel.seconds / max(self._channel.messages, 1), self._channel.transport.seconds
         )
@@ -266,7 +275,7 @@ class FlowerRun(Run):
         )
 
     def buffers(self, carry: Carry) -> Buffers:
-        """Empty buffers for the draws of one chunk."""
+        """Return empty buffers for the draws of one chunk."""
         if self._shapes is None:
             keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
             self._shapes = jax.eval_shape(
@@ -280,12 +289,12 @@ class FlowerRun(Run):
         return self._fitted
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """(communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
         keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
         return self.program.traffic(self._whole_carry(), self._arrays, keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:
-        """Bytes that the server holds, by what they are for."""
+        """Return bytes that the server holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         return {
             "draws of a chunk": sum(
@@ -301,7 +310,7 @@ class FlowerRun(Run):
         return [f"server ({self._channel.transport.kind}): no site", *sites]
 
     def _whole_carry(self) -> Carry:
-        """Shapes of the carry of all nodes in one process."""
+        """Return shapes of the carry of all nodes in one process."""
         carry = self._stages.rounds.shapes(0).carry
 
         def everywhere(leaf: Any) -> Any:
@@ -311,7 +320,7 @@ class FlowerRun(Run):
 
 
 def duration(seconds: float) -> str:
-    """In words, to two places."""
+    """Return a duration in words, to two places."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.2g} {unit}"

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
 from consortia.core.contract import Method, Route
@@ -34,10 +35,8 @@ from consortia.engines.flower.stages import (
 )
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.phases import Carry, SiteArrays, kept_where
-from consortia.engines.rng import Counter, PhaseKeys
+from consortia.engines.rng import PhaseKeys
 
-Array = jax.Array
-PyTree = Any
 BEFORE_ALL = (-1, -1, -1, -1)
 
 
@@ -95,7 +94,7 @@ class SiteRuntime:
         self._fitted_there = False
 
     def check_model(self, fingerprint: str) -> None:
-        """Refuses another model than the server's.
+        """Refuse another model than the server's.
 
         Raises:
             MismatchError: its densities, or constants in them, are not the same.
@@ -104,7 +103,7 @@ class SiteRuntime:
             raise MismatchError("model")
 
     def start_flags(self) -> dict[str, np.ndarray]:
-        """For each chain whether U_c at its start, and its gradient there, are finite."""
+        """Return for each chain whether U_c at its start, and its gradient there, are finite."""
         values_at = jax.jit(partial(start.start_values, self._target))
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
@@ -112,7 +111,7 @@ class SiteRuntime:
         return {"potential": codes.astype(np.uint8), "gradient": np.asarray(finite)[0]}
 
     def finish_fit(self, request: Envelope) -> dict[str, np.ndarray]:
-        """Keeps what ``fit`` has left here; what it is told of it, for the method to judge."""
+        """Keep what ``fit`` has left here; return it, for the method to judge."""
         stage = self._stages.fit
         after = stage.after()
         node = self._state(stage, Label(rng.FIT, 0, len(stage.phases), 0), request, after.node)
@@ -123,7 +122,7 @@ class SiteRuntime:
         return named_arrays(node, "node")
 
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The first half of a phase; keeps the state after it, and returns what is sent."""
+        """Do the first half of a phase; keep the state after it, and return what is sent."""
         stage = self._stages.of(label.stage)
         if label.stage > rng.ROUND or label.phase >= len(stage.phases):
             raise EnvelopeError("the study has no such phase")
@@ -155,7 +154,7 @@ class SiteRuntime:
     # --- states -------------------------------------------------------------------------------
 
     def _state(self, stage: Stage, label: Label, request: Envelope, like: PyTree) -> PyTree:
-        """The state before a message, as the server says which one that is."""
+        """Return the state before a message, as the server says which one that is."""
         if not jax.tree.leaves(like):
             return like
         before = _label(request.values.get("before"))
@@ -188,7 +187,7 @@ class SiteRuntime:
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label) -> PhaseKeys:
-        """Of a phase: made once, since deriving them costs as much as a message of numbers."""
+        """Return the keys of a phase, made once: that costs as much as a message of numbers."""
         if stage.number not in self._keys:
             keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
             self._keys[stage.number] = jax.block_until_ready(keys)
@@ -210,8 +209,7 @@ class SiteRuntime:
         arrays: SiteArrays,
     ) -> tuple[PyTree, PyTree, PyTree]:
         phase = stage.phases[index]
-        repetition = counter[2] if phase.repeated else None
-        drawn = stage.drawn(phase, keys, Counter(counter[0], counter[1], repetition))
+        drawn = stage.drawn(phase, keys, counter)
         carry = Carry(node, (), inbox)
         after, outbox, info = self._stages.own.send(
             phase, drawn, carry, arrays, False, stage.chains
@@ -225,7 +223,7 @@ class SiteRuntime:
     def _visits(
         self, stage: Stage, label: Label, request: Envelope, node: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """The visits of those chains that are here in this iteration, one after the other."""
+        """Do the visits of the chains that are here in this iteration, one after the other."""
         chains = request.arrays.get("chains")
         if (
             chains is None
@@ -267,24 +265,16 @@ class SiteRuntime:
         arrays: SiteArrays,
     ) -> tuple[Array, PyTree, PyTree]:
         phase = stage.phases[index]
-        drawn = stage.drawn(phase, keys, Counter(counter[0], counter[1]))
-        alone = stage.chains == 1
-        noise, shared, visited = jax.tree.map(
-            lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared, drawn.visited)
+        drawn = stage.drawn(phase, keys, counter)
+        after, outbox = self._stages.own.visit_of_chain(
+            phase, drawn, chain, 0, self._number, node, inbox, arrays, stage.chains
         )
-        zero = jnp.int32(0)
-        site = arrays.site(0, self._number)
-        at = (zero,) if alone else (zero, chain)
-        state = jax.tree.map(lambda leaf: leaf[at], node)
-        if phase.local is None:
-            raise TypeError("a phase with a Route needs a local function")
-        state, outbox, _ = phase.local(noise, shared, state, inbox, site)
-        after = jax.tree.map(lambda leaf, value: leaf.at[at].set(value), node, state)
+        visited = jnp.atleast_1d(jnp.asarray(drawn.visited))[chain]
         return visited, after, outbox
 
 
 def _label(value: Any) -> Label:
-    """A label among a message's plain values.
+    """Return a label among a message's plain values.
 
     Raises:
         EnvelopeError: it is none.

@@ -40,17 +40,17 @@ class Gate(Protocol):
     """Through which everything leaves; see `consortia.federation.governance.open_gate`."""
 
     def rows(self, number: int) -> None:
-        """To be told how many rows the site has read; may refuse them."""
+        """Take note of how many rows the site has read, or refuse them."""
         ...
 
     def release(
         self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
-        """The message, when it may leave."""
+        """Return the message, when it may leave."""
         ...
 
     def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
-        """What may leave of an error: a fixed phrase, and where the site has its text.
+        """Return what may leave of an error: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
         """
@@ -89,7 +89,7 @@ class FlowerSite:
         self._work: dict[str, SiteRuntime] = {}
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a message of the server; an error at the site is a refusal."""
+        """Return the reply to a message of the server; an error at the site is a refusal."""
         request = Envelope("", "", self.name, self.study)
         gate: Gate | None = None
         try:
@@ -147,7 +147,7 @@ class FlowerSite:
     # --- what is asked ------------------------------------------------------------------------
 
     def _answer(self, request: Envelope, files: RunFiles, gate: Gate) -> tuple[str, Any, Any]:
-        """Kind of what leaves, plain values, arrays."""
+        """Return the kind of what leaves, plain values, arrays."""
         if request.kind == HELLO:
             return "description", description(), {}
         if request.kind == FACTS:
@@ -192,7 +192,7 @@ class FlowerSite:
 
 
 def description() -> dict[str, Any]:
-    """What must be the same everywhere for a run to be one."""
+    """Return what must be the same everywhere for a run to be one."""
     import jax
 
     versions = results.versions()

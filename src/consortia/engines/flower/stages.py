@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
 from consortia.engines import exchanges, rng
@@ -16,9 +17,6 @@ from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
-
-Array = jax.Array
-PyTree = Any
 
 STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round"}
 """Names of the stages, which are kinds of messages too."""
@@ -50,7 +48,7 @@ class Sent(NamedTuple):
 
 
 def check_carried(algorithm: Algorithm) -> None:
-    """Refuses what cannot be had at seconds a message.
+    """Refuse what cannot be done at seconds a message.
 
     Raises:
         InputError: with the reason.
@@ -116,31 +114,36 @@ class Stage:
         self._first = self._next = carry
 
     def before(self, index: int) -> Carry:
-        """The carry before a phase; it and those behind it are not looked at."""
+        """Return the carry before a phase; it and those behind it are not looked at."""
         if index == 0:
             return self._first
         self.shapes(index - 1)
         return self._next if len(self._sent) == index else self._sent[index].carry
 
     def shapes(self, index: int) -> Sent:
-        """Around the first half of a phase."""
+        """Return the shapes around the first half of a phase."""
         while len(self._sent) <= index:
             sent, self._next = self._step(len(self._sent), self._next)
             self._sent.append(sent)
         return self._sent[index]
 
     def after(self) -> Carry:
-        """The carry when all phases have run."""
+        """Return the carry when all phases have run."""
         if self.phases:
             self.shapes(len(self.phases) - 1)
         return self._next
 
-    def drawn(self, phase: Phase, keys: PhaseKeys, counter: Counter) -> PhaseRandomness:
-        """The numbers of one repetition, of the nodes whose private keys are given."""
-        return rng.once_randomness(phase, keys, counter, self.layout, self.weights)
+    def drawn(self, phase: Phase, keys: PhaseKeys, counter: Array) -> PhaseRandomness:
+        """Return the randomness of one repetition, of the nodes whose private keys are given.
+
+        ``counter`` is iteration, warm-up and repetition, int32 (3,).
+        """
+        repetition = counter[2] if phase.repeated else None
+        here = Counter(counter[0], counter[1], repetition)
+        return rng.once_randomness(phase, keys, here, self.layout, self.weights)
 
     def keys(self, base: Array, only: int | None = None) -> tuple[PhaseKeys, ...]:
-        """Of all phases; private ones of one node only, but of a `Route`, where they are of all."""
+        """Return the keys of all phases, private ones of one node only; of a `Route` of all."""
 
         def chosen(phase: Phase, keys: PhaseKeys) -> PhaseKeys:
             if only is None or isinstance(phase.exchange, Route):
@@ -155,8 +158,7 @@ class Stage:
 
         def run(carry: Carry, arrays: SiteArrays, base: Array) -> tuple[Any, Carry]:
             keys = self.keys(base, only=0)[index]
-            counter = Counter(0, 0, 0 if phase.repeated else None)
-            drawn = self.drawn(phase, keys, counter)
+            drawn = self.drawn(phase, keys, jnp.zeros(3, jnp.int32))
             if drawn.visited is not None:
                 drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
             node, outbox, info = self.own.send(phase, drawn, carry, arrays, False, chains)
@@ -213,31 +215,31 @@ class Stages:
         self.rounds = stage(rng.ROUND, algorithm.phases, self.setup.after())
 
     def begin_fit(self, position: Array) -> Carry:
-        """The carry before the first phase of ``fit``, from the first chain's position."""
+        """Return the carry before the first phase of ``fit``, from the first chain's position."""
         node, hub, inbox = self.own.algorithm.init(position)
         return Carry(self.own.everywhere(node), hub, inbox)
 
     def fitted(self, carry: Carry) -> PyTree:
-        """What a site has of ``fit``, node axis first."""
+        """Return what a site has of ``fit``, node axis first."""
         return carry.node, self.own.everywhere(carry.inbox)
 
     def begin(self, positions: Array) -> Carry:
-        """The carry before the first phase of ``setup``; positions (chains, d), or (d,) of one."""
+        """Return the carry before ``setup``; positions (chains, d), or (d,) of one chain."""
         node, hub, inbox = self.own.over_chains(self.own.algorithm.init)(positions)
         return Carry(self.own.everywhere(node), hub, inbox)
 
     def of(self, number: int) -> Stage:
-        """The stage of this number."""
+        """Return the stage of this number."""
         return {rng.FIT: self.fit, rng.SETUP: self.setup}.get(number, self.rounds)
 
 
 def named_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by their paths, as they travel."""
+    """Return the leaves of a pytree by their paths, as they travel."""
     return named(tree, prefix)
 
 
 def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
-    """The pytree of these shapes from what arrived, on the host.
+    """Return the pytree of these shapes from what arrived, on the host.
 
     Raises:
         EnvelopeError: an array is absent, too many, or of another shape or type.

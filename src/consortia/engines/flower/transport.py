@@ -35,18 +35,18 @@ class Transport(Protocol):
     seconds: float
 
     def nodes(self) -> list[int]:
-        """The nodes that are connected now."""
+        """Return the nodes that are connected now."""
         ...
 
     def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
-        """Sends to each node its bytes; names the messages, in order. Does not wait.
+        """Send each node its bytes; return the names of the messages, in order. Do not wait.
 
         They are of no use after ``ttl`` seconds.
         """
         ...
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """What has come back for these messages since the last time. Does not wait."""
+        """Return what has come back for these messages since the last time. Do not wait."""
         ...
 
 
@@ -73,11 +73,11 @@ class InProcess:
         self._count = 0
 
     def nodes(self) -> list[int]:
-        """All of them."""
+        """Return the nodes that are connected now."""
         return list(self._sites)
 
     def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
-        """Has the sites answer at once."""
+        """Send each node its bytes; return the names of the messages, in order. Do not wait."""
         return [self._answered(node, payload) for node, payload in messages]
 
     def _answered(self, node: int, payload: bytes) -> str:
@@ -94,6 +94,6 @@ class InProcess:
         return message
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """All that waits."""
+        """Return what has come back for these messages since the last time. Do not wait."""
         arrived, self._waiting = self._waiting, []
         return arrived

@@ -1,299 +1,362 @@
-"""Truly asynchronous runs: workers send gradients when they have them, servers answer each alone.
-
-Ranks 0 … S − 1 are the servers, rank S + sW + w is worker w of server s. What crosses the network
-is packed, see `consortia.engines.mpi.wire`; a server knows which version each worker holds, since
-it has sent it, so that messages carry nothing else. The order in which gradients arrived is kept:
-`consortia.latency.recorded` replays it in one process, with the same draws up to rounding.
-"""
+"""A run of an asynchronous method over MPI, as one server or one worker sees it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
+from consortia.core import random
 from consortia.core.contract import Mailbox
-from consortia.engines.buffers import Buffers, Window
-from consortia.engines.events import LEAST_SHARE
+from consortia.data.sites import Sites
+from consortia.engines import mailbox as mailboxes
+from consortia.engines.buffers import Buffers, Window, held_bytes, infos_at, with_infos
+from consortia.engines.contract import Run, from_names, named
+from consortia.engines.events import simulate
 from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.foreign import HostCallback, raised
-from consortia.engines.mpi.formula import AsyncKernels
-from consortia.engines.mpi.wire import Packed
-from consortia.engines.phases import Carry, SiteArrays
+from consortia.engines.mpi.workers import AsyncKernels, Server, Worker
+from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
-from consortia.errors import RankError
-
-Array = jax.Array
-PyTree = Any
-
-GRADIENT, REPLY, TASK, END = 100, 200, 300, 400
-"""Tags; TASK is the number of a worker's next task, where it is not one more than the last."""
-
-ENOUGH = 50
-"""Updates for each worker after which a share that is too small ends the run."""
+from consortia.errors import InputError
+from consortia.latency import Recorded, recorded
 
 
-class Worker:
-    """One worker: fetches, computes, sends, until its server ends the run."""
+class AsynchronousRun(Run):
+    """One asynchronous method on one set of sites, as one rank sees it.
 
-    def __init__(
-        self, formula: AsyncKernels, communicator: Communicator, server: int, site: int
-    ) -> None:
-        self._formula, self._communicator = formula, communicator
-        self._server, self._site = server, site
-        self._task, self._ready = 0, False
-        self._sent: list[Any] = []
-        self._fetching = HostCallback(self._fetch)
-        self._together = jax.jit(self._tasks)
-
-    def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
-        """Works on what the server sends until it says that the run has ended.
-
-        Raises:
-            RankError: the server says nothing for the deadline, or another rank has failed.
-        """
-        state, formula = carry.node, self._formula
-        packed = tuple(np.zeros(*form) for form in formula.gradient_wire.arrays(1))
-        if HostCallback.serve():
-            with raised(self._fetching):
-                jax.block_until_ready(self._together(state, packed, keys, np.int32(warmup), arrays))
-            return
-        while True:
-            task = np.zeros(1, np.int32)
-            reply = [np.empty(*form) for form in formula.reply_wire.arrays(1)]
-            self._fetch([np.asarray(part) for part in packed], [task, *reply])
-            if task[0] < 0:
-                return
-            at = np.array([task[0], warmup, self._site], np.int32)
-            state, packed = formula.gradient(state, tuple(reply), keys, at, arrays)
-
-    def _tasks(
-        self, state: PyTree, packed: Packed, keys: PhaseKeys, warmup: Array, arrays: SiteArrays
-    ) -> PyTree:
-        """All tasks, as one program."""
-        forms = [jax.ShapeDtypeStruct((1,), jnp.int32)]
-        forms += [jax.ShapeDtypeStruct(*form) for form in self._formula.reply_wire.arrays(1)]
-
-        def fetched(turn: Array, packed: Packed) -> tuple[Array, Array, Packed]:
-            turn, (task, *reply) = self._fetching(turn, packed, forms)
-            return turn, task[0], tuple(reply)
-
-        def one(now: tuple[PyTree, Array, Array, Packed]) -> tuple[PyTree, Array, Array, Packed]:
-            state, turn, task, reply = now
-            at = jnp.stack([task, warmup, jnp.int32(self._site)])
-            state, packed = self._formula.computed(state, reply, keys, at, arrays)
-            return state, *fetched(turn, packed)
-
-        return jax.lax.while_loop(
-            lambda now: now[2] >= 0, one, (state, *fetched(jnp.int32(0), packed))
-        )[0]
-
-    def _fetch(self, packed: list[np.ndarray], results: list[np.ndarray]) -> None:
-        """Sends the gradient of the last task; fetches the next task and reply, −1 at the end."""
-        if self._ready:
-            self._communicator.finish(self._sent, "the server to take a gradient")
-            copies = [part.copy() for part in packed]
-            self._sent = self._communicator.send(copies, self._server, GRADIENT)
-            self._task += 1
-        self._ready = True
-        task, *reply = results
-        while True:
-            tag = self._communicator.next_tag(self._server)
-            if tag == REPLY:
-                task[0] = self._task
-                self._communicator.receive(reply, self._server, tag)
-                return
-            self._communicator.receive([task], self._server, tag)
-            if tag == END:
-                task[0] = -1
-                return
-            self._task = int(task[0])
-
-
-class Server:
-    """One server and what it knows of its workers.
-
-    Attributes:
-        done: updates.
-        versions: that the workers hold, (workers,).
-        held: the packed replies that they hold.
-        log: (worker, version, time) of every gradient that arrived, in order.
-        lost: (update, chain of this server, worker) of the first draw that is not finite.
+    Args:
+        whole: the program of all nodes; only its shapes are used, and its start values.
+        arrays: the data of this worker's site; of a server, a row that has their shapes.
+        sites: names and sizes of all sites.
+        communicator: the ranks.
+        dimension: d.
     """
 
     def __init__(
         self,
-        formula: AsyncKernels,
+        whole: Program,
+        arrays: SiteArrays,
+        sites: Sites,
         communicator: Communicator,
-        mailbox: Mailbox,
-        ranks: list[int],
-        names: list[str],
+        dimension: int,
     ) -> None:
-        self._formula, self._communicator, self._mailbox = formula, communicator, mailbox
-        self._ranks, self._names = ranks, names
-        self.versions = np.zeros(mailbox.workers, np.int64)
-        self.done = 0
-        self.log: list[tuple[int, int, float]] = []
-        self.lost: tuple[int, int, int] | None = None
-        self._began, self._begun = time.monotonic(), False
-        self._heard = np.full(mailbox.workers, self._began)
-        self._accepted = np.zeros(mailbox.workers, np.int64)
-        self._sent: dict[int, list[Any]] = {}
-        self.held: list[Packed] = []
+        if whole.mailbox is None:
+            raise TypeError("an asynchronous run needs a Mailbox")
+        super().__init__(whole, sites, arrays)
+        self.root = communicator.rank == 0
+        self._box, self._communicator = whole.mailbox, communicator
+        self._dimension = dimension
+        self._place = place_of(self._box, communicator.rank)
+        self._servers = communicator.among(self._box.servers)
+        self.serves = self._servers is None
+        own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
+        self._own = Program(whole.algorithm, own, whole.start_values)
+        self._kernels = AsyncKernels(self._own, self._place[0], self._box)
+        self._server: Server | None = None
+        self._keys: PhaseKeys | None = None
         self._warmup = 0
-        self._answering: int | None = None
-        self._finite = (formula.chains,)
-        self._meeting = HostCallback(self._meet)
-        self._together = jax.jit(self._updates, donate_argnums=1)
 
-    def go_on(self, held: list[Packed], log: list[tuple[int, int, float]], warmup: int) -> None:
-        """Where a run stands that is gone on with; the workers do their tasks in flight again."""
-        cap = self._mailbox.max_staleness
-        self.held, self.log = held, log
-        for worker, version, _ in log:
-            accepted = cap is None or self.done - version <= cap
-            self.done += accepted
-            self._accepted[worker] += accepted and self.done > warmup
-            self.versions[worker] = self.done
-        self._began -= log[-1][2] if log else 0.0
+    # --- before the first round -------------------------------------------------------------------
 
-    def _begin(self, reply: Packed) -> None:
-        """The first word to every worker."""
-        self.held = self.held or [reply] * len(self._ranks)
-        tasks = np.bincount([row[0] for row in self.log], minlength=len(self._ranks))
-        for worker, rank in enumerate(self._ranks):
-            word = self._communicator.send([np.array([tasks[worker]], np.int32)], rank, TASK)
-            self._communicator.finish(word, f"worker {worker}")
-            self._sent[worker] = self._communicator.send(self.held[worker], rank, REPLY)
-        self._heard[:] = time.monotonic()
-        self._begun = True
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
+        prior, values, finite = self._own.start_values(self._arrays, positions)
+        return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
 
-    def advance(self, carry: Carry, buffers: Buffers, keys: PhaseKeys, window: Window) -> Any:
-        """Takes gradients until update ``window.stop``: (carry, buffers, finite (chains,))."""
-        finite = np.ones(self._formula.chains, bool)
-        if self.lost is not None:  # asked again, to find where it was lost
-            finite[self.lost[1]] = int(window.stop) <= self.lost[0]
-            return carry, buffers, finite
-        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
-        reply = self._formula.reply_wire.pack(row)
-        if not self._begun:
-            self._begin(reply)
-        self._warmup = int(window.warmup)
-        numbers = np.array([self.done, *window], np.int32)
-        rounds = self._together if HostCallback.serve() else self._one_by_one
-        with raised(self._meeting):
-            carry, buffers, reply, good = rounds(carry, buffers, reply, keys, numbers)
-            finite = np.asarray(good)
-        if self._answering is not None:
-            worker, self._answering = self._answering, None
-            self._answer(worker, reply)
-            if not finite.all():
-                self.lost = (self.done - 1, int(np.flatnonzero(~finite)[0]), worker)
-        self._check_shares()
-        return carry, buffers, finite
+    def start(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int = 1,
+        warmup: int = 0,
+    ) -> Carry:
+        """Return the state of one server's chains before the first round."""
+        server, worker = self._place
+        chains = self._own.layout.chains
+        here = positions[server * chains : (server + 1) * chains]
+        node, hub, inbox = self._own.over_chains(self.program.algorithm.init)(
+            here[0] if chains == 1 else here
+        )
+        carry = Carry(node, hub, inbox)
+        self._kernels.fix(*self._kernels.wires(carry, self._arrays))
+        base = random.base_key(seed)
+        self._keys = self._kernels.keys(base, max(worker, 0))
+        self._warmup = warmup
+        if not self.serves:
+            ranks = [rank_of(self._box, server, w) for w in range(self._box.workers)]
+            names = [self._site_of(w) for w in range(self._box.workers)]
+            self._server = Server(self._kernels, self._communicator, self._box, ranks, names)
+        return carry
 
-    def _updates(
-        self, carry: Carry, buffers: Buffers, reply: Packed, keys: PhaseKeys, numbers: Array
-    ) -> tuple[Carry, Buffers, Packed, Array]:
-        """The updates of a window, as one program; ``numbers``: the first one, and the window."""
-        _, stop, origin, thin, warmup = numbers[1:]
-        forms = [jax.ShapeDtypeStruct(*form) for form in self._formula.gradient_wire.arrays(1)]
+    def _site_of(self, worker: int) -> str:
+        return self.names[worker if len(self.names) > 1 else 0]
 
-        def one(now: Any) -> Any:
-            carry, buffers, reply, _, update, turn = now
-            turn, message = self._meeting(turn, reply, forms)
-            at = jnp.stack([update, warmup, origin, thin])
-            made = self._formula.updated(carry, buffers, message, keys, at)
-            return *made, update + 1, turn
+    # --- between two updates, see `contract.named` ------------------------------------------------
 
-        start = carry, buffers, reply, jnp.ones(self._finite, bool), numbers[0], jnp.int32(0)
-        return jax.lax.while_loop(lambda now: (now[4] < stop) & jnp.all(now[3]), one, start)[:4]
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """Return all servers' states, what their workers hold, and the log; servers call it."""
+        server, box = self.server, self._box
+        if jax.tree.leaves(carry.node):
+            raise TypeError("over MPI the workers of a Mailbox have no state of their own")
+        chains = {
+            name: self._of_servers(value[None])
+            for name, value in named((carry.hub, carry.inbox), "server").items()
+        }
+        held = server.held or [self._reply(carry)] * box.workers
+        replies = {
+            f"held[{kind}]": self._of_servers(np.concatenate(parts)[None])
+            for kind, parts in zip(
+                self._kernels.reply_wire.kinds, zip(*held, strict=True), strict=True
+            )
+        }
+        log, lengths = self._log()
+        return chains | replies | {"log": log, "lengths": lengths}
 
-    def _one_by_one(
-        self, carry: Carry, buffers: Buffers, reply: Packed, keys: PhaseKeys, numbers: np.ndarray
-    ) -> tuple[Carry, Buffers, Packed, Any]:
-        """The same where no program can call this process."""
-        update, _, stop, origin, thin, warmup = (int(number) for number in numbers)
-        finite = np.ones(self._finite, bool)
-        while update < stop and np.all(finite):
-            message = [np.empty(*form) for form in self._formula.gradient_wire.arrays(1)]
-            self._meet([np.asarray(part) for part in reply], message)
-            at = np.array([update, warmup, origin, thin], np.int32)
-            made = self._formula.update(carry, buffers, tuple(message), keys, at)
-            carry, buffers, reply, finite = made
-            update += 1
-        return carry, buffers, reply, finite
-
-    def _meet(self, reply: list[np.ndarray], message: list[np.ndarray]) -> None:
-        """Answers the worker of the last update, then takes the next gradient that counts."""
-        if self._answering is not None:
-            self._answer(self._answering, reply)
-        cap, self._answering = self._mailbox.max_staleness, None
-        while True:
-            worker = self._next()
-            self._communicator.receive(message, self._ranks[worker], GRADIENT)
-            version = int(self.versions[worker])
-            self.log.append((worker, version, time.monotonic() - self._began))
-            if cap is None or self.done - version <= cap:
-                break
-            self._answer(worker, reply)
-        self.done += 1
-        self._accepted[worker] += self.done > self._warmup
-        self._answering = worker
-
-    def _answer(self, worker: int, reply: Sequence[Any]) -> None:
-        """Sends a worker the latest reply."""
-        self.versions[worker] = self.done
-        self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
-        self.held[worker] = copies = tuple(np.array(part) for part in reply)
-        self._sent[worker] = self._communicator.send(copies, self._ranks[worker], REPLY)
-
-    def _next(self) -> int:
-        """The worker whose gradient is next in the queue.
+    def restore(
+        self,
+        state: Mapping[str, np.ndarray],
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
+    ) -> Carry:
+        """Return the state of one server's chains, in place of `start`.
 
         Raises:
-            RankError: a worker has not been heard of for the deadline.
+            StoreError: the state is of another run.
         """
-        while True:
-            source = self._communicator.source_of(GRADIENT)
-            now = time.monotonic()
-            if source is not None:
-                worker = self._ranks.index(source)
-                self._heard[worker] = now
-                return worker
-            late = np.flatnonzero(now - self._heard > self._communicator.deadline)
-            if late.size:
-                worker = int(late[0])
-                raise RankError(
-                    f"rank {self._ranks[worker]} ({self._names[worker]}) has not been heard of for "
-                    f"{self._communicator.deadline:g} s: it is gone or far behind. The draws so "
-                    "far are kept; raise MPIEngine(deadline=...) if it is only slow."
-                )
+        carry = self.start(seed, positions, rounds, warmup)
+        if self._server is None:
+            return carry
+        place, box = self._place[0], self._box
+        mine = {name: values[place] for name, values in state.items()}
+        shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
+        hub, inbox = from_names(mine, shapes, "server")
+        kinds = self._kernels.reply_wire.kinds
+        held = [tuple(mine[f"held[{k}]"][w : w + 1] for k in kinds) for w in range(box.workers)]
+        rows = mine["log"][: int(mine["lengths"])]
+        self._server.go_on(held, [(int(w), int(v), float(t)) for w, v, t in rows], warmup)
+        return Carry(carry.node, hub, inbox)
 
-    def _check_shares(self) -> None:
-        """Where each worker holds its own site every site must be heard."""
-        total, workers = int(self._accepted.sum()), len(self._ranks)
-        if len(set(self._names)) == 1 or total < ENOUGH * workers:
-            return
-        share = self._accepted / total
-        worst = int(np.argmin(share))
-        if share[worst] < LEAST_SHARE / workers:
-            raise RankError(
-                f"{self._names[worst]} (rank {self._ranks[worst]}) sends only {share[worst]:.2%} "
-                "of the accepted updates: the chain would leave its data out. The draws so far are "
-                "kept."
+    def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
+        """Return what is recorded so far of a block of thinned updates."""
+        infos = infos_at(buffers, slot)
+        own = named(infos, "block").items()
+        return {name: self._of_servers(value[None]) for name, value in own}
+
+    def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
+        """Return empty buffers that go on with such a block, in their first slot."""
+        mine = {name: values[self._place[0]] for name, values in block.items()}
+        return with_infos(buffers, from_names(mine, infos_at(buffers, 0), "block"))
+
+    def _of_servers(self, own: np.ndarray) -> np.ndarray:
+        """Return every server's, server axis first, from each one's own, (1, ...)."""
+        padded = np.zeros((self._box.servers, *own.shape[1:]), own.dtype)
+        padded[self._place[0]] = own[0]
+        return self.servers.total(padded)
+
+    def _reply(self, carry: Carry) -> Any:
+        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
+        return tuple(np.asarray(part) for part in self._kernels.reply_wire.pack(row))
+
+    def _log(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (worker, version, time) of all servers, (servers, longest, 3), and lengths."""
+        log = self.server.log
+        lengths = self._of_servers(np.array([len(log)], np.int64))
+        own = np.zeros((1, int(lengths.max()), 3))
+        own[0, : len(log)] = np.array(log).reshape(-1, 3)
+        return self._of_servers(own), lengths
+
+    # --- while it runs ----------------------------------------------------------------------------
+
+    def serve(self, carry: Carry) -> None:
+        """Do a worker's whole part of the run."""
+        server, worker = self._place
+        site = worker if len(self.names) > 1 else 0
+        served = Worker(self._kernels, self._communicator, server, site)
+        served.serve(carry, self.keys, self._arrays, self._warmup)
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Take the updates of a window: (carry, buffers, finite (chains,))."""
+        carry, buffers, good = self.server.advance(carry, buffers, self.keys, window)
+        lost = np.zeros((self._box.servers, self._own.layout.chains), np.int32)
+        lost[self._place[0]] = ~good
+        return carry, buffers, self.servers.total(lost).reshape(-1) == 0
+
+    def finish(self) -> None:
+        """End the workers."""
+        if self._server is not None:
+            self._server.end()
+
+    def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
+        """Return the site of the gradient that came before the first draw that is not finite."""
+        workers = np.zeros(self._box.servers, np.int64)
+        if self.server.lost is not None:
+            workers[self._place[0]] = 1 + self.server.lost[2]
+        worker = int(self.servers.total(workers)[chain // self._own.layout.chains]) - 1
+        return self._site_of(worker) if worker >= 0 else None
+
+    def agree(self, value: float) -> float:
+        """Return rank 0's value, at every server."""
+        return float(self.servers.from_root(np.array([value], np.float64))[0])
+
+    def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the run's log says: attributes, and the group ``events`` for a replay."""
+        import xarray
+
+        rows, lengths = self._log()
+        events = [
+            (server, int(worker), int(version), at)
+            for server, count in enumerate(lengths)
+            for worker, version, at in rows[server, :count]
+        ]
+        if not events or done <= self._warmup:
+            return {}, {}
+        table = np.array([event[:3] for event in events], np.int64)
+        times = np.array([event[3] for event in events])
+        trace = simulate(
+            recorded(table, times=times),
+            workers=self._box.workers,
+            servers=self._box.servers,
+            max_staleness=self._box.max_staleness,
+            updates=done,
+            warmup=self._warmup,
+        )
+        facts = mailboxes.facts_of(trace)
+        facts["elapsed_time"] = facts.pop("simulated_time")
+        group = xarray.Dataset(
+            {"log": (("event", "column"), table), "time": (("event",), times)},
+            coords={"column": np.array(["server", "worker", "version"], dtype=object)},
+        )
+        if self._box.shares is not None and self.root:
+            mailboxes.compare_shares(np.asarray(self._box.shares), trace.shares, self.names)
+        return facts, {"events": group}
+
+    # --- what the caller sees ---------------------------------------------------------------------
+
+    def buffers(self, carry: Carry) -> Buffers:
+        """Return empty buffers for this server's chains."""
+        return self._kernels.empty_buffers(carry, self.keys)
+
+    def collected(self, buffers: Buffers) -> Buffers:
+        """Return the draws of all servers, at rank 0; elsewhere this server's."""
+        total, own = self.layout.chains, self._own.layout.chains
+        if total == own:
+            return buffers
+        first = self._place[0] * own
+
+        def whole(part: Any) -> Any:
+            part = np.asarray(part)
+            part = np.expand_dims(part, 1) if own == 1 else part
+            padded = np.zeros((len(part), total, *part.shape[2:]), part.dtype)
+            padded[:, first : first + own] = part
+            return self.servers.total_at_root(padded)
+
+        info = {name: whole(part) for name, part in buffers.hub_info.items()}
+        draws = whole(buffers.draws)
+        return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """Return what a chain draws in this state, (d,)."""
+        own = self._own.layout.chains
+        every = np.zeros((self.layout.chains, self._dimension))
+        here = np.asarray(self._own.draw(carry)).reshape(own, -1)
+        every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
+        return self.servers.total(every)[chain]
+
+    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+        """Return (messages to a server, bytes up, bytes down) of one update of all chains."""
+        servers = self._box.servers
+        up, down = (
+            servers * sum(w * np.dtype(k).itemsize for w, k in zip(f.widths, f.kinds, strict=True))
+            for f in (self._kernels.gradient_wire, self._kernels.reply_wire)
+        )
+        return 1, up, down
+
+    def memory(self, carry: Carry) -> dict[str, int]:
+        """Return bytes that this rank holds, by what they are for."""
+        buffers = jax.eval_shape(lambda: self._kernels.empty_buffers(carry, self.keys))
+        return held_bytes(self._arrays, buffers, carry, copies=1)
+
+    @property
+    def where(self) -> list[str]:
+        """What each rank is, one line each."""
+        lines = []
+        for rank, process in enumerate(self._communicator.processes):
+            server, worker = place_of(self._box, rank)
+            what = f"worker {worker} of server {server}: {self._site_of(worker)}"
+            lines.append(
+                f"rank {rank} (process {process}): " + (f"server {server}" if worker < 0 else what)
             )
+        return lines
 
-    def end(self) -> None:
-        """Takes the gradient that each worker still sends, and lets it go."""
-        message = [np.empty(*form) for form in self._formula.gradient_wire.arrays(1)]
-        for worker, rank in enumerate(self._ranks):
-            if self._begun:
-                self._communicator.receive(message, rank, GRADIENT)
-            self._communicator.finish(self._sent.pop(worker, []), f"worker {worker}")
-            word = self._communicator.send([np.zeros(1, np.int32)], rank, END)
-            self._communicator.finish(word, f"worker {worker} to end")
+    # --- helpers ----------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> PhaseKeys:
+        """Keys of the only phase, of this rank's chains."""
+        if self._keys is None:
+            raise RuntimeError("the run has not been started")
+        return self._keys
+
+    @property
+    def server(self) -> Server:
+        """This rank's server."""
+        if self._server is None:
+            raise RuntimeError("this rank is a worker")
+        return self._server
+
+    @property
+    def servers(self) -> Communicator:
+        """The servers by themselves."""
+        if self._servers is None:
+            raise RuntimeError("this rank is a worker")
+        return self._servers
+
+    def _of_all(self, own: Any) -> np.ndarray:
+        """Return every site's, node axis first, from the first workers of server 0."""
+        own = np.asarray(own)
+        padded = np.zeros((len(self.names), *own.shape[1:]), own.dtype)
+        if self._place[0] == 0 and 0 <= self._place[1] < len(self.names):
+            padded[self._place[1]] = own[0]
+        return self._communicator.total(padded)
+
+
+def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
+    """Refuse what cannot run on so many ranks."""
+    wanted = box.servers * (1 + box.workers)
+    if ranks != wanted:
+        raise InputError(
+            f"{box.servers} servers with {box.workers} workers each are {wanted} processes, the "
+            f"job has {ranks}: start it with mpiexec -n {wanted}."
+        )
+    if nodes > 1 and nodes != box.workers:
+        raise InputError(
+            f"there are {nodes} sites for {box.workers} workers: give each worker a site of its "
+            "own, or all of them one."
+        )
+    if isinstance(box.latency, Recorded):
+        raise InputError("a recorded trace is replayed in one process: leave engine out.")
+    if nodes > 1 and box.shares is None:
+        raise InputError(
+            "where each worker holds its own site, real processes cannot know beforehand how often "
+            "each will be heard: declare shares=(...), one for each site; `update_shares` of an "
+            "earlier run says what they were."
+        )
+
+
+def place_of(box: Mailbox, rank: int) -> tuple[int, int]:
+    """Return (server, worker) of a rank; worker −1 is the server itself."""
+    if rank < box.servers:
+        return rank, -1
+    return divmod(rank - box.servers, box.workers)
+
+
+def rank_of(box: Mailbox, server: int, worker: int) -> int:
+    """Return the rank of a worker."""
+    return box.servers + server * box.workers + worker

@@ -39,7 +39,7 @@ LONGEST_NOTICE = 2000
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI; it initialises MPI in this process.
+    """Return mpi4py's MPI; it initialises MPI in this process.
 
     Raises:
         MissingExtraError: mpi4py is not installed, or finds no MPI library.
@@ -113,11 +113,11 @@ class Communicator:
         return copy
 
     def _all_here(self) -> None:
-        """Before a call of MPI that blocks until all ranks make it."""
+        """Wait for all ranks before a call of MPI that blocks until all make it."""
         self._wait(self._world.Ibarrier(), "all ranks to begin a run")
 
     def _on_this_machine(self) -> dict[int, int]:
-        """Process numbers of the other ranks that run here."""
+        """Return the process ids of the other ranks that run here."""
         here = uuid.uuid5(uuid.NAMESPACE_DNS, f"{platform.node()} {uuid.getnode()}").int
         own = np.zeros((self.size, 3), np.uint64)
         own[self.rank] = here >> 64, here & (2**64 - 1), os.getpid()
@@ -133,7 +133,7 @@ class Communicator:
         return 1 + len(self._neighbours)
 
     def among(self, ranks: int) -> Communicator | None:
-        """The first so many ranks by themselves; None at the others. All ranks must call it."""
+        """Return the first ``ranks`` by themselves; None at the others. All ranks call it."""
         if ranks not in self._parts:
             self._parts[ranks] = self._part(ranks)
         return self._parts[ranks]
@@ -153,7 +153,7 @@ class Communicator:
     # --- all ranks --------------------------------------------------------------------------------
 
     def total(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
-        """The sum over all ranks of an array, written ``into`` another; every rank gets it."""
+        """Return the sum over all ranks of an array, at every rank; written ``into`` another."""
         own = _summable(array)
         if into is not None and into.dtype == own.dtype:
             self._wait(self._world.Iallreduce(own, into), "a sum over all ranks")
@@ -166,20 +166,20 @@ class Communicator:
         return into
 
     def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
-        """The sum over all ranks of an array, at rank 0; None elsewhere."""
+        """Return the sum over all ranks of an array, at rank 0; None elsewhere."""
         own = _summable(array)
         result = np.empty_like(own) if self.rank == 0 else None
         self._wait(self._world.Ireduce(own, result), "a sum at rank 0")
         return None if result is None else result.astype(np.asarray(array).dtype, copy=False)
 
     def from_root(self, array: np.ndarray) -> np.ndarray:
-        """Rank 0's array, which has one shape and type everywhere."""
+        """Return rank 0's array, which has one shape and type everywhere."""
         own = np.array(array)
         self._wait(self._world.Ibcast(own), "word from rank 0")
         return own
 
     def texts(self, own: str) -> list[str]:
-        """What each rank says, in the order of the ranks."""
+        """Return each rank's text, in the order of the ranks."""
         words = np.frombuffer(own.encode(), np.uint8)
         lengths = np.zeros(self.size, np.int64)
         lengths[self.rank] = len(words)
@@ -192,7 +192,7 @@ class Communicator:
     # --- neighbours -------------------------------------------------------------------------------
 
     def network(self, links: Links) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-        """An exchange with the neighbouring ranks: packed own rows to the rows from elsewhere."""
+        """Return an exchange with neighbouring ranks: packed own rows to rows from elsewhere."""
         if links.graph not in self._graphs:
             self._all_here()
             self._graphs[links.graph] = self._world.Create_dist_graph_adjacent(
@@ -209,7 +209,7 @@ class Communicator:
 
         @cache
         def counted(width: int) -> tuple[Any, Any]:
-            """How many numbers to and from each neighbour, and where they begin."""
+            """Return how many numbers go to and from each neighbour, and where they begin."""
             return (
                 ([rows * width for rows in links.sent], [row * width for row in begins]),
                 ([rows * width for rows in links.received], [row * width for row in coming]),
@@ -227,17 +227,17 @@ class Communicator:
     # --- one to one -------------------------------------------------------------------------------
 
     def send(self, packed: Sequence[Any], to: int, tag: int) -> list[Any]:
-        """Starts sending arrays to a rank; the requests (with their buffers) are to be finished."""
+        """Start to send arrays to a rank; return the requests, with buffers, to be finished."""
         buffers = [np.ascontiguousarray(np.asarray(part)) for part in packed]
         return [(self._world.Isend(buffer, dest=to, tag=tag), buffer) for buffer in buffers]
 
     def receive(self, into: Sequence[np.ndarray], source: int, tag: int) -> None:
-        """Fills arrays with what a rank sends."""
+        """Fill arrays with what a rank sends."""
         for buffer in into:
             self._wait(self._world.Irecv(buffer, source=source, tag=tag), f"rank {source}")
 
     def source_of(self, tag: int) -> int | None:
-        """The rank whose message of this kind has arrived, the first if several; None if none has.
+        """Return the first rank whose message of this kind has arrived; None if none has.
 
         Between looks the processor is given to others.
         """
@@ -250,7 +250,7 @@ class Communicator:
         return None
 
     def next_tag(self, source: int) -> int:
-        """The kind of the next message from a rank, which is left where it is."""
+        """Return the kind of the next message from a rank, which is left where it is."""
         status = self._mpi.Status()
         began = time.monotonic()
         while True:
@@ -260,14 +260,14 @@ class Communicator:
             self._pause(began, f"rank {source}")
 
     def finish(self, requests: Sequence[Any], what: str) -> None:
-        """Waits for sends to be done."""
+        """Wait for sends to be done."""
         for request, _ in requests:
             self._wait(request, what)
 
     # --- failures ---------------------------------------------------------------------------------
 
     def leave(self, text: str, code: int) -> None:
-        """Ends this rank's part after an error: quietly if all ranks leave, else the whole job.
+        """End this rank's part after an error: quietly if all ranks leave, else the whole job.
 
         Ranks that had ended well before count as not leaving.
 
@@ -285,7 +285,7 @@ class Communicator:
             time.sleep(PAUSE)
 
     def tell(self, text: str) -> None:
-        """Says to all other ranks that this one fails, and why, without waiting for them."""
+        """Send all other ranks the text of an error, without waiting for them."""
         words = text.encode()[:LONGEST_NOTICE]
         buffer = np.frombuffer(words.ljust(LONGEST_NOTICE), np.uint8)
         for other in range(self.size):
@@ -295,7 +295,7 @@ class Communicator:
                 self._last_words.append((sent, buffer))
 
     def _wait(self, request: Any, what: str) -> None:
-        """Until a request is done."""
+        """Wait until a request is done."""
         done = request.Test
         for _ in range(SPINS):
             if done():
@@ -305,7 +305,7 @@ class Communicator:
             self._pause(began, what)
 
     def _pause(self, began: float, what: str) -> None:
-        """Gives the processor to others; raises when a wait is to end."""
+        """Give the processor to others; raises when a wait is to end."""
         waited = self._listen_now_and_then() - began
         if waited > self.deadline:
             self._give_up(what)
@@ -325,7 +325,7 @@ class Communicator:
         )
 
     def _listen_now_and_then(self) -> float:
-        """Listens, if that was not done just before; the time."""
+        """Listen, if that was not done just before; return the time."""
         now = time.monotonic()
         if now - self._looked > BETWEEN_NOTICES:
             self._looked = now
@@ -333,7 +333,7 @@ class Communicator:
         return now
 
     def _listen(self) -> None:
-        """Raises what another rank has said of its failure, or that one here has died."""
+        """Raise what another rank has said of its failure, or that one here has died."""
         status = self._mpi.Status()
         if self._notices.Iprobe(tag=NOTICE, status=status):
             buffer = np.empty(LONGEST_NOTICE, np.uint8)
@@ -346,7 +346,7 @@ class Communicator:
 
 
 def _alive(process: int) -> bool:
-    """Whether a process of this machine runs; one that has ended but was not fetched does not."""
+    """Return True if a process of this machine runs; a zombie does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -357,7 +357,7 @@ def _alive(process: int) -> bool:
 
 
 def _state(process: int) -> str:
-    """The letter of a process's state (R, S, T, Z, ...); "?" where the system does not tell."""
+    """Return the letter of a process's state (R, S, T, Z, ...); "?" where it is unknown."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -365,7 +365,7 @@ def _state(process: int) -> str:
 
 
 def _summable(array: Any) -> np.ndarray:
-    """As MPI can add it: it has no sum of truth values."""
+    """Return an array as MPI can add it: it has no sum of truth values."""
     own = np.ascontiguousarray(array)
     return own.astype(np.uint8) if own.dtype == bool else own
 

@@ -7,7 +7,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, fingerprints
-from consortia.core.contract import Mailbox, Method
+from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
@@ -25,10 +24,12 @@ from consortia.engines import sharding
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine, site_arrays
 from consortia.engines.mailbox import mailbox_of
-from consortia.engines.mpi.asynchronous_run import AsynchronousRun, check_ranks, place_of
+from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
+from consortia.engines.mpi.program import RankProgram
 from consortia.engines.mpi.run import MPIRun
+from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, RankError
 
@@ -164,20 +165,21 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
-        own = replace(layout, nodes=len(places.own))
-        return MPIRun(
-            Program(algorithm, layout, start),
-            Program(algorithm, own, start),
+        arguments = (
+            RankProgram(algorithm, layout, start, self._communicator, places),
             site_arrays(target.model, sites, method, places.own),
             sites,
-            method.site_weights(np.asarray(sites.sizes, np.int64)),
+            layout,
             self._communicator,
             places,
-            target.dimension,
         )
+        if any(isinstance(phase.exchange, Route) for phase in algorithm.phases):
+            weights = method.site_weights(np.asarray(sites.sizes, np.int64))
+            return TravellingRun(*arguments, weights=weights)
+        return MPIRun(*arguments)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
-        """The data of this rank's site; a server has one row of zeros, which has their shapes."""
+        """Return the data of this rank's site; of a server one row of zeros, for the shapes."""
         held = self.local_sites(len(sites), method)
         if not len(held):
             one = jnp.ones(1, jnp.result_type(float))
@@ -214,7 +216,7 @@ _engine: weakref.ref[MPIEngine] | None = None
 
 
 def _leave_when_nothing_catches(engine: MPIEngine) -> None:
-    """From now on an exception that ends this process is told to the other ranks."""
+    """From now on tell the other ranks of an exception that ends this process."""
     global _engine
     first, _engine = _engine is None, weakref.ref(engine)
     if not first:
@@ -232,6 +234,6 @@ def _leave_when_nothing_catches(engine: MPIEngine) -> None:
 
 
 def _any_target() -> Target:
-    """A posterior of one parameter, where any will do."""
+    """Return a posterior of one parameter, where any will do."""
     model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
     return Target(model, model.init)

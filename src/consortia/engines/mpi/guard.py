@@ -27,7 +27,7 @@ SET_PDEATHSIG = 1
 
 
 def stand_guard(hint: str) -> None:
-    """Returns in a child process; this process waits for it and ends as it does.
+    """Return in a child process; wait for it here and end as it does.
 
     To be called before MPI and JAX have started. Does nothing where no launcher has started this
     process, or the system cannot fork.
@@ -70,14 +70,14 @@ def _passed_on(child: int, received: int) -> None:
 
 
 def _prctl() -> Any:
-    """Linux's call that ties a process to its parent; None elsewhere."""
+    """Return linux's call that ties a process to its parent; None elsewhere."""
     if not sys.platform.startswith("linux"):
         return None
     return ctypes.CDLL(None).prctl
 
 
 def _apart(guard: int, prctl: Any) -> None:
-    """Takes the rank out of the guard's group, and lets it end with the guard.
+    """Take the rank out of the guard's group, and let it end with the guard.
 
     Launchers signal the group. The rank would hear of an interrupt from them and from the guard,
     and a second one ends a run at once. What kills the group must still reach it.

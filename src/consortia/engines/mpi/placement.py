@@ -43,11 +43,11 @@ class Places:
         return np.arange(self.bounds[self.rank], self.bounds[self.rank + 1])
 
     def owner(self, node: np.ndarray) -> np.ndarray:
-        """The rank that holds each of these sites."""
+        """Return the rank that holds each of these sites."""
         return np.searchsorted(self.bounds, node, side="right") - 1
 
-    def told(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
-        """Which rank, a process of this number, holds which sites: one line each."""
+    def lines(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
+        """Return which rank, with this process id, holds which sites: one line each."""
         held = [names[self.bounds[r] : self.bounds[r + 1]] for r in range(self.ranks)]
         return [
             f"rank {rank} (process {number}): {some(own)}"
@@ -75,7 +75,7 @@ class Neighbourhood:
 
     @classmethod
     def of(cls, mixing: MixingMatrix | MixingSchedule, places: Places) -> Neighbourhood:
-        """The part of ``mixing`` for one rank."""
+        """Return the part of ``mixing`` for one rank."""
         if isinstance(mixing, MixingSchedule):
             receivers, senders, weights = mixing.table()
         else:
@@ -111,7 +111,7 @@ class Neighbourhood:
 def _slots(
     receivers: np.ndarray, senders: np.ndarray, agents: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whom each agent hears in each slot, and the number of that link; both (slots, agents)."""
+    """Return whom each agent hears in each slot, and the index of the link; (slots, agents)."""
     most = int(np.bincount(receivers, minlength=agents).max(initial=0))
     heard = np.tile(np.arange(agents), (most, 1))
     link = np.full((most, agents), len(receivers))
@@ -127,7 +127,7 @@ MOST_NAMES = 6
 
 
 def some(names: tuple[str, ...]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     shown = ", ".join(names[:MOST_NAMES])
     more = len(names) - MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -7,132 +7,193 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Phase
-from consortia.engines.mpi.communicator import Communicator
-from consortia.engines.mpi.pieces import Blocks, Flow
-from consortia.engines.mpi.placement import Places
+from consortia.engines import rng
+from consortia.engines.buffers import Buffers, Window
+from consortia.engines.contract import named
+from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.wire import Wire
-from consortia.engines.phases import Carry, Iteration, SiteArrays
-
-Array = jax.Array
-PyTree = Any
+from consortia.engines.phases import Carry, Keys, Program, SiteArrays
+from consortia.engines.rng import PhaseRandomness
 
 
-class Travel:
-    """The iteration of an algorithm whose only phase has a `consortia.core.contract.Route`.
+class TravellingRun(MPIRun):
+    """The run of an algorithm whose only phase has a `consortia.core.contract.Route`.
 
     A chain's hub state and inbox are at the rank that holds the site it visits next; the places of
     the other chains there are left as they are, and are not looked at.
 
     Args:
-        own: the functions of this rank's nodes.
-        phases: of an iteration.
-        blocks: random numbers, in which the visits are.
-        communicator: the ranks.
-        places: which of them holds what.
+        weights: w_c of all sites; as of `MPIRun` are the others.
     """
 
-    def __init__(
-        self,
-        own: Iteration,
-        phases: tuple[Phase, ...],
-        blocks: Blocks,
-        communicator: Communicator,
-        places: Places,
-    ) -> None:
+    def __init__(self, *arguments: Any, weights: np.ndarray) -> None:
+        super().__init__(*arguments)
+        phases = self.program.algorithm.phases
         if len(phases) > 1:
             raise TypeError("over MPI a phase with a Route must be the only one")
-        (self._phase,) = phases
-        self._own, self._blocks = own, blocks
-        self._communicator, self._places = communicator, places
-        self._chains = own.layout.chains
-        self._visit = jax.jit(self._one_visit)
+        self._phase: Phase = phases[0]
+        self._weights = jnp.asarray(weights, jnp.result_type(float))
+        self._one = self.layout.chains == 1
+        self._visiting = np.full(self.layout.chains, self.root)
+        self._block: tuple[int, int] | None = None
+        self._randomness: tuple[PhaseRandomness, ...] = ()
+        self._route: Keys = ()
+        self._draw = jax.jit(self._of_block)
+        self._visit = jax.jit(self._visited)
         self._take = jax.jit(self._taken)
         self._put = jax.jit(self._placed)
-        self._wire: Wire | None = None
+        self._record = jax.jit(self._recorded, donate_argnums=0)
+        self._finite = jax.jit(self.program.draws_finite)
 
-    def visits(self, iteration: int, warmup: int) -> np.ndarray:
-        """The site that each chain visits in an iteration, (chains,)."""
-        drawn, at = self._blocks.at(iteration, warmup)
-        return np.atleast_1d(np.asarray(drawn[0].visited)[at.offset])
+    # --- where the chains are ---------------------------------------------------------------------
 
-    def here(self, iteration: int, warmup: int) -> np.ndarray:
-        """(chains,): does this rank hold the site of the visit?"""
-        return self._places.owner(self.visits(iteration, warmup)) == self._places.rank
+    def _begin(
+        self,
+        seed: int,
+        positions: Float[Array, "chains d"],
+        rounds: int,
+        warmup: int,
+    ) -> tuple[Any, int]:
+        # Where a chain goes next, and by which random numbers, every rank must know.
+        base, ring = super()._begin(seed, positions, rounds, warmup)
+        phases, layout = self.program.algorithm.phases, self.layout
+        self._route = jax.jit(lambda key: rng.stage_keys(phases, rng.ROUND, key, layout))(base)
+        self._block = None
+        return base, ring
 
-    def visit(
-        self, carry: Carry, iteration: int, warmup: int, arrays: SiteArrays
-    ) -> tuple[Flow, np.ndarray]:
-        """All visits of an iteration at this rank's sites, and which chains they are of."""
-        visits = self.visits(iteration, warmup)
-        here = self._places.owner(visits) == self._places.rank
-        drawn, at = self._blocks.at(iteration, warmup)
-        for chain in np.flatnonzero(here):
+    def _at(self, iteration: int, warmup: int) -> tuple[PhaseRandomness, int]:
+        """Return the randomness of the block in which an iteration stands, and its offset there."""
+        index, offset = divmod(iteration, self.layout.block)
+        if self._block != (index, warmup):
+            start = np.int32(index * self.layout.block)
+            self._randomness = self._draw(self._route, start, np.int32(warmup))
+            self._block = index, warmup
+        return self._randomness[0], offset
+
+    def _of_block(self, keys: Keys, first: Array, warmup: Array) -> tuple[PhaseRandomness, ...]:
+        phases, layout = self.program.algorithm.phases, self.layout
+        return rng.block_randomness(phases, keys, first, warmup, layout, self._weights)
+
+    def _visits(self, iteration: int, warmup: int) -> np.ndarray:
+        """Return the site that each chain visits in an iteration, (chains,)."""
+        drawn, offset = self._at(iteration, warmup)
+        return np.atleast_1d(np.asarray(drawn.visited)[offset])
+
+    def _owners(self, iteration: int, warmup: int) -> np.ndarray:
+        """Return the rank that holds the site of each chain's visit, (chains,)."""
+        return self._places.owner(self._visits(iteration, warmup))
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
+        """Run the rounds of a window; return (carry, buffers, finite (chains,))."""
+        warmup = int(window.warmup)
+        for iteration in range(int(window.first), int(window.stop)):
+            carry = self._iterate(carry, iteration, warmup)
+            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            here = self._owners(iteration, warmup) == self._places.rank
+            buffers = self._record(buffers, carry, place, here)
+            carry = self._depart(carry, iteration, warmup)
+        lost = ~np.asarray(self._finite(carry))
+        self._visiting = self._owners(int(window.stop), warmup) == self._places.rank
+        lost &= self._visiting
+        return carry, buffers, self._communicator.total(lost.astype(np.int32)) == 0
+
+    def _iterate(self, carry: Carry, iteration: int, warmup: int) -> Carry:
+        """Return the carry after all visits of an iteration at this rank's sites."""
+        visits = self._visits(iteration, warmup)
+        drawn, offset = self._at(iteration, warmup)
+        for chain in np.flatnonzero(self._places.owner(visits) == self._places.rank):
             node = visits[chain] - self._places.own[0]
-            place = np.array([at.offset, chain, node], np.int32)
-            carry = self._visit(carry, drawn[0], place, arrays)
-        return Flow(carry, (), (), {}, {}), here
+            place = np.array([offset, chain, node], np.int32)
+            carry = self._visit(carry, drawn, place, self._arrays)
+        return carry
 
-    def depart(self, carry: Carry, iteration: int, warmup: int) -> Carry:
-        """Sends away the chains whose next visit is elsewhere, and takes in those that come."""
-        now = self._places.owner(self.visits(iteration, warmup))
-        then = self._places.owner(self.visits(iteration + 1, warmup))
+    def _depart(self, carry: Carry, iteration: int, warmup: int) -> Carry:
+        """Send away the chains whose next visit is elsewhere, and take in those that come."""
+        now, then = self._owners(iteration, warmup), self._owners(iteration + 1, warmup)
         rank, requests = self._places.rank, []
         for chain in np.flatnonzero((now == rank) & (then != rank)):
             packed = self._take(carry, np.int32(chain))
             requests += self._communicator.send(packed, int(then[chain]), int(chain))
         for chain in np.flatnonzero((now != rank) & (then == rank)):
-            packed = [np.empty(part.shape, part.dtype) for part in self._like(carry)]
+            forms = jax.eval_shape(self._taken, carry, jnp.int32(0))
+            packed = [np.empty(part.shape, part.dtype) for part in forms]
             self._communicator.receive(packed, int(now[chain]), int(chain))
             carry = self._put(carry, tuple(packed), np.int32(chain))
         self._communicator.finish(requests, "a chain to arrive")
         return carry
 
-    def not_finite(
-        self, carry: Carry, iteration: int, warmup: int, arrays: SiteArrays
-    ) -> np.ndarray:
-        """(own nodes, chains): is what a chain takes away from here not finite?"""
-        visits = self.visits(iteration, warmup)
-        flow, here = self.visit(carry, iteration, warmup, arrays)
-        result = np.zeros((len(self._places.own), self._chains), bool)
-        for chain in np.flatnonzero(here):
-            packed = self._take(flow.carry, np.int32(chain))
-            lost = any(not np.isfinite(np.asarray(part)).all() for part in packed)
-            result[visits[chain] - self._places.own[0], chain] = lost
-        return result
+    def _outboxes_finite(self, carry: Carry, at: int, warmup: int) -> list[np.ndarray]:
+        """Return whether what each chain takes away from its visit is finite, (nodes, chains)."""
+        visits = self._visits(at, warmup)
+        self._visiting = self._places.owner(visits) == self._places.rank
+        after = self._iterate(carry, at, warmup)
+        lost = np.zeros((len(self._places.own), self.layout.chains), np.int32)
+        for chain in np.flatnonzero(self._visiting):
+            packed = self._take(after, np.int32(chain))
+            finite = all(np.isfinite(np.asarray(part)).all() for part in packed)
+            lost[visits[chain] - self._places.own[0], chain] = not finite
+        return [self._of_all(lost) == 0]
 
-    # --- compiled -------------------------------------------------------------------------------
+    # --- what the caller sees ---------------------------------------------------------------------
 
-    def _one_visit(self, carry: Carry, drawn: Any, place: Array, arrays: SiteArrays) -> Carry:
-        """``place``: offset in the block, chain, own node; int32 (3,)."""
+    def state(self, carry: Carry) -> dict[str, np.ndarray]:
+        """Return the carry and what ``fit`` left, of all nodes; all ranks call it."""
+        node = jax.tree.map(self._of_all, carry.node)
+        hub, inbox = jax.tree.map(self._of_travellers, (carry.hub, carry.inbox))
+        return named(Carry(node, hub, inbox), "carry") | named(self.fitted, "fitted")
+
+    def _of_travellers(self, part: Any) -> np.ndarray:
+        """Return every chain's, from the rank where it is."""
+        part = np.asarray(part)
+        here = bool(self._visiting[0]) if self._one else self._visiting
+        shaped = np.reshape(here, np.shape(here) + (1,) * (part.ndim - np.ndim(here)))
+        return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
+
+    def position(self, carry: Carry, chain: int) -> np.ndarray:
+        """Return what a chain draws in this state, (d,), from the rank where it is."""
+        draw = np.asarray(self.program.draw(carry))
+        own = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+        return self._communicator.total(np.where(self._visiting[chain], own, 0))
+
+    # --- compiled ---------------------------------------------------------------------------------
+
+    def _recorded(self, buffers: Buffers, carry: Carry, at: Array, here: Array) -> Buffers:
+        """Record; ``at``: iteration after the warm-up, origin, thin, (3,); ``here``: (chains,)."""
+        made = self.program.made(carry, {}, {})
+        present = here[0] if self._one else here.reshape((-1,) + (1,) * (made.draw.ndim - 1))
+        made = made._replace(draw=jnp.where(present, made.draw, 0))
+        return Program.record(self.program, buffers, made, at[0], Window(0, 0, at[1], at[2], 0))
+
+    def _visited(
+        self, carry: Carry, drawn: PhaseRandomness, place: Array, arrays: SiteArrays
+    ) -> Carry:
+        """Do one visit; ``place``: offset in the block, chain, own node; int32 (3,)."""
         offset, chain, node = place
-        local, hub = self._phase.local, self._phase.hub
-        if local is None:
-            raise TypeError("a phase with a Route needs a local function")
-        noise, shared = jax.tree.map(
-            lambda leaf: self._of(leaf[offset], chain), (drawn.noise, drawn.shared)
-        )
-        site = arrays.site(node, node + int(self._places.own[0]))
-        at_node = (node,) if self._chains == 1 else (node, chain)
-        state = jax.tree.map(lambda leaf: leaf[at_node], carry.node)
+        here = jax.tree.map(lambda leaf: leaf[offset], drawn)
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)
-        state, reply, _ = local(noise, shared, state, inbox, site)
+        number = node + int(self._places.own[0])
+        node_state, reply = self.program.visit_of_chain(
+            self._phase, here, chain, node, number, carry.node, inbox, arrays, self.layout.chains
+        )
+        hub = self._phase.hub
         hub_state = carry.hub
         if hub is not None:
             own = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.hub)
+            shared = jax.tree.map(lambda leaf: self._of(leaf, chain), here.shared)
             new, reply, _ = hub(shared, own, reply)
             hub_state = self._with(carry.hub, new, chain)
-        node_state = jax.tree.map(
-            lambda leaf, value: leaf.at[at_node].set(value), carry.node, state
-        )
         return Carry(node_state, hub_state, self._with(carry.inbox, reply, chain))
 
     def _of(self, leaf: Array, chain: Array) -> Array:
-        return leaf if self._chains == 1 else leaf[chain]
+        return leaf if self._one else leaf[chain]
 
     def _with(self, tree: PyTree, value: PyTree, chain: Array) -> PyTree:
-        if self._chains == 1:
+        if self._one:
             return value
         return jax.tree.map(lambda leaf, one: leaf.at[chain].set(one), tree, value)
 
@@ -142,11 +203,7 @@ class Travel:
 
     def _placed(self, carry: Carry, packed: tuple[Array, ...], chain: Array) -> Carry:
         like = jax.tree.map(lambda leaf: self._of(leaf, chain)[None], (carry.hub, carry.inbox))
-        arrived = Wire.of(like).unpack(packed)
-        hub, inbox = jax.tree.map(lambda leaf: leaf[0], arrived)
+        hub, inbox = jax.tree.map(lambda leaf: leaf[0], Wire.of(like).unpack(packed))
         return Carry(
             carry.node, self._with(carry.hub, hub, chain), self._with(carry.inbox, inbox, chain)
         )
-
-    def _like(self, carry: Carry) -> tuple[Any, ...]:
-        return jax.eval_shape(self._taken, carry, jnp.int32(0))

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-Array = jax.Array
-PyTree = Any
 Packed = tuple[Any, ...]
 """Arrays (rows, width), one for each type of number, in the order of the types' names."""
 
@@ -31,7 +30,7 @@ class Wire:
 
     @classmethod
     def of(cls, tree: PyTree) -> Wire:
-        """The form of a pytree of arrays, or their shapes, with a leading axis of rows."""
+        """Return the form of a pytree of arrays, or their shapes, with a leading axis of rows."""
         leaves, structure = jax.tree.flatten(tree)
         shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
         return cls(structure, shapes, tuple(str(leaf.dtype) for leaf in leaves))
@@ -54,11 +53,11 @@ class Wire:
         )
 
     def arrays(self, rows: int) -> list[tuple[tuple[int, int], str]]:
-        """Shape and type of each packed array."""
+        """Return shape and type of each packed array."""
         return [((rows, w), k) for w, k in zip(self.widths, self.kinds, strict=True)]
 
     def pack(self, tree: PyTree) -> Packed:
-        """One array (rows, width) for each type of number."""
+        """Return one array (rows, width) for each type of number."""
         leaves = jax.tree.leaves(tree)
         return tuple(
             jnp.concatenate(
@@ -73,7 +72,7 @@ class Wire:
         )
 
     def unpack(self, packed: Packed) -> PyTree:
-        """The pytree that was packed."""
+        """Return the pytree that was packed."""
         place = dict.fromkeys(self.kinds, 0)
         whole = dict(zip(self.kinds, packed, strict=True))
         leaves = []

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.engines.mpi.foreign import HostCallback, raised
+from consortia.engines.mpi.callback import HostCallback, raised
 
 
 def form(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -28,14 +28,14 @@ def test_a_function_sees_the_operands_and_fills_the_results_in_every_turn_of_a_l
         results[0][...] = 2 * numbers.T
         results[1][...] = whole + 1
 
-    foreign = HostCallback(function)
+    callback = HostCallback(function)
 
     @jax.jit
     def program(numbers: Any, whole: Any, count: Any) -> Any:
         def one(_: Any, state: Any) -> Any:
             turn, numbers, whole = state
             wanted = [form((3, 2), jnp.float32), form((4,), whole.dtype)]
-            turn, (numbers, whole) = foreign(turn, (numbers, whole, numbers[:, :0]), wanted)
+            turn, (numbers, whole) = callback(turn, (numbers, whole, numbers[:, :0]), wanted)
             return turn, numbers.T, whole
 
         return jax.lax.fori_loop(0, count, one, (jnp.int32(0), numbers, whole))
@@ -73,40 +73,71 @@ def test_what_a_function_raises_ends_the_program_and_is_kept() -> None:
             raise KeyboardInterrupt
         results[0][...] = operands[0] + 1
 
-    foreign = HostCallback(function)
+    callback = HostCallback(function)
 
     @jax.jit
     def program(value: Any) -> Any:
         def one(_: Any, state: Any) -> Any:
-            turn, (value,) = foreign(state[0], (state[1],), [form((1,), jnp.int32)])
+            turn, (value,) = callback(state[0], (state[1],), [form((1,), jnp.int32)])
             return turn, value
 
         return jax.lax.fori_loop(0, 10, one, (jnp.int32(0), value))
 
-    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyboardInterrupt in a foreign call"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyboardInterrupt"):
         jax.block_until_ready(program(jnp.zeros(1, jnp.int32)))
     assert calls == [0, 1, 2, 3]
-    assert isinstance(foreign.failure, KeyboardInterrupt)
+    assert isinstance(callback.failure, KeyboardInterrupt)
     calls.clear()
     value = jax.block_until_ready(program(jnp.full(1, 4, jnp.int32)))[1]
     assert int(value[0]) == 14
     assert calls == list(range(4, 14))
 
 
-def test_a_function_that_is_gone_is_not_called() -> None:
+def test_a_function_lives_as_long_as_the_program_that_calls_it() -> None:
     called = []
 
     def made() -> Any:
-        foreign = HostCallback(lambda operands, results: called.append(1))
-        program = jax.jit(lambda turn: foreign(turn, (jnp.ones(1),), [])[0])
+        callback = HostCallback(lambda operands, results: called.append(1))
+        program = jax.jit(lambda turn: callback(turn, (jnp.ones(1),), [])[0])
         return program.lower(jnp.int32(0)).compile()
 
     program = made()
     jax.clear_caches()
     gc.collect()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyError in a foreign call"):
-        jax.block_until_ready(program(jnp.int32(0)))
-    assert not called
+    assert int(jax.block_until_ready(program(jnp.int32(0)))) == 1
+    assert called == [1]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_call_is_made_where_programs_do_not_run_in_this_memory_too(
+    monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    monkeypatch.setattr(HostCallback, "in_place", staticmethod(lambda: in_place))
+    order: list[int] = []
+
+    def function(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        order.append(int(operands[1][0]))
+        if order[-1] == 7:
+            raise ValueError("the seventh")
+        results[0][...] = 2 * operands[0]
+
+    callback = HostCallback(function)
+
+    @jax.jit
+    def program(value: Any, count: Any) -> Any:
+        def one(at: Any, state: Any) -> Any:
+            turn, value = state
+            turn, (value,) = callback(turn, (value, at[None]), [form((3,), jnp.float32)])
+            return turn, value
+
+        return jax.lax.fori_loop(0, count, one, (jnp.int32(0), value))
+
+    turn, value = program(jnp.ones(3), 5)
+    assert int(turn) == 5
+    np.testing.assert_array_equal(value, np.full(3, 32.0))
+    with pytest.raises(ValueError, match="the seventh"), raised(callback):
+        jax.block_until_ready(program(jnp.ones(3), 10))
+    assert order == [*range(5), *range(8)]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
@@ -125,26 +156,26 @@ def test_an_interrupt_while_a_program_computes_is_raised_though_it_skips_a_call(
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    foreign = HostCallback(function)
+    callback = HostCallback(function)
 
     @jax.jit
     def program(count: Any) -> Any:
         def one(_: Any, state: Any) -> Any:
             turn, value = state
             value = jax.lax.fori_loop(0, 3 * 10**7, lambda n, v: jnp.sin(v + n), value)
-            turn, (value,) = foreign(turn, (value,), [form((), jnp.float32)])
+            turn, (value,) = callback(turn, (value,), [form((), jnp.float32)])
             return turn, value
 
         return jax.lax.fori_loop(0, count, one, (jnp.int32(0), jnp.float32(1)))
 
     before, report = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
     try:
-        with pytest.raises(KeyboardInterrupt), raised(foreign):
+        with pytest.raises(KeyboardInterrupt), raised(callback):
             jax.block_until_ready(program(3 if last else 5))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert len(calls) == 2  # the third was skipped, and none came after it
     assert sys.unraisablehook is report
-    with raised(foreign):
+    with raised(callback):
         assert int(program(1)[0]) == 1

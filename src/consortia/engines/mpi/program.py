@@ -1,0 +1,161 @@
+"""One rank's program: the phases of its own nodes, with exchanges that cross the network.
+
+A call of a compiled program costs tens of microseconds, as much as an exchange with a neighbour. A
+whole window of rounds is therefore one call, in whose midst the host moves packed arrays, see
+`consortia.engines.mpi.wire`, wherever a phase exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int32, PyTree, UInt32
+
+from consortia import graphs
+from consortia.core.contract import Algorithm, Exchange, Mean, Mix, Phase, Route, Sum
+from consortia.engines import exchanges, rng
+from consortia.engines.buffers import Buffers, Window, Yield
+from consortia.engines.mpi.callback import HostCallback
+from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.placement import Neighbourhood, Places
+from consortia.engines.mpi.wire import Wire
+from consortia.engines.phases import Keys, Program, SiteArrays
+from consortia.engines.rng import Layout, PhaseKeys
+from consortia.errors import InputError
+
+
+class RankProgram(Program):
+    """As `Program`, of one rank's nodes; random numbers are those that one process would draw.
+
+    Args:
+        algorithm: whose.
+        whole: the layout of all nodes.
+        start_values: of this rank's nodes.
+        communicator: the ranks.
+        places: which of them holds what.
+
+    Attributes:
+        callbacks: what exchanges, by exchange.
+    """
+
+    first_turn = np.int32(0)
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        whole: Layout,
+        start_values: Callable[..., Any],
+        communicator: Communicator,
+        places: Places,
+    ) -> None:
+        super().__init__(algorithm, replace(whole, nodes=len(places.own)), start_values)
+        self.nodes_in_all = whole.nodes
+        self._whole, self._places = whole, places
+        # A draw is summed over the ranks: of an average of all nodes each has its share, of the
+        # hub, which every rank has, rank 0 has all.
+        self._share = 1.0
+        if algorithm.draws.node is not None:
+            self._share = len(places.own) / places.nodes
+        elif places.rank:
+            self._share = 0.0
+        self._neighbourhoods: dict[Exchange, Neighbourhood] = {}
+        self.callbacks: dict[Exchange, HostCallback] = {}
+        for phase in (*algorithm.fit, *algorithm.setup, *algorithm.phases):
+            exchange = phase.exchange
+            if isinstance(exchange, Mix) and exchange not in self.callbacks:
+                mixing = graphs.resolve_any(exchange.matrix, places.nodes)
+                around = self._neighbourhoods[exchange] = Neighbourhood.of(mixing, places)
+                self.callbacks[exchange] = HostCallback(communicator.network(around.links))
+            elif isinstance(exchange, Mean | Sum):
+                self.callbacks[exchange] = HostCallback(partial(_totals, communicator))
+
+    def exchanged(
+        self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the message that the outboxes of the nodes of all ranks become."""
+        exchange = phase.exchange
+        if exchange is None or isinstance(exchange, Route):
+            return super().exchanged(phase, outbox, sites, turn)
+        if isinstance(exchange, Mean | Sum):
+            own = exchanges.message_of(exchange, outbox, sites.weights)
+            rows = jax.tree.map(lambda leaf: leaf[None], own)
+            total, turn = self._carried(exchange, rows, 1, turn)
+            return jax.tree.map(lambda leaf: leaf[0], total), turn
+        if isinstance(exchange, Mix):
+            around = self._neighbourhoods[exchange]
+            for _ in range(exchange.times):
+                arrived, turn = self._carried(exchange, outbox, sum(around.links.received), turn)
+                outbox = _mixed(exchange, around, outbox, arrived)
+            return outbox, turn
+        name = type(exchange).__name__
+        raise InputError(f"the MPI engine cannot carry out a {name} here.")
+
+    def _carried(
+        self, exchange: Exchange, rows: PyTree, coming: int, turn: Int32[Array, ""]
+    ) -> tuple[PyTree, Array]:
+        """Return what an exchange brings for own rows, ``coming`` rows, and the next turn."""
+        wire = Wire.of(rows)
+        forms = [jax.ShapeDtypeStruct(*form) for form in wire.arrays(coming)]
+        turn, packed = self.callbacks[exchange](turn, wire.pack(rows), forms)
+        return wire.unpack(packed), turn
+
+    def keys_of(
+        self,
+        phases: tuple[Phase, ...],
+        stage: int,
+        base: UInt32[Array, " 2"],
+        layout: Layout,
+    ) -> Keys:
+        """Return the keys of a stage's phases, of what is private for this rank's nodes."""
+        whole = replace(layout, nodes=self._whole.nodes)
+        every = rng.stage_keys(phases, stage, base, whole)
+        return tuple(PhaseKeys(keys.shared, keys.private[self._places.own]) for keys in every)
+
+    def record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
+        """Return the buffers with this rank's share of a draw."""
+        draw = made.draw * self._share if self._share else jnp.zeros_like(made.draw)
+        return super().record(buffers, made._replace(draw=draw), iteration, window)
+
+
+def _totals(communicator: Communicator, own: list[np.ndarray], result: list[np.ndarray]) -> None:
+    for part, into in zip(own, result, strict=True):
+        communicator.total(part, into)
+
+
+def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree) -> PyTree:
+    """Return what own outboxes and those of neighbouring ranks become at this rank's nodes."""
+    weights = jnp.asarray(around.weights, jnp.result_type(float))
+    now, turn = weights[0], {}
+    if isinstance(exchange.matrix, graphs.MixingSchedule) or len(weights) > 1:
+        turn = {"turn": outbox["turn"]}
+        now = weights[outbox["turn"].reshape(-1)[0]]
+        outbox = {name: value for name, value in outbox.items() if name != "turn"}
+        arrived = {name: value for name, value in arrived.items() if name != "turn"}
+
+    def step(own: Array, other: Array) -> Array:
+        change = jnp.zeros_like(own)
+        # One neighbour of every agent at a time: a scatter of all takes ten times as long.
+        for slot, senders in zip(around.slots, around.heard, strict=True):
+            weight = now[slot].astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
+            change = change + weight * (_rows_of(own, other, senders) - own)
+        return change if exchange.change else own + change
+
+    mixed = jax.tree.map(step, outbox, arrived)
+    return {**mixed, **turn} if turn else mixed
+
+
+def _rows_of(own: Array, other: Array, rows: np.ndarray) -> Array:
+    """Return rows of both arrays, own first; consecutive ones of one are not gathered."""
+    count, first = len(own), int(rows[0])
+    if np.array_equal(rows, first + np.arange(len(rows))):
+        if first >= count:
+            return other[first - count : first - count + len(rows)]
+        if first + len(rows) <= count:
+            return own[first : first + len(rows)]
+    return jnp.concatenate([own, other])[rows]

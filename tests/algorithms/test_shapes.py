@@ -1,0 +1,41 @@
+"""Every algorithm runs with the shapes and types that its annotations state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import warnings
+from jaxtyping import install_import_hook
+
+rooms = [f"consortia.{room}" for room in ("algorithms", "dynamics", "gradients")]
+with install_import_hook(rooms, "beartype.beartype"):
+    import consortia
+
+import sys
+import numpy as np
+from consortia.algorithms.registry import ALGORITHMS
+
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+model = consortia.models.linear_regression(features=2)
+for name in sys.argv[1:] or ALGORITHMS:
+    entry = ALGORITHMS[name]
+    data = [
+        {"x": rng.normal(size=(9, 2)).astype("f"), "y": rng.normal(size=9).astype("f")}
+        for _ in range(entry.sites or 3)
+    ]
+    sites = consortia.Sites.from_list(data)
+    method = entry.factory(**entry.example)
+    consortia.sample(
+        model, sites, method, rounds=2, warmup=2, chains=2, progress=False
+    )
+"""
+
+
+def test_every_algorithm_keeps_to_the_shapes_that_it_states() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
