@@ -1,8 +1,8 @@
 """Federated, asynchronous and decentralized Bayesian sampling."""
 
 from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
-from consortia.algorithms.decentralized_hmc import decentralized_exact_hmc, decentralized_hmc
-from consortia.algorithms.decentralized_ula import decentralized_ula
+from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, decentralized_hmc
+from consortia.algorithms.decentralized.ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.gossip import de_sghmc, de_sgld

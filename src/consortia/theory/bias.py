@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia import graphs, schedules
-from consortia.algorithms.decentralized_hmc import DecentralizedExactHMC, DecentralizedHMC
+from consortia.algorithms.decentralized.hmc import DecentralizedExactHMC, DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.gossip import Gossip

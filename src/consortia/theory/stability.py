@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia import graphs, schedules
-from consortia.algorithms.decentralized_hmc import DecentralizedHMC
+from consortia.algorithms.decentralized.hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method

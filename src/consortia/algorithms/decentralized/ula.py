@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from consortia import gradients, graphs, schedules
-from consortia.algorithms.decentralized_hmc import SOURCE, Agents
+from consortia.algorithms.decentralized.hmc import SOURCE, Agents
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Draws, Info, Mix, Phase, Site
 from consortia.core.random import RandomStreams

@@ -1,0 +1,1 @@
+"""Metropolis-adjusted HMC and unadjusted Langevin over a network of agents."""
