@@ -11,6 +11,7 @@ gives the same bits as one that is not. Random numbers are drawn for a block of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -580,6 +581,14 @@ class Program(Iteration):
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
         """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+        shapes = jax.eval_shape(self._messages, carry, sites, keys)
+        return exchanges.traffic(
+            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
+        )
+
+    @functools.cached_property
+    def _messages(self) -> Callable[..., list[Any]]:
+        """Outbox and inbox of each phase; kept, so that arguments of equal shapes trace once."""
 
         def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
             phases = self.algorithm.phases
@@ -594,10 +603,7 @@ class Program(Iteration):
                 result.append((outbox, mailbox.latest(carry.inbox)))
             return result
 
-        shapes = jax.eval_shape(messages, carry, sites, keys)
-        return exchanges.traffic(
-            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
-        )
+        return jax.jit(messages)
 
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays

@@ -1,0 +1,162 @@
+"""Planted mutants, one or more in each room of the source, each with the test that kills it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One change of one line that a named test must notice.
+
+    Attributes:
+        file: below ``src/consortia``.
+        old: text that stands there exactly once.
+        new: what takes its place.
+        killer: the test, below ``tests``, that then fails.
+    """
+
+    file: str
+    old: str
+    new: str
+    killer: str
+
+
+MUTANTS = (
+    Mutant(
+        "core/random.py",
+        "(high * size_high + (middle >> half) + (carry >> half))",
+        "(high * size_high + (middle >> half))",
+        "core/test_random.py::test_below_is_the_exact_product_in_64_bits",
+    ),
+    Mutant(
+        "core/random.py",
+        "candidate = below(word, limit + 1)",
+        "candidate = below(word, limit)",
+        "core/test_random.py::test_rows_without_replacement_are_uniform_over_subsets",
+    ),
+    Mutant(
+        "algorithms/fa_hmc.py",
+        "evaluate(rows, theta) / weight",
+        "evaluate(rows, theta)",
+        "algorithms/test_fa_hmc.py::test_rounds_equal_the_published_algorithm_by_hand",
+    ),
+    Mutant(
+        "gradients/control_variate.py",
+        "jnp.where(active, replacement - at_anchor, 0)",
+        "jnp.where(active, replacement, 0)",
+        "gradients/test_oracles.py::"
+        "test_at_the_anchor_a_control_variate_is_the_replacement_whatever_the_rows",
+    ),
+    Mutant(
+        "dynamics/leapfrog.py",
+        "velocity = velocity - step_size / 2 * force(",
+        "velocity = velocity - step_size * force(",
+        "dynamics/test_leapfrog.py::test_leapfrog_is_the_printed_algorithm_with_2k_minus_1_draws",
+    ),
+    Mutant(
+        "schedules/values.py",
+        "self.initial * jnp.exp2(-0.5 *",
+        "self.initial * jnp.exp2(-1.0 *",
+        "schedules/test_schedules.py::"
+        "test_stages_double_in_length_and_fall_by_the_square_root_of_two",
+    ),
+    Mutant(
+        "graphs/weights.py",
+        "larger = np.maximum(degrees[first], degrees[second])",
+        "larger = degrees[first]",
+        "graphs/test_graphs.py::test_metropolis_weights_are_those_of_the_degrees",
+    ),
+    Mutant(
+        "surrogates/examination.py",
+        "** (2 * settings.local_steps)",
+        "** settings.local_steps",
+        "surrogates/test_surrogates.py::test_the_mean_square_factor_is_that_of_the_exact_law",
+    ),
+    Mutant(
+        "theory/staleness.py",
+        "2.0 * math.sin(math.pi / (4 *",
+        "2.0 * math.sin(math.pi / (2 *",
+        "theory/test_staleness.py::test_the_spectral_radius_crosses_one_at_the_limit",
+    ),
+    Mutant(
+        "engines/exchanges.py",
+        "lambda leaf: jnp.sum(leaf, axis=0), outbox",
+        "lambda leaf: jnp.mean(leaf, axis=0), outbox",
+        "engines/test_exchanges.py::test_sum_is_plain_whatever_the_weights",
+    ),
+    Mutant(
+        "engines/events.py",
+        "free = now = now + cost",
+        "free = now",
+        "engines/test_events.py::test_a_server_that_takes_time_serves_one_worker_after_the_other",
+    ),
+    Mutant(
+        "engines/mpi/wire.py",
+        "place[kind] = start + width",
+        "place[kind] = start",
+        "parity/test_mpi.py::test_the_draws_are_the_same_where_the_host_carries_messages",
+    ),
+    Mutant(
+        "engines/flower/asking.py",
+        "if arrival.sender != self.node[site]:",
+        "if site not in self.node:",
+        "parity/test_flower_faults.py::"
+        "test_hundreds_of_bad_replies_are_rejected_and_named_and_the_draws_are_right",
+    ),
+    Mutant(
+        "data/partition.py",
+        'shuffled[np.argsort(labels[shuffled], kind="stable")]',
+        "shuffled",
+        "data/test_partition.py::test_label_shards_give_a_site_few_labels",
+    ),
+    Mutant(
+        "run/stopping.py",
+        "time.monotonic() - started >= self.budget",
+        "time.monotonic() - started < self.budget",
+        "engines/test_program.py::"
+        "test_a_stopping_rule_is_judged_whatever_the_draws_of_an_iteration",
+    ),
+    Mutant(
+        "store/container.py",
+        "!= view[DIGEST]:",
+        '== b"":',
+        "store/test_damage.py::test_what_is_no_checkpoint_is_damaged_or_foreign",
+    ),
+    Mutant(
+        "study/tables.py",
+        "self.test_share, self.seed + index)",
+        "self.test_share, self.seed)",
+        "study/test_build.py::test_every_site_holds_out_its_own_share",
+    ),
+    Mutant(
+        "diagnostics/rank_statistics.py",
+        "(rank - 0.375)",
+        "(rank - 0.25)",
+        "diagnostics/test_convergence.py::test_numbers_equal_arviz_for_chains_that_disagree",
+    ),
+    Mutant(
+        "report/checks.py",
+        "if value <= good:",
+        "if value <= bad:",
+        "report/test_document.py::test_the_number_of_draws_is_judged",
+    ),
+    Mutant(
+        "federation/governance/ledger.py",
+        'if record["previous"] != (FIRST if last is None else last.hash):',
+        'if record["previous"] == "":',
+        "federation/governance/test_ledger.py::test_a_removed_line_is_found",
+    ),
+    Mutant(
+        "models/_shared.py",
+        "jax.nn.logsumexp(scores, axis=-1)",
+        "jnp.max(scores, axis=-1)",
+        "models/test_softmax.py::"
+        "test_the_density_is_the_categorical_one_and_the_prior_is_normalised",
+    ),
+    Mutant(
+        "cli/exits.py",
+        "(NonFiniteError, 4),",
+        "(NonFiniteError, 3),",
+        "cli/test_run.py::test_a_chain_that_turns_non_finite_ends_the_run_and_keeps_the_draws",
+    ),
+)
