@@ -100,7 +100,7 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "decentralized_exact_hmc": Entry(
         factory=decentralized_exact_hmc,
-        engines=("local", "mpi"),
+        engines=("local", "mpi", "flower"),
         example={"step_size": 0.05, "mixing": "path", "leapfrog_steps": 2},
     ),
     "decentralized_ula": Entry(
