@@ -62,8 +62,8 @@ MUTANTS = (
     ),
     Mutant(
         "graphs/weights.py",
-        "larger = np.maximum(degrees[first], degrees[second])",
-        "larger = degrees[first]",
+        "weights = 1.0 / (1.0 + larger)",
+        "weights = 1.0 / (2.0 + larger)",
         "graphs/test_graphs.py::test_metropolis_weights_are_those_of_the_degrees",
     ),
     Mutant(
@@ -120,13 +120,13 @@ MUTANTS = (
         "store/container.py",
         "!= view[DIGEST]:",
         '== b"":',
-        "store/test_damage.py::test_what_is_no_checkpoint_is_damaged_or_foreign",
+        "store/test_container.py::test_malformed_content_is_refused",
     ),
     Mutant(
         "study/tables.py",
-        "self.test_share, self.seed + index)",
-        "self.test_share, self.seed)",
-        "study/test_build.py::test_every_site_holds_out_its_own_share",
+        "float(agreed.y.sd)",
+        "1.0",
+        "study/test_build.py::test_a_measured_response_is_scaled_on_request",
     ),
     Mutant(
         "diagnostics/rank_statistics.py",
@@ -144,7 +144,7 @@ MUTANTS = (
         "federation/governance/ledger.py",
         'if record["previous"] != (FIRST if last is None else last.hash):',
         'if record["previous"] == "":',
-        "federation/governance/test_ledger.py::test_a_removed_line_is_found",
+        "federation/governance/test_ledger.py::test_a_line_that_was_changed_with_its_hash_is_found_by_the_next",
     ),
     Mutant(
         "models/_shared.py",

@@ -79,8 +79,11 @@ class Fuzz:
         bad = [Arrival(message, node, data) for data in self.damaged(good.payload)]
         bad += [Arrival(message, node, data) for data in self.rewritten(decode(good.payload))]
         other = flower_sites.FIRST_NODE + (node + 1 - flower_sites.FIRST_NODE) % 3
-        bad += [Arrival(message, other, good.payload), Arrival("message 0", node, good.payload)]
-        bad.append(Arrival(message, 77, good.payload))
+        answer = decode(good.payload)
+        moved = {**answer.arrays, "outbox": answer.arrays["outbox"] + 1}
+        forged = replace(answer, arrays=moved).encode()  # nothing but its sender is wrong
+        bad += [Arrival(message, other, forged), Arrival("message 0", node, good.payload)]
+        bad.append(Arrival(message, 77, forged))
         if node in self.earlier:  # an old answer, as if it were to this request
             bad.append(Arrival(message, node, self.earlier[node]))
         self.earlier[node] = good.payload
