@@ -352,7 +352,7 @@ class Anchor(NamedTuple):
 
 
 def _init(method: Gossip, position: Float[Array, " d"]) -> tuple[Agent, tuple[()], PyTree]:
-    """All agents start at one point, at which no W changes anything."""
+    """Start all agents at one point, at which no W changes anything."""
     zero = jnp.zeros_like(position)
     agent = Agent(
         position,

@@ -56,7 +56,7 @@ class StepSize(NamedTuple):
 
     @classmethod
     def start(cls, logarithm: Float[Array, ""]) -> StepSize:
-        """From a first guess; dual averaging then tries larger steps first."""
+        """Return the state at a first guess; dual averaging then tries larger steps first."""
         zero = jnp.zeros_like(logarithm)
         return cls(logarithm, logarithm, logarithm + math.log(10), zero, zero)
 
@@ -101,7 +101,7 @@ class Scales(NamedTuple):
         return cls(jnp.ones_like(like), one, jnp.zeros_like(one), zero, zero, zero, zero, zero)
 
     def add(self, position: Float[Array, " d"], gradient: Float[Array, " d"]) -> Scales:
-        """One more draw of the window."""
+        """Add one more draw of the window."""
         draws = self.draws + 1
         deviation = position - self.mean
         mean = self.mean + deviation / draws
@@ -123,7 +123,7 @@ class Scales(NamedTuple):
         )
 
     def closed(self, *, learn_variance: bool) -> Scales:
-        """At the end of a window: use what it taught and begin the next one."""
+        """Close a window: use what was learned in it and begin the next one."""
         enough = self.draws >= LEAST_DRAWS
         ratio = jnp.sqrt(self.squares / self.gradient_squares)
         usable = enough & jnp.isfinite(ratio) & (ratio > 0)
@@ -153,7 +153,7 @@ class Adaptation(NamedTuple):
 
 
 def edges(warmup: Int[Array, ""]) -> Array:
-    """Iterations at which windows close, int32 (5,), from the length of the warm-up."""
+    """Return the iterations at which windows close, int32 (5,), of a warm-up of this length."""
     shares = jnp.asarray(SHARES, jnp.result_type(float))
     return jnp.floor(shares * warmup.astype(shares.dtype)).astype(jnp.int32)
 
@@ -169,7 +169,7 @@ def learned(
     wanted: float,
     learn_variance: bool,
 ) -> Adaptation:
-    """The state after iteration ``iteration``; unchanged once the warm-up is over.
+    """Return the state after iteration ``iteration``; unchanged once the warm-up is over.
 
     Args:
         state: before.

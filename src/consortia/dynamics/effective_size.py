@@ -53,7 +53,7 @@ def _normal_scores(values: Array, valid: Array, size: Array) -> Array:
 
 
 def _from_covariance(covariance: Array, means: Array, length: Array) -> Array:
-    """Autocorrelations summed over Geyer's initial positive and monotone sequence of pairs."""
+    """Return autocorrelations summed over Geyer's initial positive and monotone pairs."""
     within = covariance[0] * length / (length - 1)
     pooled = covariance[0] + (means[0] - means[1]) ** 2 / 2
     correlation = (1 - (within - covariance) / pooled).at[0].set(1)

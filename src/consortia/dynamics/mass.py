@@ -25,7 +25,7 @@ class MassMatrix:
 
     @classmethod
     def of(cls, mass_matrix: Any) -> MassMatrix:
-        """From None, a diagonal (d,) or a dense matrix (d, d).
+        """Return a mass matrix from None, a diagonal (d,) or a dense matrix (d, d).
 
         Raises:
             InputError: not one of these shapes, not finite, not symmetric or not positive definite.

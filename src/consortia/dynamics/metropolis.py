@@ -37,14 +37,14 @@ class Potential(NamedTuple):
 
     @classmethod
     def of(cls, total: Float[Array, ""], error: Float[Array, ""]) -> Potential:
-        """From a sum and the compensation that belongs to it."""
+        """Return a potential from a sum and the compensation that belongs to it."""
         if total.dtype == jnp.float64:
             return cls(total + error, jnp.zeros_like(total))
         coarse = COARSE * jnp.round(total / COARSE)
         return cls(coarse, (total - coarse) + error)
 
     def above(self, other: Potential) -> Float[Array, ""]:
-        """This potential minus another."""
+        """Return this potential minus another."""
         return (self.coarse - other.coarse) + (self.fine - other.fine)
 
     @property
@@ -61,7 +61,7 @@ def two_sum(first: Float[Array, "*n"], second: Float[Array, "*n"]) -> tuple[Arra
 
 
 def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
-    """The sum of (n,) as a number and its compensation, added pair by pair.
+    """Return the sum of (n,) and its compensation, added pair by pair.
 
     In double precision the compensation is zero and the sum a plain one.
     """
@@ -82,7 +82,7 @@ def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
 def potential_and_gradient(
     target: Target, position: Float[Array, " d"], site: Site
 ) -> tuple[Potential, Float[Array, " d"]]:
-    """U_c(θ) and ∇U_c(θ) from all rows of a site, with one pass over them."""
+    """Return U_c(θ) and ∇U_c(θ) from all rows of a site, with one pass over them."""
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
 
@@ -95,7 +95,7 @@ def potential_and_gradient(
 
 
 def potential(target: Target, position: Float[Array, " d"], site: Site) -> Potential:
-    """U_c(θ) alone."""
+    """Return U_c(θ) alone."""
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
     return _potential(
@@ -120,7 +120,7 @@ def acceptance(energy_error: Float[Array, ""]) -> Float[Array, ""]:
 def jittered_steps(
     iteration: Int[Array, ""], most: Float[Array, ""], jitter: float
 ) -> Int[Array, ""]:
-    r"""How many steps the trajectory of an iteration has: ⌈most (1 − jitter u)⌉, int32.
+    r"""Return the steps of an iteration's trajectory, ⌈most (1 − jitter u)⌉, int32.
 
     u is a Weyl sequence of the iteration's number, which fills [0, 1) evenly and is the same for
     all chains, so that they end their trajectories together and share their messages. It depends on

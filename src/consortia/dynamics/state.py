@@ -30,11 +30,11 @@ class Dynamics(Protocol):
     """
 
     def start(self, position: Float[Array, " d"]) -> State:
-        """The state of a chain that starts at ``position``, at rest."""
+        """Return the state of a chain that starts at ``position``, at rest."""
         ...
 
     def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
-        """Where the gradient of the next step, of this step size, is to be taken, (d,)."""
+        """Return the point at which the next step of this size needs its gradient, (d,)."""
         ...
 
     def step(
@@ -44,7 +44,7 @@ class Dynamics(Protocol):
         normal: Float[Array, " d"],
         step_size: Float[Array, ""],
     ) -> State:
-        """The state after one step.
+        """Return the state after one step.
 
         Args:
             state: before it.

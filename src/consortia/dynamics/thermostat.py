@@ -67,6 +67,6 @@ class Thermostat:
         )
 
     def _excess(self, momentum: Float[Array, " d"]) -> Float[Array, "*d"]:
-        """How far the kinetic energy is above its mean."""
+        """Return by how much the kinetic energy is above its mean."""
         squares = momentum**2
         return (squares if self.elementwise else jnp.mean(squares)) - self.temperature

@@ -11,6 +11,7 @@ from typing import Any
 
 from consortia.core.contract import Algorithm
 from consortia.data.facts import SiteFacts
+from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
@@ -214,7 +215,7 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         file = own.get(number, folder_of_data / study.data.files[number])
         return study.contribution(file, number)
 
-    def build(engine: Any) -> Job:
+    def build(engine: Engine) -> Job:
         built = study.build(engine, data_folder=origin, own=own)
         run = study.run
         return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)

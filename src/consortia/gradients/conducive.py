@@ -16,7 +16,7 @@ def conducive(
     strength: float = 1.0,
     correction: Callable[[Site], Correction] = correction_of,
 ) -> GradientOracle:
-    r"""∇U_c + α(∇log q_c − s_c ∇log q), q = Π_c q_c, for any estimate of ∇U_c.
+    r"""Return ∇U_c + α(∇log q_c − s_c ∇log q), q = Π_c q_c, for any estimate of ∇U_c.
 
     .. math:: \sum_c \Bigl(\nabla\log q_c - s_c \nabla\log q\Bigr) = 0, \qquad \sum_c s_c = 1
 

@@ -16,7 +16,7 @@ def control_variate(
     replacement: Float[Array, " d"],
     active: Bool[Array, ""],
 ) -> GradientOracle:
-    """∇U_c(θ) − ∇U_c(a) + G, with the same rows at θ and at the anchor a.
+    """Return ∇U_c(θ) − ∇U_c(a) + G, with the same rows at θ and at the anchor a.
 
     Args:
         oracle: the estimate of ∇U_c.

@@ -12,7 +12,7 @@ from consortia.gradients.base import Evaluate, GradientOracle
 
 
 def exact(target: Target) -> GradientOracle:
-    """∇U_c(θ) = −Σ_{i∈c} ∇log p(z_i|θ) − λ_c ∇log p(θ) over all rows; needs no numbers."""
+    """Return ∇U_c(θ) = −Σ_{i∈c} ∇log p(z_i|θ) − λ_c ∇log p(θ) over all rows; no noise."""
 
     def bind(site: Site) -> Evaluate:
         rows, mask = site.all()

@@ -13,7 +13,7 @@ from consortia.gradients.base import Evaluate, GradientOracle
 
 
 def noisy(oracle: GradientOracle, variance: float, dimension: int) -> GradientOracle:
-    """Adds N(0, variance · w_c² I) to each draw of an estimate of ∇U_c.
+    """Add N(0, variance · w_c² I) to each draw of an estimate of ∇U_c.
 
     In units of ∇f_c = ∇U_c / w_c, the scale in which federated averaging states it, the noise has
     ``variance`` per coordinate.

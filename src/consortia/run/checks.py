@@ -13,6 +13,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.engines.contract import Run
 from consortia.errors import InputError, NonFiniteError
 from consortia.schedules import Tabulated
 from consortia.theory import stability
@@ -32,7 +33,7 @@ def check_arguments(
     thin: Any,
     warmup: Any,
 ) -> None:
-    """Types and ranges of the arguments of `sample`."""
+    """Check types and ranges of the arguments of `sample`."""
     if not isinstance(model, Model):
         raise InputError(f"model is a {type(model).__name__}: give a consortia.Model.")
     if not isinstance(sites, Sites):
@@ -55,7 +56,7 @@ def check_arguments(
 
 
 def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
-    """At least one draw must be kept, and draws must be countable in 32 bits."""
+    """Refuse to keep no draw, or more than 32 bits can count."""
     draws = rounds * per_iteration
     if thin > draws:
         raise InputError(
@@ -95,7 +96,7 @@ def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None
         warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def explain(error: NonFiniteError, method: Method, target: Target, run: Any) -> None:
+def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> None:
     """Add to the error what the method knows of the end of a chain at a site."""
     if error.site is None:
         return
@@ -115,7 +116,7 @@ def warn_of(method: Method, hub: Any) -> None:
 
 
 def check_schedule(method: Method, total: int) -> None:
-    """A step size given as an array must reach to the last round."""
+    """Refuse a step size given as an array that does not reach to the last round."""
     for schedule in method.step_schedules:
         if isinstance(schedule, Tabulated) and schedule.length < total:
             raise InputError(
@@ -126,7 +127,7 @@ def check_schedule(method: Method, total: int) -> None:
 
 
 def precision_notes(sites: Sites) -> list[str]:
-    """What the user should know about the width of numbers."""
+    """Return notes on the width of the data's numbers."""
     wide = {
         str(leaf.dtype)
         for leaf in jax.tree.leaves(sites.first)

@@ -270,7 +270,7 @@ def execute(
 def _reached(
     resumption: Resumption | None, length: RunLength, stop: StopWhen | None
 ) -> ResumePoint:
-    """How far the run is; one that ended goes on when it is made longer, or its rule is dropped."""
+    """Return where to resume; a run that ended goes on when it is longer, or without its rule."""
     if resumption is None or resumption.checkpoint is None:
         return ResumePoint()
     checkpoint = resumption.checkpoint
@@ -290,7 +290,7 @@ def _finished(
     state: str,
     groups: dict[str, Any],
 ) -> Any:
-    """The tree of a run that has ended, with R-hat and ESS."""
+    """Return the tree of a run that has ended, with R-hat and ESS."""
     from consortia.diagnostics.convergence import add_diagnostics
 
     rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND

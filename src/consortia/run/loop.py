@@ -128,7 +128,7 @@ class RunLoop:
         return time.monotonic() - self._started
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The engine's state, and the block of thinned rounds in progress, for a checkpoint."""
+        """Return the engine's state, and the block of thinned rounds in progress."""
         block: dict[str, np.ndarray] = {}
         if self._in_progress():
             block = self._run.block_in_progress(self._buffers, 0)
@@ -188,7 +188,7 @@ class RunLoop:
         return (reason or "the stopping rule") if ended else None
 
     def _end_of_chunk(self) -> tuple[int, bool]:
-        """Where the buffers are full, or the stopping rule is to be checked: then also True."""
+        """Return where the buffers are full, or the stopping rule is due: then also True."""
         thin, each = self._length.thin, self._run.draws_per_iteration
         kept = self._recorder.kept
         room = min(self._run.layout.slots, self._recorder.room)
@@ -204,7 +204,7 @@ class RunLoop:
         return bool(self._run.agree(time.monotonic() - self._saved > SECONDS_PER_CHUNK))
 
     def _store_if(self, wanted: bool) -> None:
-        """Saves the run, unless it was saved in this very round."""
+        """Save the run, unless it was saved in this very round."""
         if not wanted or (self.done == self._saved_at and self.ended is None):
             return
         if self._save is not None:
@@ -221,13 +221,13 @@ class RunLoop:
                 raise KeyboardInterrupt
 
     def _end_of_call(self, stop: int, thin: int) -> int:
-        """Where this call ends: by time, at the end of a block of thinned rounds where it can."""
+        """Return where this call ends: by time, at the end of a thinned block where it can."""
         end = min(stop, self.done + self._call_rounds)
         aligned = end - (end - self._length.warmup) % thin
         return aligned if self.done < aligned else end
 
     def _draws(self, done: int) -> int:
-        """Draws that the iterations so far have yielded, before thinning."""
+        """Return the draws that the iterations so far have yielded, before thinning."""
         return (done - self._length.warmup) * self._run.draws_per_iteration
 
     def _call(self, end: int, thin: int) -> None:
@@ -253,12 +253,12 @@ class RunLoop:
             self._call_rounds = int(self._run.agree(fitting))
 
     def _in_progress(self) -> bool:
-        """Whether a block of thinned rounds is begun whose infos are averages so far."""
+        """Return True if a block of thinned rounds is begun whose infos are averages so far."""
         begun = max(self._draws(self.done), 0) > self._recorder.kept * self._length.thin
         return begun and self._run.draws_per_iteration == 1
 
     def _flush(self, until: int) -> None:
-        """Hands the finished blocks before round ``until`` to the recorder; empties the buffers."""
+        """Hand the finished blocks before round ``until`` to the recorder; empty the buffers."""
         filled = self._draws(until) // self._length.thin - self._recorder.kept
         if filled <= 0:
             return
@@ -271,7 +271,7 @@ class RunLoop:
             self._buffers = self._run.with_block(self._buffers, block)
 
     def _not_finite(self, carry: Carry, stop: int, thin: int) -> NonFiniteError:
-        """Finds the round, the chain and the site, by bisection from the last good state."""
+        """Find the round, the chain and the site, by bisection from the last good state."""
         warmup, low, high = self._length.warmup, self.done, stop
         scratch = self._run.buffers(carry)
         chain = 0

@@ -10,15 +10,17 @@ import numpy as np
 from consortia.core.contract import Method, Plan
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.engines.contract import Run
 from consortia.engines.exchanges import describe
+from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
 from consortia.store import results
 
 
 def plan_of(
-    run: Any,
-    carry: Any,
+    run: Run,
+    carry: Carry,
     sites: Sites,
     method: Method,
     target: Target,
@@ -27,7 +29,7 @@ def plan_of(
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan of a run that is ready to start; of each chain it keeps so many draws at most."""
+    """Return the plan of a run that is ready to start; ``most_kept`` draws a chain at most."""
     layout, chains = run.layout, run.layout.chains
     rounds, up, down = run.traffic(carry)
     memory = run.memory(carry)
@@ -78,15 +80,15 @@ def plan_of(
     return Plan(tuple(lines), notes, up, down, rounds)
 
 
-def _graphs(run: Any) -> list[str]:
-    """How each gossip exchange of an iteration is carried out, each said once."""
+def _graphs(run: Run) -> list[str]:
+    """Return how each gossip exchange of an iteration is carried out, each once."""
     phases = run.program.algorithm.phases
     texts = [describe(phase.exchange, run.layout.nodes) for phase in phases]
     return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
-    """What runs where, of a run over several devices."""
+    """Return what runs where, of a run over several devices."""
     own = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
     text = (
         f"each runs {own[0]} of {nodes} site{'s' * (nodes > 1)} "
@@ -113,9 +115,9 @@ def _size(value: float) -> str:
 
 
 def record_of(
-    run: Any, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
+    run: Run, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
 ) -> dict[str, Any]:
-    """What a run's result says about how it was made."""
+    """Return the record of how a run is made."""
     return {
         "algorithm": method.name,
         "parameters": method.parameters(),
@@ -142,8 +144,8 @@ def record_of(
     } | (run.arrivals.record() if run.arrivals is not None else {})
 
 
-def measured(run: Any, method: Method, target: Target, carry: Any, done: int) -> dict[str, Any]:
-    """What a method wants to measure at the end of a run, at the last position of every chain.
+def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) -> dict[str, Any]:
+    """Return what a method measures at the end of a run, at every chain's last position.
 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
@@ -153,15 +155,16 @@ def measured(run: Any, method: Method, target: Target, carry: Any, done: int) ->
     positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
     if not np.all(np.isfinite(positions)):
         return {}
-    one_by_one = run.arrivals is not None and run.layout.nodes > 1
-    shares = run.arrivals.shares if one_by_one else None
+    shares = None
+    if run.arrivals is not None and run.layout.nodes > 1:
+        shares = run.arrivals.shares
     return method.measure(gradients, shares, positions, done - 1)
 
 
 def cost_of(
     plan: Plan, method: Method, sites: Sites, chains: int, done: int, full: float
 ) -> dict[str, Any]:
-    """What ``done`` iterations of all chains have cost, ``full`` of the longest ones."""
+    """Return the cost of ``done`` iterations of all chains, ``full`` of the longest ones."""
     cost = method.cost(np.asarray(sites.sizes, np.int64))
     return {
         "iterations_run": done,

@@ -15,6 +15,7 @@ from consortia.core.contract import Method
 from consortia.core.target import Target
 from consortia.data import digest
 from consortia.data.sites import Sites
+from consortia.engines.contract import Run
 from consortia.errors import InputError, StoreError
 from consortia.run.stopping import StopWhen
 from consortia.store import results
@@ -85,7 +86,7 @@ def requested_spec(
     }
 
 
-def rounding_of(run: Any, engine: str) -> dict[str, Any]:
+def rounding_of(run: Run, engine: str) -> dict[str, Any]:
     """Return what the bits of a run depend on beside the rest: programs, machine, versions."""
     versions = results.versions()
     given = run.participation
@@ -234,7 +235,7 @@ def extended(
     return dataclasses.replace(request, rounds=rounds)
 
 
-def check_extensible(before: Mapping[str, Any], request: Request, run: Any) -> None:
+def check_extensible(before: Mapping[str, Any], request: Request, run: Run) -> None:
     """Refuse another length where it would change the target of the rounds that are done.
 
     Raises:

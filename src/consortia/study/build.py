@@ -26,6 +26,7 @@ from consortia.core.model import Model
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
 from consortia.engines import LocalEngine
+from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.study.files import Arrays
@@ -212,7 +213,7 @@ class Study(Table):
 
     def build(
         self,
-        engine: Any = None,
+        engine: Engine | None = None,
         *,
         data_folder: Path | None = None,
         own: Mapping[int, Path] | None = None,
@@ -253,7 +254,7 @@ class Study(Table):
     def _build(
         self,
         directory: Path,
-        engine: Any,
+        engine: Engine,
         data_folder: Path | None,
         own: Mapping[int, Path] | None,
     ) -> Built:

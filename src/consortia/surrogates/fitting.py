@@ -192,7 +192,7 @@ def _fit(
     inbox: Any,
     site: Site,
 ) -> Any:
-    """The message is the site's natural parameters around the start."""
+    """Send the site's natural parameters around the start."""
     start = position_of(inbox)
     fit = {"anchored": _anchored, "laplace": _laplace, "sgld_moments": _moments}[recipe.kind]
     natural, converged, seen = fit(recipe, target, settings, noise, start, site)

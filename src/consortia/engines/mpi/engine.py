@@ -216,7 +216,7 @@ _engine: weakref.ref[MPIEngine] | None = None
 
 
 def _leave_when_nothing_catches(engine: MPIEngine) -> None:
-    """From now on tell the other ranks of an exception that ends this process."""
+    """Inform the other ranks from now on of an exception that ends this process."""
     global _engine
     first, _engine = _engine is None, weakref.ref(engine)
     if not first:
