@@ -25,6 +25,11 @@ STUDIES: dict[str, dict[str, Any]] = {
         "arguments": 'step_size = 0.1\nleapfrog_steps = 2\nmass_matrix = "identity"',
         "rounds": 4,
     },
+    "agents": {
+        "algorithm": "decentralized_exact_hmc",
+        "arguments": 'step_size = 0.1\nleapfrog_steps = 2\nmixing = "path"',
+        "rounds": 4,
+    },
     "fa_hmc": {**flower_study.FA_HMC, "rounds": 6, "standardise": True},
     "debiased": {**flower_study.DEBIASED, "rounds": 6},
     "fsgld": {**flower_study.FSGLD, "rounds": 6},
