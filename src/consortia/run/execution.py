@@ -229,6 +229,8 @@ def execute(
             if all_there:
                 run.finish()
                 facts, groups = run.outcome(loop.done)
+                # By all processes: the last positions may be divided among them.
+                facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
             if not run.root:
                 return None
@@ -236,7 +238,6 @@ def execute(
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
-            record.update(planning.measured(run, algorithm, target, loop.carry, loop.done))
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
