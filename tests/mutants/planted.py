@@ -113,8 +113,7 @@ MUTANTS = (
         "run/stopping.py",
         "time.monotonic() - started >= self.budget",
         "time.monotonic() - started < self.budget",
-        "engines/test_phases.py::"
-        "test_a_stopping_rule_is_judged_whatever_the_draws_of_an_iteration",
+        "engines/test_phases.py::test_a_stopping_rule_is_judged_whatever_the_draws_of_an_iteration",
     ),
     Mutant(
         "store/container.py",
