@@ -57,8 +57,8 @@ def optional_number(name: str, value: Any, least: float, most: float = math.inf)
 
 def positive(name: str, value: Any, below: float = math.inf) -> float:
     """Return a finite number above zero, and below ``below``."""
-    result = number(name, value, 0.0, below)
-    if result == 0 or result == below:
+    result = number(name, value)
+    if not 0 < result < below:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
         raise InputError(f"{name} is {result}: it must be {limit}.")
     return result

@@ -61,7 +61,7 @@ LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
 
 @dataclass(frozen=True)
 class Resumption:
-    """What a run is gone on with from.
+    """The state from which a run is resumed.
 
     Attributes:
         specification: of the run in the directory.

@@ -46,7 +46,7 @@ class RunLength:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """How far a run is that is gone on with.
+    """The place at which a run is resumed.
 
     Attributes:
         done: iterations that are finished, warm-up included.
@@ -124,7 +124,7 @@ class RunLoop:
 
     @property
     def seconds(self) -> float:
-        """That the run has taken so far, before it was gone on with too."""
+        """Seconds that the run has taken so far, those before it was resumed included."""
         return time.monotonic() - self._started
 
     def arrays(self) -> dict[str, np.ndarray]:
