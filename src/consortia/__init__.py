@@ -23,6 +23,7 @@ from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
+from consortia.store.metadata import Metadata, Scaling
 from consortia.store.runs import open_run
 from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 
@@ -30,7 +31,9 @@ __all__ = [
     "FlowerEngine",
     "LocalEngine",
     "MPIEngine",
+    "Metadata",
     "Model",
+    "Scaling",
     "Sites",
     "__version__",
     "datasets",
