@@ -27,6 +27,7 @@ from consortia.errors import (
 )
 from consortia.run import checks
 from consortia.run import plan as planning
+from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.progress import progress_of
@@ -95,6 +96,7 @@ def execute(
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
+    keep_compiled_programs()
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
     length = RunLength(warmup, rounds, thin)
     if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
