@@ -11,12 +11,21 @@ from rich.table import Table as Grid
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.contract import Plan
+from consortia.diagnostics.verdict import Severity, Verdict
 
 if TYPE_CHECKING:  # commands that only print need no report
     from consortia.report.run_report import RunReport
     from consortia.report.tables import Table
 
 MOST_ROWS = 40
+COLOURS = {
+    Severity.GOOD: "green",
+    Severity.UNKNOWN: "blue",
+    Severity.WARNING: "yellow",
+    Severity.BAD: "red",
+}
+"""The colours of a verdict."""
+
 WIDTH = 100
 """Of output that does not go to a terminal."""
 
@@ -56,7 +65,7 @@ def report_tables(report: RunReport) -> Any:
         notes.append(f"the first {MOST_ROWS} of {count} parameters; all are in summary.txt")
     posterior.caption = escape("; ".join(notes)) or None
     posterior.caption_justify = "left"
-    parts: list[Any] = [posterior, *report.verdict.lines(), ""]
+    parts: list[Any] = [posterior, *report.worst.lines(), "", verdict_text(report.verdict), ""]
     scores = tables.score_table(report)
     parts += [] if scores is None else [_grid(scores, title=scores.caption), ""]
     cost = Grid.grid(padding=(0, 2))
@@ -64,6 +73,13 @@ def report_tables(report: RunReport) -> Any:
     for label, value in tables.cost_table(report).rows:
         cost.add_row(label, escape(value))
     return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
+
+
+def verdict_text(verdict: Verdict) -> Any:
+    """Return a verdict in its colour, a line for each reason."""
+    first, *rest = map(escape, verdict.lines())
+    colour = COLOURS[verdict.severity]
+    return "\n".join([f"[bold {colour}]{first}[/]", *(f"  {line}" for line in rest)])
 
 
 def _grid(table: Table, title: str | None = None) -> Grid:
