@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -241,6 +242,6 @@ def _made(folder: str | os.PathLike[str]) -> Path:
 def _log(path: Path, text: str) -> None:
     try:
         with open(path, "ab", opener=private) as file:
-            file.write(text.encode(errors="backslashreplace"))
+            file.write(printable(text, lines=True).encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
