@@ -157,7 +157,7 @@ def _arrays(values: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         if not all(_is_whole(length, 0, ROW_NUMBERS_MAX) for length in shape):
             raise ValueError("the shape of a row is not a list of lengths")
         numbers += math.prod(shape)
-        if kind not in NUMBER_TYPES:
+        if not isinstance(kind, str) or kind not in NUMBER_TYPES:
             raise ValueError("an array holds no numbers")
         found[name] = (tuple(shape), kind)
     if numbers > ROW_NUMBERS_MAX:
