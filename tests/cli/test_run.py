@@ -275,26 +275,3 @@ def test_a_mistake_is_answered_without_loading_what_only_a_run_needs(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert outcome.stdout.splitlines() == ["[]", "False"], outcome.stderr
-
-
-def test_compiled_programs_are_kept_unless_it_is_declined(tmp_path):
-    code = (
-        "import os, jax\n"
-        "from consortia.cli import _keep_compiled_programs\n"
-        "_keep_compiled_programs()\n"
-        "print(jax.config.jax_compilation_cache_dir)\n"
-    )
-    environment = {**os.environ, "CONSORTIA_CACHE": str(tmp_path)}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    found = {}
-    for choice in ("1", "0"):
-        outcome = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**environment, "CONSORTIA_COMPILATION_CACHE": choice},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found[choice] = outcome.stdout.strip()
-    assert found["1"].startswith(str(tmp_path / "compiled"))
-    assert found["0"] == "None"
