@@ -157,9 +157,14 @@ def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
     columns = len(moments.centre)
     if values.shape[1] != columns:
         raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
-    unit = np.where(moments.sd == 0, 1.0, moments.sd)
+    unit = units(moments)
     dtype = np.float32 if values.dtype == np.float32 else np.float64
     return {**arrays, "x": ((values - moments.centre) / unit).astype(dtype)}
+
+
+def units(moments: Moments) -> np.ndarray:
+    """Return what columns are divided by: their standard deviations, 1 where that is 0."""
+    return np.where(moments.sd == 0, 1.0, moments.sd)
 
 
 def with_intercept(arrays: Arrays) -> Arrays:

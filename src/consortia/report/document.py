@@ -167,7 +167,7 @@ def _lead(report: RunReport) -> str:
 
 
 def _notes(report: RunReport) -> list[str]:
-    notes = [note for note in report.table.notes if note != COMPARISON]
+    notes = [note for note in report.shown_table.notes if note != COMPARISON]
     if "moments" in report.tree.children:
         count = report.tree["moments"].attrs["draws"]
         notes.append(

@@ -60,11 +60,10 @@ def report_tables(report: RunReport) -> Any:
     columns = tables.BESIDE if beside else tables.ALONE
     posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
     posterior.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
-    notes = [note for note in report.table.notes if note != COMPARISON]
-    if len(report.table) > MOST_ROWS:
-        notes.append(
-            f"the first {MOST_ROWS} of {len(report.table)} parameters; all are in summary.txt"
-        )
+    notes = [note for note in report.shown_table.notes if note != COMPARISON]
+    count = len(report.shown_table)
+    if count > MOST_ROWS:
+        notes.append(f"the first {MOST_ROWS} of {count} parameters; all are in summary.txt")
     posterior.caption = escape("; ".join(notes)) or None
     posterior.caption_justify = "left"
     parts: list[Any] = [posterior, *map(escape, report.verdict.lines()), ""]

@@ -23,6 +23,7 @@ from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
+from consortia.store.metadata import Scaling
 from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
@@ -229,7 +230,35 @@ class Data(Table):
         features = int(np.prod(shape)) if shape else None
         if self.intercept and features is not None:
             names, features = (*names, "intercept") if names else (), features + 1
-        return Prepared(train, sites, test, columns, features, names, agreed.classes, skipped)
+        return Prepared(
+            train,
+            sites,
+            test,
+            columns,
+            features,
+            names,
+            agreed.classes,
+            self._scaling(names, features, agreed),
+            skipped,
+        )
+
+    def _scaling(
+        self, names: tuple[str, ...], features: int | None, agreed: _Agreed
+    ) -> Scaling | None:
+        """Return how columns and response were standardised; None where they were not."""
+        if features is None or (agreed.x is None and agreed.y is None):
+            return None
+        means, sds = np.zeros(features), np.ones(features)
+        if agreed.x is not None:
+            count = len(agreed.x.centre)
+            means[:count], sds[:count] = agreed.x.centre, preparation.units(agreed.x)
+        response = None
+        if agreed.y is not None:
+            response = (float(agreed.y.centre), float(agreed.y.sd))
+        columns = names or tuple(map(str, range(features)))
+        if self.intercept:
+            columns = (*columns[:-1], "intercept")
+        return Scaling(columns, tuple(means.tolist()), tuple(sds.tolist()), response)
 
     def _changed(self, arrays: Arrays) -> Arrays:
         """Return the arrays with x changed row by row."""
@@ -296,6 +325,7 @@ class Prepared:
         features: columns of x, None without x or columns.
         feature_names: one name per column of x, empty when they have none.
         class_names: one name per class, None when the response is no class.
+        scaling: how columns and response were standardised, None where they were not.
         skipped: what cannot be had in this process, each with the reason.
     """
 
@@ -306,6 +336,7 @@ class Prepared:
     features: int | None
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...] | None
+    scaling: Scaling | None = None
     skipped: tuple[str, ...] = ()
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
