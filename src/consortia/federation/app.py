@@ -15,6 +15,7 @@ from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
+from consortia.engines.flower.files import identity_of
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
@@ -177,7 +178,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
             values = {REQUEST: digest_of_any(message), "reason": reason}
             return Envelope(REFUSAL, run, name, "", (), values).encode()
 
-        return _refusal(folder, name, error, run, wrap)
+        return _refusal(folder, name, error, identity_of(run), wrap)
 
 
 def _run_of(message: bytes) -> str:

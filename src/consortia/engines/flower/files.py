@@ -22,6 +22,8 @@ from consortia.store.checkpoint import FORMAT, Checkpoint, read, write
 from consortia.store.durable import private, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+NO_IDENTITY = "(no identity)"
+"""What logs call a run that a message names in another way."""
 SECRET = "secret"
 STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
@@ -104,6 +106,11 @@ class RunFiles:
 
 def _name(label: Label) -> str:
     return "state-" + "-".join(map(str, label))
+
+
+def identity_of(run: str) -> str:
+    """Return the identity of a run, or `NO_IDENTITY` where a text is none."""
+    return run if IDENTITY.fullmatch(run) else NO_IDENTITY
 
 
 def secret_of(folder: Path) -> bytes:

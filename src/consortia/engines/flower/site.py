@@ -24,7 +24,7 @@ from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.facts import SiteEngine
-from consortia.engines.flower.files import IDENTITY, RunFiles, secret_of
+from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.stages import STAGES, Label
@@ -148,7 +148,7 @@ class FlowerSite:
                 return Envelope(REFUSAL, *labelled).encode()
 
             if gate is None:
-                return self._refuse(error, request.run, wrap)
+                return self._refuse(error, identity_of(request.run), wrap)
             return gate.refusal(error, wrap, question)
 
     def _reply(
@@ -190,10 +190,13 @@ class FlowerSite:
             gate.rows(facts.rows)
             return "moments" if facts.moments else "description", {"facts": facts.plain()}, {}
         if request.kind == BEGIN:
-            files.keep("begun", request.arrays, facts=json.dumps(request.values["facts"]))
+            every, model = (request.values.get(name) for name in ("facts", "model"))
+            if not isinstance(every, dict) or not isinstance(model, str):
+                raise EnvelopeError("the run begins without facts of the sites, or a model")
+            files.keep("begun", request.arrays, facts=json.dumps(every))
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
-            work.check_model(request.values["model"])
+            work.check_model(model)
             return "description", {}, work.start_flags()
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED:
@@ -217,18 +220,24 @@ class FlowerSite:
             begun = files.kept("begun")
             if begun is None:
                 raise MismatchError("begun")
-            facts = json.loads(begun.header["facts"])
-            try:
-                known = [SiteFacts.read(one) for one in facts["sites"]]
-            except ValueError as error:
-                raise EnvelopeError(str(error)) from None
-            job = self._build(SiteEngine(self.number, (known, facts["root"]), self._own))
+            job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
             secret = secret_of(self.folder) if self._private else None
             work = SiteRuntime(job, self.number, files, begun.arrays, run, secret)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension)
             self._work[run] = work
         return work
+
+
+def _facts(text: str) -> tuple[list[SiteFacts], Any]:
+    """Return the facts of all sites, and of the root, with which the server began."""
+    facts = json.loads(text)
+    if facts.keys() != {"sites", "root"} or not isinstance(facts["sites"], list):
+        raise EnvelopeError("the run began with something else than facts of the sites")
+    try:
+        return [SiteFacts.read(one) for one in facts["sites"]], facts["root"]
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
 
 
 def description() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -361,6 +362,6 @@ def _made(folder: str | os.PathLike[str]) -> Path:
 def _log(path: Path, text: str) -> None:
     try:
         with open(path, "ab", opener=private) as file:
-            file.write(text.encode(errors="backslashreplace"))
+            file.write(printable(text, lines=True).encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
