@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import Verdict
@@ -119,7 +120,7 @@ def page(reports: Sequence[RunReport]) -> str:
         table = comparison_table(reports, [chapter.verdict for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, [shown], [table])
     counter = itertools.count()
-    return template.render(
+    text = template.render(
         css=(folder / "report.css").read_text(encoding="utf-8"),
         colours=COLOURS,
         version=__version__,
@@ -128,6 +129,7 @@ def page(reports: Sequence[RunReport]) -> str:
         comparison=comparison,
         svg=lambda plot: plot.svg(f"figure-{next(counter)}"),
     )
+    return printable(text, lines=True)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.diagnostics.verdict import Verdict
 from consortia.report.run_report import RunReport, short_names
@@ -163,4 +164,4 @@ def text_of(report: RunReport) -> str:
         if table is not None:
             parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
     parts += [f"not done: {line}" for line in report.skipped]
-    return "\n".join(parts).rstrip() + "\n"
+    return printable("\n".join(parts).rstrip(), lines=True) + "\n"

@@ -18,7 +18,7 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import SiteFacts, read_table, rows_of, run_on_all
+from consortia.data.facts import SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
@@ -149,15 +149,22 @@ class Data(Table):
                 return None
             test_rows.append(read_rows(directory / self.test_file, self.target, None, 0))
             arrays, _, columns = test_rows[0]
-            return {"columns": list(columns), "labels": _labels([arrays])}
+            labels = _labels([arrays])
+            return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
         facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test)
         kinds = common_kinds(facts, paths)
-        if of_test is not None and tuple(of_test["columns"]) != facts[0].columns:
-            raise InputError(f"{directory / str(self.test_file)} has other columns than the sites.")
         labels = [one.labels for one in facts]
         if of_test is not None:
-            labels.append(of_test["labels"])
+            try:
+                columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
+            except (TypeError, KeyError, ValueError) as error:
+                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+            if columns != list(facts[0].columns):
+                raise InputError(
+                    f"{directory / str(self.test_file)} has other columns than the sites."
+                )
+            labels.append(of_rows)
         agreed = self._agreed(labels, [one.moments for one in facts], ())
 
         def prepared(arrays: Arrays) -> Arrays:
