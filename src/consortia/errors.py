@@ -46,6 +46,10 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         self.tree = tree
 
 
+class DivergenceError(ConsortiaError, ArithmeticError):
+    """The settings are predicted to diverge, and the run was to be refused then."""
+
+
 class WarmupError(ConsortiaError, RuntimeError):
     """What was learned in the warm-up is not worth going on with; the message says what to do.
 
