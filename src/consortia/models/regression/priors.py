@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 
 from consortia.core.arguments import unknown
 from consortia.errors import InputError
@@ -24,7 +23,7 @@ class _Form(NamedTuple):
         arguments: names of the parameters.
         positive: of these, the ones that must be.
         log_density: of value and parameters, on all of the real line or above 0.
-        scipy: the same as a frozen law.
+        scipy: the same as a frozen law, of `scipy.stats` and the parameters.
         lower: end of the support, 0 or −∞.
     """
 
@@ -80,61 +79,67 @@ PLACE, UNIT = ("location", "scale"), ("scale",)
 LOG_2 = math.log(2.0)
 
 FORMS: dict[str, _Form] = {
-    "normal": _Form(PLACE, UNIT, _normal, scipy.stats.norm),
+    "normal": _Form(PLACE, UNIT, _normal, lambda stats, *arguments: stats.norm(*arguments)),
     "student_t": _Form(
-        ("degrees of freedom", *PLACE), ("degrees of freedom", *UNIT), _student, scipy.stats.t
+        ("degrees of freedom", *PLACE),
+        ("degrees of freedom", *UNIT),
+        _student,
+        lambda stats, *arguments: stats.t(*arguments),
     ),
     "cauchy": _Form(
-        PLACE, UNIT, lambda v, at, scale: _student(v, 1.0, at, scale), scipy.stats.cauchy
+        PLACE,
+        UNIT,
+        lambda v, at, scale: _student(v, 1.0, at, scale),
+        lambda stats, *arguments: stats.cauchy(*arguments),
     ),
-    "laplace": _Form(PLACE, UNIT, _laplace, scipy.stats.laplace),
+    "laplace": _Form(PLACE, UNIT, _laplace, lambda stats, *arguments: stats.laplace(*arguments)),
     "half_normal": _Form(
         UNIT,
         UNIT,
         lambda v, s: LOG_2 + _normal(v, 0.0, s),
-        lambda s: scipy.stats.halfnorm(0, s),
+        lambda stats, s: stats.halfnorm(0, s),
         0.0,
     ),
     "half_cauchy": _Form(
         UNIT,
         UNIT,
         lambda v, s: LOG_2 + _student(v, 1.0, 0.0, s),
-        lambda s: scipy.stats.halfcauchy(0, s),
+        lambda stats, s: stats.halfcauchy(0, s),
         0.0,
     ),
     "half_student_t": _Form(
         ("degrees of freedom", "scale"),
         ("degrees of freedom", "scale"),
         lambda v, freedom, s: LOG_2 + _student(v, freedom, 0.0, s),
-        lambda freedom, s: _Half(scipy.stats.t(freedom, 0, s)),
+        lambda stats, freedom, s: _Half(stats.t(freedom, 0, s)),
         0.0,
     ),
     "exponential": _Form(
         ("rate",),
         ("rate",),
         lambda v, rate: math.log(rate) - rate * v,
-        lambda rate: scipy.stats.expon(0, 1 / rate),
+        lambda stats, rate: stats.expon(0, 1 / rate),
         0.0,
     ),
     "gamma": _Form(
         ("shape", "rate"),
         ("shape", "rate"),
         _gamma,
-        lambda shape, rate: scipy.stats.gamma(shape, 0, 1 / rate),
+        lambda stats, shape, rate: stats.gamma(shape, 0, 1 / rate),
         0.0,
     ),
     "inverse_gamma": _Form(
         ("shape", "scale"),
         ("shape", "scale"),
         _inverse_gamma,
-        lambda shape, scale: scipy.stats.invgamma(shape, 0, scale),
+        lambda stats, shape, scale: stats.invgamma(shape, 0, scale),
         0.0,
     ),
     "log_normal": _Form(
         PLACE,
         UNIT,
         _log_normal,
-        lambda at, scale: scipy.stats.lognorm(scale, 0, math.exp(at)),
+        lambda stats, at, scale: stats.lognorm(scale, 0, math.exp(at)),
         0.0,
     ),
 }
@@ -182,7 +187,9 @@ class Prior:
 
     @property
     def _law(self) -> Any:
-        return FORMS[self.form].scipy(*self.arguments)
+        import scipy.stats  # heavy: only who draws from a prior pays for it
+
+        return FORMS[self.form].scipy(scipy.stats, *self.arguments)
 
 
 def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:

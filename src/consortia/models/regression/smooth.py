@@ -12,8 +12,6 @@ tells quantiles, which are values of rows; beyond, the function is a straight li
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
-from scipy.interpolate import CubicSpline
 
 REACH = 3.0
 """Standard deviations that the knots reach to both sides."""
@@ -32,6 +30,8 @@ def curved(values: np.ndarray, knots: int) -> np.ndarray:
 
 def _shapes(at: np.ndarray) -> np.ndarray:
     """Return the values at the knots of each function, Dᵀ (D Dᵀ)⁻¹ L."""
+    import scipy.linalg  # heavy: only smooths need it
+
     h = np.diff(at)
     inner = len(at) - 2
     D, B = np.zeros((inner, len(at))), np.zeros((inner, inner))
@@ -46,6 +46,8 @@ def _shapes(at: np.ndarray) -> np.ndarray:
 
 def _spline(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the matrix that takes values at the knots to the natural spline, lines outside."""
+    from scipy.interpolate import CubicSpline  # heavy: only smooths need it
+
     spline = CubicSpline(at, np.eye(len(at)), bc_type="natural")
     inside = np.clip(values, at[0], at[-1])
     return spline(inside) + (values - inside)[:, None] * spline(inside, 1)
