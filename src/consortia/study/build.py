@@ -63,7 +63,7 @@ class ModelTable(Table):
         None,
         pattern=r"^[\w.]+:\w+$",
         description="instead of kind: 'package.module:function'; modules beside the study file "
-        "are found",
+        "are found. A factory is code, it runs with your rights",
     )
 
     @model_validator(mode="after")
