@@ -27,7 +27,19 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Route, Site
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Phase,
+    Route,
+    Site,
+    Told,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -153,6 +165,8 @@ class DSGLD(Method):
             Route(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
+            asked=_asked,
+            told=_told,
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
@@ -383,6 +397,14 @@ def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple
 
 def _position(inbox: Chain) -> Float[Array, " d"]:
     return inbox.position
+
+
+def _asked(inbox: Chain) -> Asked:
+    return Asked(inbox.position)
+
+
+def _told(outbox: Chain) -> Told:
+    return Told(outbox.position)
 
 
 def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:

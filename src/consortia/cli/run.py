@@ -61,6 +61,9 @@ def run(
     reference: Annotated[
         bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
     ] = True,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run settings that are predicted to diverge, too.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
@@ -83,7 +86,7 @@ def run(
         def request() -> None:
             keep_request(directory, study, {**changes, "reference": reference})
 
-        begin = beginning(given, built, directory, over)
+        begin = beginning(given, built, directory, over, anyway=anyway)
         code = sample_and_report(
             given, built, directory, begin, request=request, reference=reference, quiet=quiet
         )
@@ -128,12 +131,15 @@ def sample_and_report(
     return _report(study, built, directory, tree, console, reference=reference)
 
 
-def beginning(study: Study, built: Built, directory: Path, engine: Any) -> Callable[..., Any]:
+def beginning(
+    study: Study, built: Built, directory: Path, engine: Any, *, anyway: bool = False
+) -> Callable[..., Any]:
     """Return `consortia.sample` with the study's options, without the objects."""
     from consortia.run.sampling import sample
 
     options = study.run.model_dump()
     more = {"stop": built.stop, "engine": engine, "store": directory, "metadata": built.metadata}
+    more["on_divergence"] = "warn" if anyway else "raise"
     return functools.partial(sample, **options, **more)
 
 

@@ -31,6 +31,10 @@ def check(
             metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
         ),
     ] = None,
+    two_sites: Annotated[
+        bool,
+        typer.Option("--two-sites", help="Propose a policy for a study of two sites, too."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Validate a policy; say what a study requires, and whether the policy permits it.
@@ -52,7 +56,7 @@ def check(
             typer.echo(f"{policy} is a policy. Give --study or --app to ask it about a study.")
             return
         if found is None:
-            typer.echo(proposed(terms, of_app), nl=False)
+            typer.echo(proposed(terms, of_app, two_sites=two_sites), nl=False)
             return
         try:
             found.permits(terms, of_app)

@@ -12,10 +12,10 @@ from pathlib import Path
 from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
+from consortia.diagnostics.verdict import Verdict
 from consortia.errors import InputError, StoreError
 from consortia.report import network, plots
 from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
-from consortia.report.checks import Check, Severity, checks_of, verdict
 from consortia.report.run_report import RunReport, load_run
 from consortia.report.tables import (
     PAGE,
@@ -50,8 +50,7 @@ class Chapter:
     key: str
     name: str
     lead: str
-    severity: Severity
-    checks: list[Check]
+    verdict: Verdict
     parts: list[Part]
 
 
@@ -124,7 +123,7 @@ def page(reports: Sequence[RunReport]) -> str:
             else "The same numbers of every run, then the intervals of the parameters that all of "
             "them have. Runs of one posterior should agree."
         )
-        table = comparison_table(reports, [chapter.checks for chapter in chapters])
+        table = comparison_table(reports, [chapter.verdict for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, [shown], [table])
     counter = itertools.count()
     text = template.render(
@@ -151,13 +150,12 @@ def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
 
 
 def _chapter(report: RunReport, key: str) -> Chapter:
-    checks = checks_of(report)
     parts = [
         replace(part, key=f"{key}-{part.key}")
         for part in _parts(report)
         if any(part.plots) or any(part.tables) or part.notes or part.source
     ]
-    return Chapter(key, report.name, _lead(report), verdict(checks), checks, parts)
+    return Chapter(key, report.name, _lead(report), report.verdict, parts)
 
 
 def _lead(report: RunReport) -> str:

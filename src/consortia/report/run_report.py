@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from consortia.diagnostics import (
     scores,
     summary,
 )
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.units import scaling_in
+from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.store.durable import read_regular
 from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import REQUEST, open_run
-from consortia.theory.bias import BiasPrediction, predict_bias
+from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
 
@@ -54,7 +56,7 @@ class HeldOutScores:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Worst:
     """The worst numbers of a table; NaN where they are not available.
 
     Attributes:
@@ -72,12 +74,12 @@ class Verdict:
     sd_ratio: tuple[float, float] | None
 
     def lines(self) -> list[str]:
-        """Return the verdict in words."""
+        """Return the numbers in words."""
         r_hat = "not available" if math.isnan(self.r_hat) else f"at most {self.r_hat:.3f}"
         ess = "not available" if math.isnan(self.ess) else f"at least {self.ess:,.0f}"
         lines = [f"R-hat {r_hat}, effective sample size {ess}."]
         if self.shift is None or self.sd_ratio is None:
-            return [*lines, "Without a reference, bias cannot be seen in these numbers."]
+            return lines
         return [
             *lines,
             f"Means within {self.shift[0]:.2f} reference sd (farthest: {self.shift[1]}; "
@@ -164,15 +166,28 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
+        """What the run is worth, and why."""
+        own = self.reference_table
+        evidence = Evidence.of(
+            self.tree,
+            self.table.columns,
+            self.table.coordinates,
+            self.table.missing,
+            None if own is None else own.columns,
+        )
+        return judge(self.prediction, evidence)
+
+    @property
+    def worst(self) -> Worst:
         """The worst numbers of the table."""
         table, errors = self.table, self.shift_errors
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
         if errors is None:
-            return Verdict(r_hat, ess, None, math.nan, None)
+            return Worst(r_hat, ess, None, math.nan, None)
         worst = int(np.abs(table["shift"]).argmax())
         ratio = table["sd_ratio"]
-        return Verdict(
+        return Worst(
             r_hat,
             ess,
             (abs(float(table["shift"][worst])), self.names[worst]),
@@ -200,7 +215,9 @@ class RunReport:
 
         content = {
             "title": self.title,
-            "verdict": vars(self.verdict),
+            **self.verdict.plain(),
+            "worst": vars(self.worst),
+            "prediction": None if self.prediction is None else self.prediction.plain(),
             "parameters": rows(self.table),
             "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
@@ -263,9 +280,10 @@ def report_of(
             notes.append("predictive scores: the study holds no rows out")
     elif model is not None and model.predict is None:
         notes.append("predictive scores: the model has no predict function")
-    prediction = None
-    if model is not None and sites is not None and algorithm is not None:
-        prediction = predict_bias(model, sites, algorithm)
+    prediction = prediction_in(tree)
+    at_hand = not (model is None or sites is None or algorithm is None)
+    if at_hand and (prediction is None or prediction.open):
+        prediction = predict_bias(cast(Model, model), sites, algorithm)
     record = _record(tree)
     return RunReport(
         name=name,

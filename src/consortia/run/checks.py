@@ -73,21 +73,22 @@ def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyT
     return stability.predict_divergence(method, model, sites, parameters) or ""
 
 
-def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
-    """Warn of a step size with which the method diverges; return notes for the plan.
+def check_stability(judgements: list[str | None]) -> tuple[tuple[str, ...], bool]:
+    """Warn of a step size with which the method diverges.
 
     Returns:
-        That no process could judge it, where none had all rows.
+        Notes for the plan: that no process could judge it, where none had all rows; and True if
+        there was a warning.
     """
     known = [text for text in judgements if text is not None]
     if not known:
         return (
             "step_size is not judged by the curvatures at the start: no process has the rows of "
             "all sites.",
-        )
+        ), False
     if known[0]:
         warnings.warn(known[0], UserWarning, stacklevel=3)
-    return ()
+    return (), bool(known[0])
 
 
 def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:

@@ -6,8 +6,7 @@ that law with the posterior, or says why there is no prediction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, singledispatch
 from typing import Any
 
@@ -29,6 +28,7 @@ from consortia.core.model import Model
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.surrogates import Gaussian
@@ -292,54 +292,9 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     return replace(law, notes=notes)
 
 
-def _keeps_posterior(method: Method) -> bool:
+def keeps_posterior(method: Method) -> bool:
     """Return True if a Metropolis test on the summed log-density makes the method exact."""
     return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
-
-
-@dataclass(frozen=True, eq=False)
-class BiasPrediction:
-    """How far the draws will be from the posterior, coordinate by coordinate.
-
-    Attributes:
-        reason: why there is no prediction, or None where there is one.
-        basis: what the prediction rests on, in words.
-        notes: what it leaves out, and what else it says.
-        names: of the coordinates, "theta[3]", in the order of the flat position.
-        mean: of the posterior's Gaussian law, (d,); the mode.
-        sd: its standard deviations, (d,).
-        shift: (predicted mean − mean) / sd, (d,).
-        sd_ratio: predicted standard deviation / sd, (d,), or None where it is not predicted.
-        gaussian: True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
-    """
-
-    reason: str | None = None
-    basis: str = ""
-    notes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    mean: Float[np.ndarray, " d"] | None = None
-    sd: Float[np.ndarray, " d"] | None = None
-    shift: Float[np.ndarray, " d"] | None = None
-    sd_ratio: Float[np.ndarray, " d"] | None = None
-    gaussian: bool = False
-
-    def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """Return the prediction in words, with other names of the coordinates where given."""
-        if self.reason is not None:
-            return [f"No prediction: {self.reason}."]
-        if self.shift is None:
-            return [f"Predicted bias: none ({self.basis}).", *self.notes]
-        worst = int(np.abs(self.shift).argmax())
-        lines = [
-            f"Predicted means within {abs(self.shift[worst]):.2g} posterior sd "
-            f"(farthest: {(names or self.names)[worst]})."
-        ]
-        if self.sd_ratio is not None:
-            lines.append(
-                f"Predicted standard deviations {self.sd_ratio.min():.4g} to "
-                f"{self.sd_ratio.max():.4g} times the posterior's."
-            )
-        return [*lines, *self.notes, f"It rests on {self.basis}."]
 
 
 def predict_bias(
@@ -368,14 +323,17 @@ def predict_bias(
         >>> found.gaussian, found.mean, found.sd_ratio.round(3)
         (True, array([2.]), array([1.155]))
     """
-    if _keeps_posterior(algorithm):
+    if keeps_posterior(algorithm):
         basis = "a Metropolis test on the summed log-density keeps the posterior exactly"
         return BiasPrediction(basis=basis)
     problem = Problem(model, sites, init)
     try:
         law = law_of(algorithm, problem)
         if not law.stable:
-            raise InputError("the chain diverges near the mode: lower step_size")
+            return BiasPrediction(
+                reason=f"the chain diverges near the mode ({law.instability}): lower step_size",
+                diverges=True,
+            )
         moments, gaussian = law.stationary, problem.near
     except InputError as error:
         return BiasPrediction(reason=str(error).rstrip("."))
