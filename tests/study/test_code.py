@@ -64,29 +64,29 @@ def test_check_leaves_a_factory_out_until_it_is_asked_for(study):
 
 def test_a_factory_that_was_run_before_is_known_until_a_file_of_it_changes(study):
     loaded = load_study(study)
-    assert not may_run(loaded, code=False)
-    assert may_run(loaded, code=True)
-    assert may_run(loaded, code=False)
-    assert set(modules(loaded)) == {"own_factory.py", "helper.py"}
-    before = hash_of(loaded)
+    assert not may_run(*loaded.code, code=False)
+    assert may_run(*loaded.code, code=True)
+    assert may_run(*loaded.code, code=False)
+    assert set(modules(*loaded.code)) == {"own_factory.py", "helper.py"}
+    before = hash_of(*loaded.code)
     study.with_name("helper.py").write_text("# another\n")
-    assert hash_of(loaded) != before
-    assert not may_run(loaded, code=False)
+    assert hash_of(*loaded.code) != before
+    assert not may_run(*loaded.code, code=False)
 
 
 def test_a_list_that_others_may_write_is_not_believed(study, tmp_path):
     loaded = load_study(study)
-    remember(loaded)
-    assert may_run(loaded, code=False)
+    remember(*loaded.code)
+    assert may_run(*loaded.code, code=False)
     (tmp_path / "cache" / "factories.txt").chmod(0o666)
-    assert not may_run(loaded, code=False)
+    assert not may_run(*loaded.code, code=False)
 
 
 def test_an_installed_module_is_found_without_its_package_being_imported(study, capfd):
     text = study.read_text().replace("own_factory:make", "this.x:make")
     study.write_text(text)
     with pytest.raises(InputError, match=r"no module 'this\.x' beside"):
-        modules(load_study(study))
+        modules(*load_study(study).code)
     assert "Zen" not in capfd.readouterr().out
 
 

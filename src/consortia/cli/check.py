@@ -49,7 +49,7 @@ def check(
         from consortia.study.code import WARNING, may_run
 
         given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
-        if not may_run(given, code=code):
+        if not may_run(*given.code, code=code):
             left_out = (
                 f"the factory {given.model.factory} was not run, so there is no plan, cost or "
                 f"bias: {WARNING}. Read it, then give --code."

@@ -166,4 +166,4 @@ def modules_of(study: Study) -> list[Path]:
     from consortia.study.code import modules
 
     folder = study.path.resolve().parent if study.path else Path()
-    return [folder / name for name in modules(study) if (folder / name).is_file()]
+    return [folder / name for name in modules(*study.code) if (folder / name).is_file()]

@@ -115,7 +115,7 @@ def _resume(
             offer_cpu_devices(nodes * chains)
     source = Path(request["study"])
     study = load_study(directory / STUDY, origin=source)
-    if not may_run(study, code=code):
+    if not may_run(*study.code, code=code):
         raise InputError(
             f"{directory / STUDY}: the factory {study.model.factory} was not run here before, and "
             f"{WARNING}: read it, then give --code."

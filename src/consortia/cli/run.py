@@ -77,7 +77,7 @@ def run(
 
         given = run_on_all(over, lambda: load_study(study))
         if over.root:
-            remember(given)
+            remember(*given.code)
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)

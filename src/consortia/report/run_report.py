@@ -392,7 +392,7 @@ def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:
         source = command.get("study") if isinstance(command, dict) else None
         origin = Path(source) if isinstance(source, str) else None
     study = load_study(directory / REQUEST[0], origin=origin)
-    if not may_run(study, code=code):
+    if not may_run(*study.code, code=code):
         return f"the factory {study.model.factory} was not run: {WARNING} (--code runs it)"
     built = study.build()
     return {

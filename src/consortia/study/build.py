@@ -213,6 +213,11 @@ class Study(Table):
         """The file that it was read from, or None."""
         return self._path
 
+    @property
+    def code(self) -> tuple[str | None, Path]:
+        """The factory of the model, if it has one, and the folder of the study."""
+        return self.model.factory, self._path.parent if self._path else Path()
+
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
         given = {key: value for key, value in changes.items() if value is not None}

@@ -13,14 +13,10 @@ import json
 import os
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from consortia.data.downloads import cache_directory
 from consortia.errors import InputError
 from consortia.store.durable import private
-
-if TYPE_CHECKING:
-    from consortia.study.build import Study
 
 KNOWN = "factories.txt"
 """In the user's cache directory: a hash a line, of what the user has had run."""
@@ -30,34 +26,35 @@ WARNING = "a factory is code, it runs with your rights"
 DIGITS = 64
 
 
-def may_run(study: Study, *, code: bool) -> bool:
-    """Return True if the study has no factory, or one that was asked for or run before.
+def may_run(factory: str | None, folder: Path, *, code: bool) -> bool:
+    """Return True if a study has no factory, or one that was asked for or run before.
 
     Args:
-        study: the study.
+        factory: ``module:name``, or None.
+        folder: of the study.
         code: the user says that it may run; it is remembered.
     """
-    if study.model.factory is None:
+    if factory is None:
         return True
     if code:
-        remember(study)
-    return code or hash_of(study) in _known()
+        remember(factory, folder)
+    return code or hash_of(factory, folder) in _known()
 
 
-def remember(study: Study) -> None:
-    """Note that the user has the study's factory run; where nothing can be noted, nothing is."""
-    if study.model.factory is None or (own := hash_of(study)) in _known():
+def remember(factory: str | None, folder: Path) -> None:
+    """Note that the user has a factory run; where nothing can be noted, nothing is."""
+    if factory is None or (own := hash_of(factory, folder)) in _known():
         return
-    folder = cache_directory()
+    cache = cache_directory()
     with contextlib.suppress(OSError):  # the next command will ask for the word again
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(folder / KNOWN, "a", encoding="ascii", opener=private) as file:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(cache / KNOWN, "a", encoding="ascii", opener=private) as file:
             file.write(f"{own}\n")
 
 
-def hash_of(study: Study) -> str:
-    """Return the SHA-256 of the factory's name and of the files of `modules`."""
-    text = json.dumps([study.model.factory, modules(study)], sort_keys=True)
+def hash_of(factory: str, folder: Path) -> str:
+    """Return the SHA-256 of a factory's name and of the files of `modules`."""
+    text = json.dumps([factory, modules(factory, folder)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -76,8 +73,8 @@ def _known() -> set[str]:
 # --- which files ---------------------------------------------------------------------------------
 
 
-def modules(study: Study) -> dict[str, str]:
-    """Return the SHA-256 of each Python file of the model's factory, by its name in the folder.
+def modules(factory: str | None, folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each Python file of a factory, by its name in the study's folder.
 
     Those that ``import`` statements reach. What the code loads by other means (`importlib`, a file
     that it opens) is not among them.
@@ -85,10 +82,9 @@ def modules(study: Study) -> dict[str, str]:
     Raises:
         InputError: the factory's module is not there, or a file is not Python.
     """
-    if study.model.factory is None:
+    if factory is None:
         return {}
-    folder = study.path.parent if study.path else Path()
-    name = study.model.factory.partition(":")[0]
+    name = factory.partition(":")[0]
     if not files_of(folder, name):
         return {name: _installed(name)}
     found: dict[str, str] = {}

@@ -88,7 +88,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     rounds = study.run.warmup + study.run.rounds
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    model = _sha256({"table": tables["model"], "modules": modules(study)})
+    model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
         study=_sha256({"tables": tables, "model": model}),
