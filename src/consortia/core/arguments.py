@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, KeywordError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TOML_BYTES = 2**20
 """Of the largest study file or policy."""
@@ -161,6 +166,26 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     hint = f"did you mean {close[0]!r}? " if close else ""
     more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
     return f"unknown; {hint}There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
+
+
+def hinted(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function, which answers an unknown keyword with the nearest that it knows."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        check_keywords(function.__name__, options, known)
+        return function(*args, **options)
+
+    return call
+
+
+def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a keyword that a function does not have; name the nearest one."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise KeywordError(f"{called}: {name} is {unknown(name, names)}.")
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
