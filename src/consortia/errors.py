@@ -13,6 +13,10 @@ class InputError(ConsortiaError, ValueError):
     """An argument, a model or a data set cannot be used; raised before anything is compiled."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function was called with an argument that it does not have."""
+
+
 class MissingExtraError(ConsortiaError, ImportError):
     """An optional dependency is needed here; the message names the extra that installs it."""
 

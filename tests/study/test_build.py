@@ -422,3 +422,18 @@ def test_the_examples_use_only_keys_of_the_schema():
 def test_a_study_is_read_from_wherever_it_lies(tmp_path):
     shutil.copy(EXAMPLES / "wine_softmax.toml", tmp_path / "mine.toml")
     assert load_study(tmp_path / "mine.toml").name == "mine"
+
+
+def test_standardise_takes_columns_and_leaves_the_others_as_they_were_read(tmp_path):
+    write_sites(tmp_path)
+    raw = load(tmp_path, FILES).build().sites.pooled()["x"]
+    text = FILES.replace('"outcome"', '"outcome"\nstandardise = ["dose"]')
+    built = load(tmp_path, text).build()
+    x = built.sites.pooled()["x"]
+    np.testing.assert_array_equal(x[:, 0], raw[:, 0])
+    np.testing.assert_allclose([x[:, 1].mean(), x[:, 1].std()], [0, 1], atol=1e-12)
+    scaling = built.metadata.scaling
+    assert scaling.means[0] == 0
+    np.testing.assert_allclose(scaling.sds, [1, raw[:, 1].std()])
+    with pytest.raises(InputError, match="did you mean 'dose'"):
+        load(tmp_path, FILES.replace('"outcome"', '"outcome"\nstandardise = ["does"]')).build()

@@ -121,6 +121,11 @@ class FAHMC(Method):
         source="Liang, Zhang, Deng, Song, Lin (2024), algorithms 1-3, B.1, B.2",
     )
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,

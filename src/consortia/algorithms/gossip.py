@@ -60,6 +60,11 @@ class Gossip(Options, Method):
     averaged_noise: bool
     momentum: float
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,

@@ -79,6 +79,11 @@ class StaleGradients(Workers, Method):
     step_size: Any
     batch_size: int | None
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
         arguments.one_of("weighting", self.weighting, ("time", "equal"))

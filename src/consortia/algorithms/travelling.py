@@ -110,6 +110,11 @@ class DSGLD(Method):
         "after Ahn, Shahbaba, Welling (2014)",
     )
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,

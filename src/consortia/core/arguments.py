@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, KeywordError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TOML_BYTES = 2**20
+"""Of the largest study file or policy."""
 
 NAMES_LISTED_MAX = 16
 """Of the allowed names that a message lists."""
@@ -160,6 +168,26 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     return f"unknown; {hint}There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
+def hinted(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function, which answers an unknown keyword with the nearest that it knows."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        check_keywords(function.__name__, options, known)
+        return function(*args, **options)
+
+    return call
+
+
+def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a keyword that a function does not have; name the nearest one."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise KeywordError(f"{called}: {name} is {unknown(name, names)}.")
+
+
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a TOML file, and its tables.
 
@@ -171,11 +199,20 @@ def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
         InputError: it is not there, cannot be read, or is not TOML.
     """
     try:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file; give the path of a {kind}.")
+        if not path.is_file() or path.stat().st_size > TOML_BYTES:
+            raise InputError(
+                f"{path} cannot be read: a {kind} is a file of at most {TOML_BYTES:,} bytes."
+            )
         content = path.read_bytes()
         return content, tomllib.loads(content.decode())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; give the path of a {kind}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path} is not TOML: {reason}") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not TOML: {error}") from error  # a number too long

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.parameters import draw_weights, posterior_draws, posterior_group
 from consortia.diagnostics.convergence import (
     Between,
@@ -147,6 +148,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
+@arguments.hinted
 def summary(
     tree: Any,
     *,

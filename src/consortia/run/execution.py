@@ -32,7 +32,7 @@ from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.prediction import predicted, respond
-from consortia.run.progress import progress_of
+from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
     Request,
@@ -157,9 +157,11 @@ def execute(
         if resumption.finished:
             return open_run(writer.path) if run.root else None
     if checkpoint is None:
-        start.check_start_values(run.start_values(positions), sites.names)
+        with doing("checking the start", show=progress and run.root):
+            start.check_start_values(run.start_values(positions), sites.names)
         if resumption is None and on_divergence != "ignore":
-            prediction = predicted(algorithm, model, sites, starts[0], target.dimension)
+            with doing("predicting the bias", show=progress and run.root):
+                prediction = predicted(algorithm, model, sites, starts[0], target.dimension)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
+from consortia.core import arguments
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.data.sites import Sites
@@ -23,6 +24,7 @@ from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
 
 
+@arguments.hinted
 def sample(
     model: Model,
     sites: Sites,
@@ -119,6 +121,7 @@ def sample(
             writer.release()
 
 
+@arguments.hinted
 def resume(
     path: str | os.PathLike[str],
     model: Model,

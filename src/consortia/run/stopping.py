@@ -47,6 +47,7 @@ class StopWhen:
         return " and ".join(reached)
 
 
+@arguments.hinted
 def stop_when(
     rhat: float | None = None,
     ess: float | None = None,

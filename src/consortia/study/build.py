@@ -32,8 +32,9 @@ from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.store.metadata import Labels, Metadata
+from consortia.study.code import files_of
 from consortia.study.files import Arrays
-from consortia.study.options import arguments, called, check_options, given
+from consortia.study.options import arguments, called, check_options, given, shown
 from consortia.study.tables import PARTITIONS, Data, Partition, Prepared, Table, deal
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
@@ -62,7 +63,7 @@ class ModelTable(Table):
         None,
         pattern=r"^[\w.]+:\w+$",
         description="instead of kind: 'package.module:function'; modules beside the study file "
-        "are found",
+        "are found. A factory is code, it runs with your rights",
     )
 
     @model_validator(mode="after")
@@ -211,6 +212,11 @@ class Study(Table):
     def path(self) -> Path | None:
         """The file that it was read from, or None."""
         return self._path
+
+    @property
+    def code(self) -> tuple[str | None, Path]:
+        """The factory of the model, if it has one, and the folder of the study."""
+        return self.model.factory, self._path.parent if self._path else Path()
 
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
@@ -392,11 +398,25 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
     sys.path.insert(0, str(directory.resolve()))
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"model.factory = {factory!r} cannot be imported: {error}.") from error
+    except (Exception, SystemExit) as error:  # whatever the user's own code raises
+        raise InputError(
+            f"model.factory = {factory!r} cannot be imported: {shown(error)}."
+        ) from error
     finally:
         sys.path.pop(0)
+    beside, found = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
+    if beside and (found is None or Path(found).resolve() not in beside):
+        raise InputError(
+            f"model.factory = {factory!r}: another module of this name is in use already, from "
+            f"{found}: give this one another name, or begin a new process."
+        )
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"model.factory = {factory!r}: {module_name} has no function {name!r}.")
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"model.factory = {factory!r}: its arguments are not known: name a function of Python."
+        ) from None
     return function

@@ -186,7 +186,9 @@ class FlowerEngine(Engine):
         self.local_sites(len(sites), method)
         self.barrier()
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
-        program = Program(algorithm, layout, partial(start_values, target))
+        program = Program(
+            algorithm, layout, partial(start_values, target, most=method.gradient_rows)
+        )
         weights = method.site_weights(np.asarray(sites.sizes, np.int64))
         one = _shapes(target.model, sites, 1)
         several = _shapes(target.model, sites, len(sites))

@@ -139,7 +139,9 @@ class SiteRuntime:
 
     def start_flags(self) -> dict[str, np.ndarray]:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
-        values_at = jax.jit(partial(start.start_values, self._target))
+        values_at = jax.jit(
+            partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows)
+        )
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
         codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3
