@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consortia.cli.exits import BAD, reported
-from consortia.cli.options import Chains, Json, Rounds, Seed, StudyFile
+from consortia.cli.options import Chains, Code, Json, Rounds, Seed, StudyFile
+from consortia.core.printable import printable
 
 if TYPE_CHECKING:
     from consortia.core.contract import Plan
@@ -35,13 +36,29 @@ def check(
         bool,
         typer.Option("--time", help="Run for some seconds on this machine to say how long it is."),
     ] = False,
+    code: Code = False,
     as_json: Json = False,
 ) -> None:
-    """Validate a study; print its plan, cost and predicted bias, without running it."""
+    """Validate a study; print its plan, cost and predicted bias, without running it.
+
+    A study may name a function of its own for the model, a factory: it is code, it runs with your
+    rights. One that you have not run before is run with --code only.
+    """
     with reported(as_json):
         from consortia.study.build import load_study
+        from consortia.study.code import WARNING, may_run
 
         given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
+        if not may_run(*given.code, code=code):
+            left_out = (
+                f"the factory {given.model.factory} was not run, so there is no plan, cost or "
+                f"bias: {WARNING}. Read it, then give --code."
+            )
+            if as_json:
+                typer.echo(json.dumps({"study": str(study), "left_out": left_out}))
+            else:
+                typer.echo(f"{study} is a study; {printable(left_out)}")
+            return
         built = given.build()
         plan = plan_of(given, built, bias=bias)
         costs = cost(given, built, plan)
@@ -59,9 +76,13 @@ def check(
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}
+            if built.regression is not None:
+                found |= {"regression": dict(built.regression.metadata.settings)}
             found |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
             typer.echo(json.dumps(found | (verdict.plain() if verdict else {}), indent=1))
         else:
+            if built.regression is not None:
+                typer.echo(str(built.regression))
             _show(given, plan, costs, prediction, built.labels, verdict)
     if verdict is not None and verdict.severity is Severity.BAD:
         raise typer.Exit(BAD)

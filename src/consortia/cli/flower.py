@@ -163,7 +163,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
 def modules_of(study: Study) -> list[Path]:
     """Return the files beside the study file that the factory of its model is in, or imports."""
-    from consortia.federation.governance.terms import modules
+    from consortia.study.code import modules
 
     folder = study.path.resolve().parent if study.path else Path()
-    return [folder / name for name in modules(study) if (folder / name).is_file()]
+    return [folder / name for name in modules(*study.code) if (folder / name).is_file()]

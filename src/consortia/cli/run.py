@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
+ESTIMATES = "estimates.txt"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -73,8 +74,11 @@ def run(
         from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
+        from consortia.study.code import remember
 
         given = run_on_all(over, lambda: load_study(study))
+        if over.root:
+            remember(*given.code)
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
@@ -119,6 +123,8 @@ def sample_and_report(
     console = console_of(quiet=quiet)
 
     def on_plan(plan: Any) -> None:
+        if built.regression is not None:
+            console.print(str(built.regression), markup=False, highlight=False)
         console.print(plan_panel(study.title or study.name, plan))
         request()
 
@@ -143,7 +149,7 @@ def beginning(
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
     """Write the study and the options of the command into the directory of a run."""
     with writing(directory):
-        shutil.copyfile(source, directory / STUDY)
+        replace_file(directory / STUDY, [source.read_bytes()])
         content = {"study": str(source.resolve()), **options}
         replace_file(directory / COMMAND, [json.dumps(content, indent=1).encode()])
 
@@ -193,6 +199,10 @@ def _report(
     )
     _write(report, directory, figure=figure)
     console.print(report_tables(report))
+    if built.regression is not None and built.regression.names:
+        effects = str(built.regression.estimates(tree))
+        (directory / ESTIMATES).write_text(f"{effects}\n", encoding="utf-8")
+        console.print(effects, markup=False, highlight=False)
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )
@@ -257,10 +267,11 @@ def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
     from consortia.report.document import write_figures
     from consortia.report.tables import text_of
 
-    (directory / "summary.txt").write_text(text_of(report), encoding="utf-8")
-    (directory / "summary.json").write_text(report.json(), encoding="utf-8")
-    if figure:
-        write_figures(report, directory)
+    with writing(directory):
+        replace_file(directory / "summary.txt", [text_of(report).encode()])
+        replace_file(directory / "summary.json", [report.json().encode()])
+        if figure:
+            write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:

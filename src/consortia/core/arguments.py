@@ -19,6 +19,9 @@ from consortia.errors import InputError, KeywordError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+TOML_BYTES = 2**20
+"""Of the largest study file or policy."""
+
 NAMES_LISTED_MAX = 16
 """Of the allowed names that a message lists."""
 
@@ -196,11 +199,20 @@ def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
         InputError: it is not there, cannot be read, or is not TOML.
     """
     try:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file; give the path of a {kind}.")
+        if not path.is_file() or path.stat().st_size > TOML_BYTES:
+            raise InputError(
+                f"{path} cannot be read: a {kind} is a file of at most {TOML_BYTES:,} bytes."
+            )
         content = path.read_bytes()
         return content, tomllib.loads(content.decode())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; give the path of a {kind}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path} is not TOML: {reason}") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not TOML: {error}") from error  # a number too long

@@ -25,6 +25,7 @@ from consortia.report.tables import (
     parameter_table,
     score_table,
 )
+from consortia.store.durable import replace_file
 
 MOST_ROWS = 200
 
@@ -56,6 +57,8 @@ class Chapter:
 def write_report(
     runs: str | os.PathLike[str] | RunReport | Sequence[str | os.PathLike[str] | RunReport],
     output: str | os.PathLike[str],
+    *,
+    code: bool = False,
 ) -> Path:
     """Write a report of one run, or of several side by side, as one HTML file; return its path.
 
@@ -67,6 +70,7 @@ def write_report(
         runs: run directories (finished or not), or what `consortia.report.run_report.report_of`
             makes of results in memory.
         output: the HTML file; one that is there is written over.
+        code: run the factories of the runs' studies, as `load_run` does.
 
     Raises:
         StoreError: a directory holds no run, or no draw yet; or the file cannot be written.
@@ -76,10 +80,12 @@ def write_report(
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
     check_extra()
-    text = page(_distinct([r if isinstance(r, RunReport) else load_run(r) for r in given]))
+    text = page(
+        _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
+    )
     target = Path(output)
     try:
-        target.write_text(text, encoding="utf-8")
+        replace_file(target, [text.encode()])
     except OSError as error:
         raise StoreError(f"{str(target)!r} cannot be written: {error}.") from error
     return target
