@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -34,6 +35,7 @@ import pytest
 
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
+from consortia.study.build import MODELS
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -81,6 +83,15 @@ def require_data() -> Callable[[str], Path]:
         return folder
 
     return folder_of
+
+
+@pytest.fixture(scope="module")
+def one_model_object() -> Iterator[None]:
+    """Studies of a module share their model, so that equal programs are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = functools.cache(MODELS["softmax_regression"])
+        patch.setitem(MODELS, "softmax_regression", shared)
+        yield
 
 
 @dataclass(frozen=True)

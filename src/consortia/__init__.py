@@ -1,71 +1,40 @@
-"""Federated, asynchronous and decentralized Bayesian sampling."""
+"""Federated, asynchronous and decentralized Bayesian sampling.
 
-from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
-from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, decentralized_hmc
-from consortia.algorithms.decentralized.ula import decentralized_ula
-from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
-from consortia.algorithms.federated_hmc import federated_hmc
-from consortia.algorithms.gossip import de_sghmc, de_sgld
-from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.surrogate_hmc import surrogate_hmc
-from consortia.algorithms.travelling import dsgld, fsgld
-from consortia.core.model import Model
-from consortia.core.version import __version__
-from consortia.data import datasets, partition
-from consortia.data.facts import read_sites
-from consortia.data.sites import Sites
-from consortia.diagnostics.predictive import predict
-from consortia.diagnostics.summary import summary
-from consortia.engines.flower import FlowerEngine
-from consortia.engines.local import LocalEngine
-from consortia.engines.mpi import MPIEngine
-from consortia.run.sampling import resume, sample
-from consortia.run.stopping import stop_when
-from consortia.store.accumulators import keep_moments, keep_predictions
-from consortia.store.export import to_netcdf
-from consortia.store.runs import open_run
-from consortia.theory.estimates import gradient_noise_variance, largest_curvature
+The public names are those that ``__init__.pyi`` imports. Each is imported when it is first used:
+JAX takes longer to load than many a command or script that only mentions this package.
+"""
 
-__all__ = [
-    "FlowerEngine",
-    "LocalEngine",
-    "MPIEngine",
-    "Model",
-    "Sites",
-    "__version__",
-    "datasets",
-    "de_sghmc",
-    "de_sgld",
-    "decentralized_exact_hmc",
-    "decentralized_hmc",
-    "decentralized_ula",
-    "diagnostics",
-    "dsgld",
-    "fa_hmc",
-    "fa_ld",
-    "federated_hmc",
-    "fsgld",
-    "gradient_noise_variance",
-    "graphs",
-    "keep_moments",
-    "keep_predictions",
-    "largest_curvature",
-    "latency",
-    "models",
-    "open_run",
-    "oracles",
-    "partition",
-    "predict",
-    "read_sites",
-    "resume",
-    "sample",
-    "schedules",
-    "stale_sghmc",
-    "stale_sgld",
-    "stale_sgnht",
-    "stop_when",
-    "summary",
-    "surrogate_hmc",
-    "surrogates",
-    "to_netcdf",
-]
+import ast
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from consortia.core.version import __version__ as __version__
+
+
+def _modules() -> dict[str, str]:
+    """Return the module of each public name, from the imports of the stub."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_MODULES = _modules()
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module of the package, at its first use."""
+    module = _MODULES.get(name, __name__)
+    value = vars(import_module(module)).get(name)
+    if value is None:
+        if find_spec(f"{module}.{name}") is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = import_module(f"{module}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -26,43 +24,12 @@ from consortia.study.schema import argument_schemas, json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
-STUDY = """
-[data]
-dataset = "iris"
-standardise = true
-dtype = "float32"
-test_share = 0.2
-[partition]
-kind = "iid"
-sites = 3
-[model]
-kind = "softmax_regression"
-[algorithm]
-name = "fa_hmc"
-step_size = 0.05
-leapfrog_steps = 2
-local_steps = 2
-[run]
-rounds = 40
-warmup = 10
-chains = 2
-thin = 2
-[output]
-figure = false
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_model_object() -> Iterator[None]:
-    """Studies of this module share their model, so that equal programs are compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        shared = functools.cache(MODELS["softmax_regression"])
-        patch.setitem(MODELS, "softmax_regression", shared)
-        yield
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+pytestmark = pytest.mark.usefixtures("one_model_object")
+STUDY = (
+    DATA.replace("step_size = 0.1", "step_size = 0.05")
+    + "[run]\nrounds = 40\nwarmup = 10\nchains = 2\nthin = 2\n"
+    + NO_FIGURE
+)
 
 
 @pytest.fixture

@@ -26,7 +26,20 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia import gradients, schedules
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Mean, Method, Phase, Site
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Mean,
+    Method,
+    Phase,
+    Site,
+    Told,
+    at_inbox,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, leapfrog
@@ -169,6 +182,8 @@ class FAHMC(Method):
             Mean(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
+            asked=_asked_report if self.debias else at_inbox,
+            told=_told_report if self.debias else Told,
         )
         if self.debias:
             return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
@@ -249,6 +264,14 @@ def _init(position: Float[Array, " d"]) -> tuple[tuple[()], tuple[()], Array]:
 def _init_debiased(position: Float[Array, " d"]) -> tuple[Anchor, tuple[()], Report]:
     zero = jnp.zeros_like(position)
     return Anchor(position, zero, jnp.zeros((), bool)), (), Report(position, zero)
+
+
+def _asked_report(inbox: Report) -> Asked:
+    return Asked(inbox.position)
+
+
+def _told_report(outbox: Report) -> Told:
+    return Told(outbox.position, outbox.gradient)
 
 
 def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:

@@ -6,7 +6,6 @@ answered before anything else happens. One module a command; errors and exit cod
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.site import site
 from consortia.core.version import __version__
+from consortia.run.compiled import keep_compiled_programs
 
 __all__ = ["EXIT_CODES", "app", "exit_code", "main", "reported"]
 
@@ -37,28 +37,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command ``consortia``."""
-    _keep_compiled_programs()
+    keep_compiled_programs()
     app()
-
-
-def _keep_compiled_programs() -> None:
-    """Keep compiled programs for the next run, unless CONSORTIA_COMPILATION_CACHE is 0.
-
-    In a folder for each kind of processor: one cache may be shared by unlike machines. A cache that
-    JAX has from its own variable is left as it is.
-    """
-    import jax
-
-    from consortia.core import fingerprints
-    from consortia.data.downloads import cache_directory
-
-    if (
-        os.environ.get("CONSORTIA_COMPILATION_CACHE") == "0"
-        or "JAX_COMPILATION_CACHE_DIR" in os.environ
-    ):
-        return
-    folder = cache_directory() / "compiled" / fingerprints.of_processor()
-    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _version(value: bool) -> None:

@@ -130,9 +130,7 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def _show(
-    study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: dict[str, Any]
-) -> None:
+def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: Any) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -174,7 +172,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _labelled(name: str, labels: dict[str, Any]) -> str:
+def _labelled(name: str, labels: Any) -> str:
     """Return the name of a coordinate with the study's labels in the place of indices."""
     variable, _, inside = name.partition("[")
     places = inside.removesuffix("]").split(", ") if inside else []

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from consortia.core.printable import printable
 from consortia.errors import (
     ConsortiaError,
     DeploymentError,
@@ -58,7 +59,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         if not quiet:
-            typer.echo(f"warning: {message}", err=True)
+            typer.echo(f"warning: {printable(str(message), lines=True)}", err=True)
 
     try:
         with warnings.catch_warnings(), interrupts if silent else contextlib.nullcontext():
@@ -66,7 +67,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
             yield
     except ConsortiaError as error:
         if not silent:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {printable(str(error), lines=True)}", err=True)
         ended = interrupts.requested and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
         if engine is not None:

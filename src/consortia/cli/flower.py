@@ -90,6 +90,10 @@ def new(
         ),
     ] = "",
     x64: Annotated[bool, typer.Option("--x64", help="Compute with numbers of 64 bits.")] = False,
+    two_sites: Annotated[
+        bool,
+        typer.Option("--two-sites", help="Two sites agree that each can compute the other's part."),
+    ] = False,
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
     with reported(False):
@@ -99,6 +103,12 @@ def new(
 
         given = load_study(study)
         check_carried(given.method.build(any_target()))
+        if given.data.files is not None and len(given.data.files) == 2 and not two_sites:
+            raise InputError(
+                "the study has two sites: from its own message and the average each computes the "
+                "other's, so that neither is hidden in a sum. Take a third site, or give "
+                "--two-sites if both have agreed to that; their policies must say so, too."
+            )
         folder = Path(f"{given.name}-flower") if to is None else to
         write_app(given, study, folder, output, x64=x64)
         typer.echo(f"written to {folder}; run it with: flwr run {folder}")

@@ -130,7 +130,8 @@ def beginning(study: Study, built: Built, directory: Path, engine: Any) -> Calla
     from consortia.run.sampling import sample
 
     options = study.run.model_dump()
-    return functools.partial(sample, **options, stop=built.stop, engine=engine, store=directory)
+    more = {"stop": built.stop, "engine": engine, "store": directory, "metadata": built.metadata}
+    return functools.partial(sample, **options, **more)
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -199,6 +200,7 @@ def _report(
 def _reference(study: Study, built: Built, directory: Path) -> Any:
     """Return the reference's draws, kept beside the run's in a run directory of their own."""
     from consortia.diagnostics.reference import nuts
+    from consortia.store.metadata import with_labels
     from consortia.store.runs import RunStore, open_run
 
     assert study.reference is not None
@@ -209,11 +211,12 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
             shutil.rmtree(directory)  # it was cut short; it is made again as it was
     wanted = study.reference.model_dump(exclude={"method"})
     tree = nuts(built.model, built.sites, **wanted)
+    groups = {name: group.to_dataset() for name, group in tree.children.items()}
     store = RunStore(directory)
     store.claim()
     try:
         store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
-        store.append({name: group.to_dataset() for name, group in tree.children.items()})
+        store.append({name: with_labels(group, built.labels) for name, group in groups.items()})
         store.finish(tree.attrs, {})
     finally:
         store.release()

@@ -31,6 +31,10 @@ def check(
             metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
         ),
     ] = None,
+    two_sites: Annotated[
+        bool,
+        typer.Option("--two-sites", help="Propose a policy for a study of two sites, too."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Validate a policy; say what a study requires, and whether the policy permits it.
@@ -52,7 +56,7 @@ def check(
             typer.echo(f"{policy} is a policy. Give --study or --app to ask it about a study.")
             return
         if found is None:
-            typer.echo(proposed(terms, of_app), nl=False)
+            typer.echo(proposed(terms, of_app, two_sites=two_sites), nl=False)
             return
         try:
             found.permits(terms, of_app)
@@ -184,6 +188,7 @@ def _plain_ledger(found: Verification, totals: list[tuple[str, str, int, int]]) 
 def _show_ledger(
     found: Verification, totals: list[tuple[str, str, int, int]], run: str | None, lines: int
 ) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from consortia.report.terminal import console_of
@@ -196,10 +201,10 @@ def _show_ledger(
     for entry in shown[len(shown) - min(lines, len(shown)) :]:
         table.add_row(
             str(entry.index + 1),
-            entry.time[:19].replace("T", " "),
-            entry.run,
-            entry.event,
-            entry.kind,
+            escape(entry.time[:19].replace("T", " ")),
+            escape(entry.run),
+            escape(entry.event),
+            escape(entry.kind),
             "" if entry.round is None else str(entry.round),
             f"{entry.bytes:,}" if entry.left else "",
             entry.sha256[:12] if entry.left else "",
@@ -210,7 +215,7 @@ def _show_ledger(
         console.print(table, "", sep="\n")
     sums = Table("run", "kind", "messages", "bytes", box=None)
     for of_run, kind, count, size in totals:
-        sums.add_row(of_run, kind, f"{count:,}", f"{size:,}")
+        sums.add_row(escape(of_run), escape(kind), f"{count:,}", f"{size:,}")
     console.print("[bold]What has left the site[/]", sums, sep="\n")
     console.print(
         f"{sum(row[2] for row in totals):,} messages, {sum(row[3] for row in totals):,} bytes in "

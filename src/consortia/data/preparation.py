@@ -19,6 +19,12 @@ Arrays = dict[str, np.ndarray]
 PyTree = Any
 
 
+MOMENT_MAX = 1e150
+"""Means and sums of squares beyond it are of no use: squares of them are not finite."""
+
+_PLAIN = (bool, int, float)
+
+
 @dataclass(frozen=True)
 class Moments:
     """Of the columns of some rows, what their common statistics with other rows follow from.
@@ -52,6 +58,30 @@ class Moments:
         """Return plain values, from which ``Moments(*values)`` has the same bits again."""
         arrays = (self.mean, self.squares, self.constant, self.value)
         return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
+
+    @staticmethod
+    def check_plain(values: Any, rows: int, columns: int | None) -> None:
+        """Refuse what is not `plain` of so many rows and columns; None: of values without columns.
+
+        Raises:
+            ValueError: with what is wrong.
+        """
+        if not isinstance(values, list) or len(values) != 5:
+            raise ValueError("the moments are not five values")
+        if type(values[0]) is not int or values[0] != rows:
+            raise ValueError("the moments are not those of the rows")
+        shape = () if columns is None else (columns,)
+        for part, kinds in zip(values[1:], ("fi", "fi", "b", "fi"), strict=True):
+            flat = [part] if columns is None else part
+            if not isinstance(flat, list) or any(type(one) not in _PLAIN for one in flat):
+                raise ValueError("the moments are not numbers")
+            array = np.asarray(part)
+            if array.shape != shape or array.dtype.kind not in kinds:
+                raise ValueError("the moments are not those of the columns")
+            if array.dtype.kind != "b" and not (np.abs(array) <= MOMENT_MAX).all():
+                raise ValueError(f"the moments are not finite, or beyond {MOMENT_MAX:g}")
+        if (np.asarray(values[2]) < 0).any():
+            raise ValueError("a sum of squares is negative")
 
     def __add__(self, other: Moments) -> Moments:
         r"""Return the moments of both parts together.
@@ -127,9 +157,14 @@ def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
     columns = len(moments.centre)
     if values.shape[1] != columns:
         raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
-    unit = np.where(moments.sd == 0, 1.0, moments.sd)
+    unit = units(moments)
     dtype = np.float32 if values.dtype == np.float32 else np.float64
     return {**arrays, "x": ((values - moments.centre) / unit).astype(dtype)}
+
+
+def units(moments: Moments) -> np.ndarray:
+    """Return what columns are divided by: their standard deviations, 1 where that is 0."""
+    return np.where(moments.sd == 0, 1.0, moments.sd)
 
 
 def with_intercept(arrays: Arrays) -> Arrays:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,12 +17,18 @@ from consortia.diagnostics.convergence import (
     convergence,
     error_of_mean,
 )
+from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.errors import InputError
 
 MISSING = "n/a"
 MAX_ROWS = 40
 COMPARISON = "shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd"
 """The note of a table beside a reference."""
+
+IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
+"""The note of a table of coefficients that were turned back."""
+
+Units = Literal["columns", "sampled"]
 
 # Columns in the units of the parameter; their decimals follow the standard deviation.
 _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
@@ -125,6 +131,7 @@ def summary(
     reference: Any = None,
     between: Between = "chains",
     max_coordinates: MaxCoordinates = "all",
+    units: Units = "columns",
 ) -> Summary:
     r"""Return mean, sd, quantiles, Monte Carlo error, R-hat and ESS of every scalar coordinate.
 
@@ -144,6 +151,9 @@ def summary(
             sd / reference sd.
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
+        units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
+            unit of the columns as they were read (`consortia.diagnostics.in_column_units`), and
+            ``"sampled"`` the parameters as they were sampled. Elsewhere there is no difference.
 
     Raises:
         InputError: no draws, a probability outside [0, 1], or a reference of another model.
@@ -156,6 +166,12 @@ def summary(
     """
     if any(not 0 <= p <= 1 for p in probabilities):
         raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+    if units not in ("columns", "sampled"):
+        raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
+    scaling = scaling_in(tree) if units == "columns" else None
+    if scaling is not None:
+        tree = in_column_units(tree, scaling)
+        reference = None if reference is None else in_column_units(reference, scaling)
     draws = _some_draws("tree", tree)
     weights = draw_weights(tree)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
@@ -176,6 +192,8 @@ def summary(
             "mean, sd, quantiles and mcse_mean are weighted by the step sizes; R-hat and ESS are "
             "not"
         )
+    if scaling is not None:
+        notes.append(IN_COLUMN_UNITS)
     if reference is not None:
         columns |= _beside(columns, draws, reference)
         notes.append(COMPARISON)

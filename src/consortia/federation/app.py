@@ -15,6 +15,8 @@ from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
+from consortia.engines.flower.files import identity_of
+from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.site import BEGIN, FACTS, HELLO, FlowerSite, Gate
@@ -176,7 +178,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
             values = {REQUEST: digest_of_any(message), "reason": reason}
             return Envelope(REFUSAL, run, name, "", (), values).encode()
 
-        return _refusal(folder, name, error, run, wrap)
+        return _refusal(folder, name, error, identity_of(run), wrap)
 
 
 def _run_of(message: bytes) -> str:
@@ -238,6 +240,7 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         build,
         gate,
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
+        private=not simulated,
     )
 
 
@@ -323,13 +326,25 @@ class Simulated:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
 
-    def rows(self, number: int) -> None:
+    def admit(self, kind: str, question: Question) -> bool:
+        """Any question will do."""
+        return False
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
         """Any number will do."""
 
-    def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
+    def place(self, place: Place, *, again: bool) -> None:
+        """Any place will do."""
+
+    def release(self, kind: str, question: Question, payload: bytes, arrays: Any) -> bytes:
         """Return the message."""
         return payload
 
-    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
         """Return the refusal of any site."""
         return _refusal(self._folder, self._name, error, "", wrap)

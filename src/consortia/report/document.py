@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
 from consortia.errors import InputError, StoreError
@@ -120,7 +121,7 @@ def page(reports: Sequence[RunReport]) -> str:
         table = comparison_table(reports, [chapter.checks for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, [shown], [table])
     counter = itertools.count()
-    return template.render(
+    text = template.render(
         css=(folder / "report.css").read_text(encoding="utf-8"),
         colours=COLOURS,
         version=__version__,
@@ -129,6 +130,7 @@ def page(reports: Sequence[RunReport]) -> str:
         comparison=comparison,
         svg=lambda plot: plot.svg(f"figure-{next(counter)}"),
     )
+    return printable(text, lines=True)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
@@ -165,7 +167,7 @@ def _lead(report: RunReport) -> str:
 
 
 def _notes(report: RunReport) -> list[str]:
-    notes = [note for note in report.table.notes if note != COMPARISON]
+    notes = [note for note in report.shown_table.notes if note != COMPARISON]
     if "moments" in report.tree.children:
         count = report.tree["moments"].attrs["draws"]
         notes.append(

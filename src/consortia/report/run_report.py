@@ -22,11 +22,11 @@ from consortia.diagnostics import (
     scores,
     summary,
 )
+from consortia.diagnostics.units import scaling_in
 from consortia.errors import ConsortiaError, InputError, StoreError
+from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import REQUEST, open_run
 from consortia.theory.bias import BiasPrediction, predict_bias
-
-Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 
 REFERENCE = "reference"
 
@@ -91,7 +91,9 @@ class RunReport:
         name: short, to tell runs apart.
         title: one line.
         tree: the result.
-        table: one row a parameter, beside the reference where there is one.
+        table: one row a parameter as it was sampled, beside the reference where there is one.
+        column_table: the same in the units of the columns as they were read; None where no column
+            was standardised.
         record: the run's attributes, those in JSON read.
         reference: the result that it stands beside, or None.
         reference_table: the reference's own table, rows in the same order, or None.
@@ -112,6 +114,7 @@ class RunReport:
     title: str
     tree: Any
     table: Summary
+    column_table: Summary | None
     record: Mapping[str, Any]
     reference: Any
     reference_table: Summary | None
@@ -140,10 +143,12 @@ class RunReport:
     @property
     def names(self) -> list[str]:
         """The rows' names without ``variable[...]``, where the labels inside are enough."""
-        names = list(self.table.coordinates)
-        inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
-        words = all(not part.replace(", ", "").isdigit() for part in inner)
-        return inner if words and len(set(inner)) == len(inner) else names
+        return short_names(self.table)
+
+    @property
+    def shown_table(self) -> Summary:
+        """The table to be shown: in the units of the columns where they were standardised."""
+        return self.table if self.column_table is None else self.column_table
 
     @property
     def shift_errors(self) -> np.ndarray | None:
@@ -180,14 +185,20 @@ class RunReport:
 
     def json(self) -> str:
         """Return the numbers as JSON; what is not available is null."""
-        parameters = [
-            {"name": name} | {key: values[row] for key, values in self.table.columns.items()}
-            for row, name in enumerate(self.table.coordinates)
-        ]
+
+        def rows(table: Summary | None) -> list[dict[str, Any]] | None:
+            if table is None:
+                return None
+            return [
+                {"name": name} | {key: values[row] for key, values in table.columns.items()}
+                for row, name in enumerate(table.coordinates)
+            ]
+
         content = {
             "title": self.title,
             "verdict": vars(self.verdict),
-            "parameters": parameters,
+            "parameters": rows(self.table),
+            "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
             "held_out_rows": self.held_out_rows,
             "scores": self.scores and self.scores.values,
@@ -238,7 +249,8 @@ def report_of(
             tree[group].load()
     shown = labelled(tree, labels or {})
     beside = None if reference is None else labelled(reference, labels or {})
-    table = summary(shown, reference=beside)
+    table = summary(shown, reference=beside, units="sampled")
+    standardised = scaling_in(tree) is not None
     if beside is not None:
         beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
     notes = list(skipped)
@@ -250,14 +262,16 @@ def report_of(
     prediction = None
     if model is not None and sites is not None and algorithm is not None:
         prediction = predict_bias(model, sites, algorithm)
+    record = _record(tree)
     return RunReport(
         name=name,
-        title=title or name,
+        title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        record=_record(tree),
+        column_table=summary(shown, reference=beside) if standardised else None,
+        record=record,
         reference=beside,
-        reference_table=None if beside is None else summary(beside),
+        reference_table=None if beside is None else summary(beside, units="sampled"),
         reference_record=None if reference is None else _record(reference),
         scores=held_out_scores(tree, model, held_out),
         reference_scores=held_out_scores(reference, model, held_out),
@@ -331,19 +345,18 @@ def _built(directory: Path) -> dict[str, Any]:
     }
 
 
+def short_names(table: Summary) -> list[str]:
+    """Return the rows' names without ``variable[...]``, where the labels inside are enough."""
+    names = list(table.coordinates)
+    inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
+    words = all(not part.replace(", ", "").isdigit() for part in inner)
+    return inner if words and len(set(inner)) == len(inner) else names
+
+
 def labelled(tree: Any, labels: Labels) -> Any:
     """Return the result with names along the axes of its posterior's variables, where they fit."""
     posterior = tree["posterior"].to_dataset()
-    names = {}
-    for variable in posterior.data_vars:
-        dims = [dim for dim in posterior[variable].dims if dim not in ("chain", "draw")]
-        axes = labels.get(str(variable), ())
-        for dim, axis in zip(reversed(dims), reversed(axes), strict=False):
-            if axis is not None and len(axis) == posterior.sizes[dim]:
-                names[dim] = list(axis)
-    if not names:
-        return tree
-    return _posterior_tree(tree, posterior.assign_coords(names))
+    return _posterior_tree(tree, with_labels(posterior, labels)) if labels else tree
 
 
 def _posterior_tree(tree: Any, posterior: Any) -> Any:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.report.checks import Check, verdict
-from consortia.report.run_report import RunReport
+from consortia.report.run_report import RunReport, short_names
 
 HEADS = {
     "5%": "5 %",
@@ -59,14 +60,15 @@ class Table:
 
 def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Table:
     """Return these columns of the summary, of the first ``most`` parameters."""
-    known = dict(report.table.columns)
+    table = report.shown_table
+    known = dict(table.columns)
     known["ess"] = np.minimum(known["ess_bulk"], known["ess_tail"])
     shift = report.predicted("shift")
-    if shift is not None:
+    if shift is not None and report.column_table is None:  # it is of the sampled parameters
         known["predicted"] = shift
     shown = [name for name in columns if name in known]
-    rows = Summary(tuple(report.names), known).cells(shown, most)
-    count = len(report.table)
+    rows = Summary(tuple(short_names(table)), known).cells(shown, most)
+    count = len(table)
     first = "The parameters" if count <= most else f"The first {most} of {count:,} parameters"
     heads = tuple(HEADS.get(name, name) for name in shown)
     return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)), folded=True)
@@ -149,9 +151,9 @@ def comparison_table(reports: Sequence[RunReport], checks: Sequence[list[Check]]
 def text_of(report: RunReport) -> str:
     """Return the whole report as plain text, every parameter and every column."""
     parts = [report.title, "=" * len(report.title), "", *report.verdict.lines(), ""]
-    parts += [report.table.text(max_rows=len(report.table)), ""]
+    parts += [report.shown_table.text(max_rows=len(report.shown_table)), ""]
     for table in (score_table(report), cost_table(report)):
         if table is not None:
             parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
     parts += [f"not done: {line}" for line in report.skipped]
-    return "\n".join(parts).rstrip() + "\n"
+    return printable("\n".join(parts).rstrip(), lines=True) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from consortia.errors import (
 )
 from consortia.run import checks
 from consortia.run import plan as planning
+from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.progress import progress_of
@@ -43,6 +45,7 @@ from consortia.store import results
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
 from consortia.store.ending import Ending, RunEnd
+from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
 
 STORED_BYTES = 8 * 1024 * 1024
@@ -89,9 +92,11 @@ def execute(
     stop: StopWhen | None,
     keep: AccumulatorSpec | None,
     on_plan: Callable[[Plan], None] | None,
+    metadata: Metadata | None = None,
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
+    keep_compiled_programs()
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
     length = RunLength(warmup, rounds, thin)
     if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
@@ -107,6 +112,7 @@ def execute(
     algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
+    metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
     chains = request.chains * servers_of(algorithm.build(target))
     starts = start.starting_parameters(model, init, seed, chains)
@@ -133,6 +139,7 @@ def execute(
         rounding = rounding_of(run, engine.name)
         specification = specification_of(request, target, sites, algorithm, rounding, stop)
         specification["keep"] = None if keep is None else keep.describe()
+        specification["metadata"] = json.loads(json.dumps(metadata.plain))
     checkpoint = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
@@ -164,6 +171,7 @@ def execute(
     if on_plan is not None and run.root:
         on_plan(plan)
     record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
+    record |= metadata.record
     kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
     draws = rounds * run.draws_per_iteration // thin
     stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
@@ -193,6 +201,7 @@ def execute(
         kept=0 if checkpoint is None else checkpoint.kept,
         accumulator=accumulator,
         root=run.root,
+        labels=metadata.labels,
     )
 
     def save(loop: RunLoop) -> None:

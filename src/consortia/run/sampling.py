@@ -18,6 +18,7 @@ from consortia.run.specification import Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
+from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
 
 
@@ -37,6 +38,7 @@ def sample(
     progress: bool = True,
     stop: StopWhen | None = None,
     keep: AccumulatorSpec | str = "draws",
+    metadata: Metadata | None = None,
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -64,6 +66,8 @@ def sample(
         keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
             covariances and some draws of a model that is too large; `consortia.keep_predictions`,
             predictions at given rows and nothing else.
+        metadata: title, names of parameters, units of standardised columns, to be kept with the
+            draws: a `consortia.Metadata`.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -100,6 +104,7 @@ def sample(
             stop=stop,
             keep=read_spec(keep),
             on_plan=on_plan,
+            metadata=metadata,
         )
     finally:
         if writer is not None:
@@ -197,6 +202,7 @@ def resume(
             stop=rule,
             keep=kept,
             on_plan=on_plan,
+            metadata=Metadata.read(before.get("metadata", {})),
             resumption=Resumption(before, checkpoint, exact, finished),
         )
     finally:

@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,18 +24,23 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.parameters import structure_of, variables
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
 from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.run.stopping import StopWhen, stop_when
+from consortia.store.metadata import Labels, Metadata
 from consortia.study.files import Arrays
-from consortia.study.options import called, check_options, given
+from consortia.study.options import arguments, called, check_options, given
 from consortia.study.tables import PARTITIONS, Data, Partition, Prepared, Table, deal
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
 """The ready models, by the name that ``model.kind`` takes."""
+
+LINEAR = ("linear_regression", "logistic_regression", "softmax_regression")
+"""Those with coefficients of the columns, which can be turned back to the columns' units."""
 
 FROM_DATA = ("features", "classes")
 """Arguments of a model's factory that are filled in from the data when they are not given."""
@@ -264,8 +270,27 @@ class Study(Table):
         sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
         model = run_on_all(engine, lambda: self.model.make(prepared, directory))
+        metadata = self._metadata(model, prepared)
+        return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
+
+    def _metadata(self, model: Model, prepared: Prepared) -> Metadata:
+        """Return what a run keeps of the study: title, names, units, settings with defaults."""
+        ranks = {part.name: len(part.shape) for part in variables(structure_of(model.init))}
         labels = {} if self.model.kind is None else prepared.labels()
-        return Built(model, sites, method, prepared.test, stop, labels, prepared.skipped)
+        kept = {name: axes[-rank:] for name, axes in labels.items() if (rank := ranks.get(name))}
+        settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
+        settings["algorithm"] = {"name": self.algorithm.name} | self.method.parameters()
+        if self.model.kind is not None:
+            known = arguments(MODELS[self.model.kind])
+            defaults = {name: one.default for name, one in known.items()}
+            settings["model"] = (
+                {name: value for name, value in defaults.items() if value is not Parameter.empty}
+                | {"kind": self.model.kind}
+                | self.model.options
+            )
+        linear = self.model.kind in LINEAR
+        title = self.title or self.name
+        return Metadata(title, kept, prepared.scaling if linear else None, settings)
 
 
 @dataclass(frozen=True)
@@ -278,7 +303,7 @@ class Built:
         algorithm: the algorithm.
         held_out: rows for the predictive scores, a pytree as one site's data, or None.
         stop: the stopping rule, or None.
-        labels: names along the axes of a ready model's variables, counted from the last axis.
+        metadata: title, settings, names along the axes of a ready model's variables, units.
         skipped: what cannot be had in this process, each with the reason.
     """
 
@@ -287,8 +312,13 @@ class Built:
     algorithm: Method
     held_out: Arrays | None
     stop: StopWhen | None
-    labels: dict[str, tuple[tuple[str, ...] | None, ...]]
+    metadata: Metadata
     skipped: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> Labels:
+        """Names along the axes of a ready model's variables, counted from the last axis."""
+        return self.metadata.labels
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from consortia.core.arguments import unknown
+from consortia.core.printable import printable
 from consortia.data import preparation
 from consortia.data.facts import SiteFacts
 from consortia.errors import InputError
@@ -117,7 +118,7 @@ def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
 
 def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     with path.open(encoding="utf-8-sig") as lines:
-        header = [name.strip().strip('"') for name in lines.readline().split(",")]
+        header = [printable(name.strip().strip('"')) for name in lines.readline().split(",")]
         table = np.loadtxt(lines, delimiter=",", ndmin=2)
     if target not in header:
         raise InputError(f"{path}: data.target = {target!r}: {unknown(target, header)}.")

@@ -18,11 +18,12 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import SiteFacts, read_table, rows_of, run_on_all
+from consortia.data.facts import SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
+from consortia.store.metadata import Scaling
 from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
@@ -148,15 +149,22 @@ class Data(Table):
                 return None
             test_rows.append(read_rows(directory / self.test_file, self.target, None, 0))
             arrays, _, columns = test_rows[0]
-            return {"columns": list(columns), "labels": _labels([arrays])}
+            labels = _labels([arrays])
+            return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
         facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test)
         kinds = common_kinds(facts, paths)
-        if of_test is not None and tuple(of_test["columns"]) != facts[0].columns:
-            raise InputError(f"{directory / str(self.test_file)} has other columns than the sites.")
         labels = [one.labels for one in facts]
         if of_test is not None:
-            labels.append(of_test["labels"])
+            try:
+                columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
+            except (TypeError, KeyError, ValueError) as error:
+                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+            if columns != list(facts[0].columns):
+                raise InputError(
+                    f"{directory / str(self.test_file)} has other columns than the sites."
+                )
+            labels.append(of_rows)
         agreed = self._agreed(labels, [one.moments for one in facts], ())
 
         def prepared(arrays: Arrays) -> Arrays:
@@ -222,7 +230,35 @@ class Data(Table):
         features = int(np.prod(shape)) if shape else None
         if self.intercept and features is not None:
             names, features = (*names, "intercept") if names else (), features + 1
-        return Prepared(train, sites, test, columns, features, names, agreed.classes, skipped)
+        return Prepared(
+            train,
+            sites,
+            test,
+            columns,
+            features,
+            names,
+            agreed.classes,
+            self._scaling(names, features, agreed),
+            skipped,
+        )
+
+    def _scaling(
+        self, names: tuple[str, ...], features: int | None, agreed: _Agreed
+    ) -> Scaling | None:
+        """Return how columns and response were standardised; None where they were not."""
+        if features is None or (agreed.x is None and agreed.y is None):
+            return None
+        means, sds = np.zeros(features), np.ones(features)
+        if agreed.x is not None:
+            count = len(agreed.x.centre)
+            means[:count], sds[:count] = agreed.x.centre, preparation.units(agreed.x)
+        response = None
+        if agreed.y is not None:
+            response = (float(agreed.y.centre), float(agreed.y.sd))
+        columns = names or tuple(map(str, range(features)))
+        if self.intercept:
+            columns = (*columns[:-1], "intercept")
+        return Scaling(columns, tuple(means.tolist()), tuple(sds.tolist()), response)
 
     def _changed(self, arrays: Arrays) -> Arrays:
         """Return the arrays with x changed row by row."""
@@ -289,6 +325,7 @@ class Prepared:
         features: columns of x, None without x or columns.
         feature_names: one name per column of x, empty when they have none.
         class_names: one name per class, None when the response is no class.
+        scaling: how columns and response were standardised, None where they were not.
         skipped: what cannot be had in this process, each with the reason.
     """
 
@@ -299,6 +336,7 @@ class Prepared:
     features: int | None
     feature_names: tuple[str, ...]
     class_names: tuple[str, ...] | None
+    scaling: Scaling | None = None
     skipped: tuple[str, ...] = ()
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:

@@ -159,7 +159,7 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
 @law_of.register
 def _gossip(method: Gossip, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
-    _check_network(1 + method.corrected + (method.friction is not None), problem, method.mixing)
+    _check_network(1 + method.corrected + method.moves, problem, method.mixing)
     agents = problem.agents(rows=batches)
     options: dict[str, Any] = {"correction": method.correction, "noise": method.noise}
     options |= {"temperature": method.temperature}
@@ -168,7 +168,7 @@ def _gossip(method: Gossip, problem: Problem) -> Law:
         if method.control_variate is not None:
             options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
     if method.friction is None:
-        options["averaged_noise"] = method.averaged_noise
+        options |= {"averaged_noise": method.averaged_noise, "momentum": method.momentum}
     return _noted(gossip_law(agents, method.mixing, step, method.friction, **options))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.envelope import HEADER_BYTES, Envelope, EnvelopeError
 from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
@@ -28,6 +29,9 @@ from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
+
+MOST_FACTS = HEADER_BYTES - 2**14
+"""Characters of the facts of all sites, which each site is sent."""
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
@@ -150,6 +154,12 @@ class FlowerEngine(Engine):
         answers = self._channel.ask(requests, read)
         facts = [answers[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
+        if len(json.dumps(self._facts)) > MOST_FACTS:
+            raise InputError(
+                f"the facts of {len(names)} sites are longer than the {MOST_FACTS:,} characters "
+                "that a message to a site may have: scale the columns at the sites instead of "
+                "data.standardise, or give files without names of columns (.npz)."
+            )
         return facts, from_root
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:

@@ -18,10 +18,12 @@ import numpy as np
 
 from consortia.engines.flower.stages import Label
 from consortia.errors import StoreError
-from consortia.store.checkpoint import Checkpoint, read, write
+from consortia.store.checkpoint import FORMAT, Checkpoint, read, write
 from consortia.store.durable import private, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+NO_IDENTITY = "(no identity)"
+"""What logs call a run that a message names in another way."""
 SECRET = "secret"
 STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
@@ -47,6 +49,13 @@ class RunFiles:
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
         """Write a file in the place of the one of that name."""
         write(self.folder / f"{name}.bin", Checkpoint(dict(header), dict(arrays)))
+
+    def note(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write a file likewise that a power failure may take back: nothing waits for the disk."""
+        path = self.folder / f"{name}.bin"
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_bytes(b"".join(FORMAT.pieces({}, dict(arrays))))
+        os.replace(temporary, path)
 
     def kept(self, name: str) -> Checkpoint | None:
         """Return a file's content, or None where there is none.
@@ -97,6 +106,11 @@ class RunFiles:
 
 def _name(label: Label) -> str:
     return "state-" + "-".join(map(str, label))
+
+
+def identity_of(run: str) -> str:
+    """Return the identity of a run, or `NO_IDENTITY` where a text is none."""
+    return run if IDENTITY.fullmatch(run) else NO_IDENTITY
 
 
 def secret_of(folder: Path) -> bytes:

@@ -123,7 +123,7 @@ class FlowerRun(Run):
                 )
                 for site in self._all
             },
-            lambda site, answer: from_arrays(answer.arrays, like, "node"),
+            lambda site, answer: from_arrays(nonfinite.unmarked(answer.arrays), like, "node"),
         )
         node = jax.tree.map(
             lambda *leaves: np.concatenate(leaves), *(answers[site] for site in self._all)

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
+    from consortia.core.contract import Algorithm, Method, Phase
     from consortia.study.build import Study
+
+BEFORE_PHASES = 3
+"""Messages of a site before the first phase: who it is, its facts, that the run begins."""
 
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
@@ -42,6 +46,9 @@ class StudyTerms:
         algorithm: its name.
         parameters: the algorithm's parameters as plain values, defaults included.
         rounds: iterations, the warm-up included.
+        chains: independent chains, each with a position in every message.
+        sites: number of sites; 0 where one machine deals a data set out.
+        exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
     """
@@ -52,6 +59,9 @@ class StudyTerms:
     algorithm: str
     parameters: Mapping[str, Any]
     rounds: int
+    chains: int
+    sites: int
+    exchanges: int
     messages: tuple[str, ...]
     version: str
 
@@ -76,7 +86,10 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     """
     from consortia.core.version import __version__
 
-    method = study.algorithm._method
+    method = study.method
+    algorithm = _example(method)
+    rounds = study.run.warmup + study.run.rounds
+    before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     model = _sha256({"table": tables["model"], "modules": modules(study)})
     return StudyTerms(
@@ -85,24 +98,32 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         model=model,
         algorithm=method.name,
         parameters=method.parameters(),
-        rounds=study.run.warmup + study.run.rounds,
-        messages=messages_of(study),
+        rounds=rounds,
+        chains=study.run.chains,
+        sites=len(study.data.files or ()),
+        exchanges=before + rounds * _exchanges(algorithm.phases),
+        messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
     )
 
 
-def messages_of(study: Study) -> tuple[str, ...]:
+def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
-    method = study.algorithm._method
     found = {"description", "round"}
     if study.data.standardise or study.data.standardise_target:
         found.add("moments")
-    found |= _stages(method)
+    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
+    found |= {name for name, phases in stages.items() if any(phase.local for phase in phases)}
     return tuple(kind for kind in KINDS if kind in found)
 
 
-def _stages(method: Any) -> set[str]:
-    """Return the stages before the rounds of a method, built for a model of as many parameters."""
+def _exchanges(*stages: tuple[Phase, ...]) -> int:
+    """Return the messages to a site in these stages, at most."""
+    return sum(phase.repeat for phases in stages for phase in phases if phase.local is not None)
+
+
+def _example(method: Method) -> Algorithm:
+    """Return the phases of a method, built for a model of as many parameters."""
     import jax.numpy as jnp
 
     from consortia.core.model import Model
@@ -114,9 +135,7 @@ def _stages(method: Any) -> set[str]:
         log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
         init=jnp.zeros(dimension),
     )
-    algorithm = method.build(Target(model, jnp.zeros(dimension)))
-    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
-    return {name for name, phases in stages.items() if any(phase.local for phase in phases)}
+    return method.build(Target(model, jnp.zeros(dimension)))
 
 
 # --- the text of the model -----------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""Federated, asynchronous and decentralized Bayesian sampling."""
+
+from consortia import diagnostics, graphs, latency, models, oracles, schedules, surrogates
+from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, decentralized_hmc
+from consortia.algorithms.decentralized.ula import decentralized_ula
+from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
+from consortia.algorithms.federated_hmc import federated_hmc
+from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
+from consortia.algorithms.surrogate_hmc import surrogate_hmc
+from consortia.algorithms.travelling import dsgld, fsgld
+from consortia.core.model import Model
+from consortia.core.version import __version__
+from consortia.data import datasets, partition
+from consortia.data.facts import read_sites
+from consortia.data.sites import Sites
+from consortia.diagnostics.predictive import predict
+from consortia.diagnostics.summary import summary
+from consortia.engines.flower import FlowerEngine
+from consortia.engines.local import LocalEngine
+from consortia.engines.mpi import MPIEngine
+from consortia.run.sampling import resume, sample
+from consortia.run.stopping import stop_when
+from consortia.store.accumulators import keep_moments, keep_predictions
+from consortia.store.export import to_netcdf
+from consortia.store.metadata import Metadata as Metadata
+from consortia.store.metadata import Scaling as Scaling
+from consortia.store.runs import open_run
+from consortia.theory.estimates import gradient_noise_variance, largest_curvature
+
+__all__ = [
+    "FlowerEngine",
+    "LocalEngine",
+    "MPIEngine",
+    "Model",
+    "Sites",
+    "__version__",
+    "datasets",
+    "de_sghmc",
+    "de_sgld",
+    "decentralized_exact_hmc",
+    "decentralized_hmc",
+    "decentralized_ula",
+    "diagnostics",
+    "dsgld",
+    "fa_hmc",
+    "fa_ld",
+    "federated_hmc",
+    "fsgld",
+    "gradient_noise_variance",
+    "graphs",
+    "keep_moments",
+    "keep_predictions",
+    "largest_curvature",
+    "latency",
+    "models",
+    "open_run",
+    "oracles",
+    "partition",
+    "predict",
+    "read_sites",
+    "resume",
+    "sample",
+    "schedules",
+    "stale_sghmc",
+    "stale_sgld",
+    "stale_sgnht",
+    "stop_when",
+    "summary",
+    "surrogate_hmc",
+    "surrogates",
+    "to_netcdf",
+]
