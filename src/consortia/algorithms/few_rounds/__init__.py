@@ -9,7 +9,8 @@ points in the time of one message. Every iteration is one round, and a round is 
 3. draws: the family stands still, and the K points of a round are the proposals of chains of
    independence Metropolis,
 
-.. math:: \alpha(\zeta \to \zeta') = \min\Bigl(1, \frac{\pi(\zeta')\,q(\zeta)}{\pi(\zeta)\,q(\zeta')}\Bigr)
+.. math:: \alpha(\zeta \to \zeta') = \min\bigl(1,
+          \pi(\zeta')\,q(\zeta) \,/\, \pi(\zeta)\,q(\zeta')\bigr)
 
 so that the fit can slow the chain down, but cannot bias it. Proposals do not travel: centres and
 scales of the family do, and every site draws the points from the stream that all share.
@@ -53,9 +54,6 @@ Vector = Float[Array, " d"]
 
 KEPT = 4
 """Rounds of points from which the family is fitted."""
-
-COMPONENTS = 8
-"""Of the richer family."""
 
 MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 10, 100
 """Rounds of each kind, at most."""
@@ -109,6 +107,7 @@ class FewRounds(Method):
             bulk or tail, has reached it; None runs all rounds.
         proposals: K, points a round: four times the effective size, at least 256 and at most 8,192,
             when None. Each is 4 bytes up a site.
+        components: of the richer family, a mixture; with 1 it stays a single t.
         chains: independent chains among which the proposals of a round are divided; set by
             ``sample(..., chains=...)``.
 
@@ -125,6 +124,7 @@ class FewRounds(Method):
 
     effective_size: float | None = 1000.0
     proposals: int | None = None
+    components: int = 8
     chains: int = 1
 
     name = "few_rounds"
@@ -145,6 +145,7 @@ class FewRounds(Method):
             self,
             effective_size=arguments.optional_number("effective_size", self.effective_size, 1.0),
             proposals=arguments.optional_whole("proposals", self.proposals, 64),
+            components=arguments.whole("components", self.components, 1, 64),
             chains=arguments.whole("chains", self.chains, 1),
         )
 
@@ -175,14 +176,6 @@ class FewRounds(Method):
                 f"{MOST_PARAMETERS} the curvature is too much for a message, and no family comes "
                 "near enough. Use federated_hmc: some hundreds of rounds, "
                 f"{4 * dimension + 8} bytes up a site in each."
-            )
-
-    def check_warmup(self, warmup: int) -> None:
-        """Refuse a length: the warm-up ends by itself."""
-        if warmup:
-            raise InputError(
-                f"warmup is {warmup}: few_rounds ends its search and its fit by itself, leave "
-                "warmup out."
             )
 
     def warm(self, hub: Hub) -> bool:
@@ -227,13 +220,13 @@ class FewRounds(Method):
 
     def report(self, hub: Hub) -> dict[str, Any]:
         """Return what each round was for, and what was measured in it."""
-        history, rounds = hub.history, int(hub.rounds)
+        history = jax.tree.map(np.asarray, hub.history)
         names = {SEARCH: "mode", FIT: "family", DRAW: "draws"}
-        purposes = np.asarray(history.purpose)[:rounds]
+        purposes = history.purpose[: int(hub.rounds)]
         lines = []
         for index, purpose in enumerate(purposes.tolist()):
             values = {
-                name: float(f"{float(np.asarray(getattr(history, name))[index]):.3g}")
+                name: float(f"{float(history._asdict()[name][index]):.3g}")
                 for name in MEASURED[purpose]
             }
             lines.append({"for": names[purpose]} | values)
@@ -266,14 +259,20 @@ class FewRounds(Method):
             partial(_init, self),
             (aim, seek, propose, evaluate, learn),
             Draws(
-                hub=lambda hub, inbox: hub.chains.draws,
-                per_iteration=self.points,
+                hub=_drawn,
+                per_iteration=self.points // self.chains,
                 chains=self.chains,
             ),
         )
 
 
 few_rounds = FewRounds
+
+
+def _drawn(hub: Hub, inbox: PyTree) -> Float[Array, "*C n d"]:
+    draws = hub.chains.draws
+    return draws if draws.shape[0] > 1 else draws[0]
+
 
 MEASURED = {
     SEARCH: ("decrement",),
@@ -285,7 +284,7 @@ MEASURED = {
 
 def _last(hub: Hub) -> dict[str, float]:
     """Return what was measured in the last round."""
-    last = int(hub.rounds) - 1
+    last = min(int(hub.rounds), len(hub.history.purpose)) - 1
     values = hub.history._asdict()
     return {name: float(np.asarray(values[name])[last]) for name in MEASURED[FIT]}
 
@@ -317,7 +316,7 @@ class Levels(NamedTuple):
 def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()]]:
     d, dtype, points, chains = position.size, position.dtype, method.points, method.chains
     zero = jnp.zeros((), jnp.int32)
-    first = families.single(d, COMPONENTS, dtype)
+    first = families.single(d, method.components, dtype)
     several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (KEPT, *leaf.shape)), first)
     length = method.most_warmup + MOST_DRAWS
     nothing = jnp.full(length, jnp.nan, dtype)
@@ -337,7 +336,7 @@ def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()
         chains=Chains(
             jnp.zeros((chains, d), dtype),
             jnp.zeros(chains, dtype),
-            jnp.zeros((points, d), dtype),
+            jnp.zeros((chains, points // chains, d), dtype),
             jnp.zeros(chains, jnp.int32),
         ),
         history=History(jnp.zeros(length, jnp.int32), nothing, nothing, nothing, nothing),
@@ -408,9 +407,7 @@ def _evaluate(
     return state, metropolis.at_all(above, points, site), {}
 
 
-def _keep(
-    shared: Numbers, hub: Hub, message: Float[Array, " K"]
-) -> tuple[Hub, Proposal, Info]:
+def _keep(shared: Numbers, hub: Hub, message: Float[Array, " K"]) -> tuple[Hub, Proposal, Info]:
     """Keep the points of the round with their heights."""
     memory = hub.memory
     slot = memory.rounds % KEPT
@@ -440,9 +437,7 @@ def _learn(
     hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
     at, history = hub.rounds, hub.history
     values = (hub.due, hub.search.decrement, *quality)
-    history = jax.tree.map(
-        lambda kept, value: kept.at[at].set(value), history, History(*values)
-    )
+    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), history, History(*values))
     info = {
         "acceptance_rate": quality.acceptance,
         "k_hat": quality.k_hat,
@@ -461,7 +456,7 @@ def _after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Begin the fit at the mode, where the search has ended."""
     centre, root = search.laplace(hub.search)
     ended = search.ended(hub.search)
-    late = hub.rounds + 1 >= MOST_SEARCH
+    late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search)
     stage = jnp.where(ended, FIT, jnp.where(late, FAILED, SEARCH)).astype(jnp.int32)
     return _idle(shared, hub._replace(stage=stage, centre=centre, root=root))
 
@@ -473,15 +468,14 @@ def _newest(hub: Hub) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
     return points, heights - families.log_density(hub.family, points)
 
 
-def _after_fit(
-    method: FewRounds, shared: Levels, hub: Hub
-) -> tuple[Hub, weights.Quality]:
+def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Fit the family to all points at hand; begin to draw where it does."""
     memory, fits, mixed = hub.memory, hub.fits + 1, hub.mixed
     quality = weights.quality(_newest(hub)[1])
     before = jnp.where(hub.fits > 0, hub.history.share[hub.rounds - 1], 0)
     good = (quality.share >= GOOD_SHARE) & (quality.k_hat <= GOOD_K_HAT)
     mixing = (mixed == 0) & (fits >= REFITS) & (quality.k_hat > GOOD_K_HAT)
+    mixing &= jnp.asarray(method.components > 1)
     stands = (fits > 1) & (quality.share < GROWTH * before) & ~mixing
     # The first fit after a family has become a mixture is compared with none.
     stands &= (mixed == 0) | (mixed > 1)
@@ -507,12 +501,10 @@ def _after_fit(
     return hub, quality
 
 
-def _after_draws(
-    method: FewRounds, shared: Levels, hub: Hub
-) -> tuple[Hub, weights.Quality]:
+def _after_draws(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Make K Metropolis steps with the points of this round, in all chains together."""
     points, log_weights = _newest(hub)
     quality = weights.quality(log_weights)
     chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
-    draws = hub.centre[None] + chains.draws @ hub.root.T
+    draws = hub.centre[None, None] + chains.draws @ hub.root.T
     return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)

@@ -127,9 +127,7 @@ def refitted(
     return fitted(start, positions, weights, prior)
 
 
-def _divided(
-    whole: Family, positions: Float[Array, "N d"], weights: Float[Array, " N"]
-) -> Family:
+def _divided(whole: Family, positions: Float[Array, "N d"], weights: Float[Array, " N"]) -> Family:
     """Return a mixture to begin with: narrower, around points that stand for the weights."""
     count, d = whole.centres.shape
     edges = jnp.cumsum(weights)

@@ -60,5 +60,4 @@ def metropolis_chains(
     before = chains.places[:, None]
     chosen = jnp.take_along_axis(mine, jnp.maximum(places.T, 0)[..., None], axis=1)
     draws = jnp.where((places.T < 0)[..., None], before, chosen)
-    after = Chains(draws[:, -1], here, draws.reshape(points.shape), longest)
-    return after, jnp.mean(rates)
+    return Chains(draws[:, -1], here, draws, longest), jnp.mean(rates)

@@ -42,10 +42,13 @@ SHRUNK = (1.0, 0.5, 0.2, 0.0)
 """The first candidates: the start, and points between it and the origin."""
 
 LOWEST_CURVATURE = 1e-6
-"""Of the scaled curvature, relative to the largest."""
+"""Of the scaled curvature, relative to the largest: in single precision less is none."""
 
 NEAR = 0.25
 """The search ends with a decrement below this; the fit corrects what is left."""
+
+MOST_IDLE = 4
+"""Rounds without a better point, after which the search has failed."""
 
 ROUNDED = 1.0
 """It also ends below this where no candidate is better: the rest is rounding."""
@@ -63,7 +66,7 @@ def first(position: Vector) -> Search:
     """Return the search before its first round."""
     d, dtype = position.size, position.dtype
     shrunk = np.resize(np.array(SHRUNK), len(LADDER))
-    candidates = jnp.asarray(shrunk, dtype)[:, None] * position[None]
+    candidates = jnp.outer(jnp.asarray(shrunk, dtype), position)
     best = Best(position, jnp.zeros_like(position), jnp.eye(d, dtype=dtype))
     zero = jnp.zeros((), jnp.int32)
     return Search(best, candidates, jnp.full((), jnp.inf, dtype), zero, zero)
@@ -98,7 +101,7 @@ def step(search: Search, summed: Answer) -> Search:
     values = jnp.where(finite, summed.potentials, jnp.inf)
     index = jnp.argmin(values)
     # Nothing is known of the start itself before its first answer.
-    better = (values[index] <= 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
+    better = (values[index] < 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
     upper = np.triu_indices(d)
     triangle = jnp.zeros((d, d), best.position.dtype).at[upper].set(summed.curvatures[index])
     curvature = triangle + jnp.triu(triangle, 1).T
@@ -113,16 +116,16 @@ def step(search: Search, summed: Answer) -> Search:
     # Without a better point shorter steps are tried.
     lengths = lengths * 0.1 ** idle.astype(lengths.dtype)
     damping = dampings[:, None] * jnp.mean(size)
-    steps = -lengths[:, None] * (gradient / (size[None] + damping))
+    steps = -lengths[:, None] * gradient[None] / (size[None] + damping)
     # At a saddle the gradient may be zero: two steps go along its steepest descent, either way.
     saddle = values[0] < 0
     descent = jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)
     sides = jnp.zeros_like(lengths).at[-2].set(-1).at[-1].set(1)
     steps = steps.at[:, 0].add(sides * descent)
-    convex = (~saddle).astype(jnp.int32)
+    convex = (values[0] > LOWEST_CURVATURE * jnp.max(values)).astype(jnp.int32)
     known = better | jnp.isfinite(search.decrement)
     decrement = jnp.where(known, decrement, jnp.inf)
-    return Search(best, best.position + steps @ axes.T / scale, decrement, convex, idle)
+    return Search(best, best.position[None] + steps @ axes.T / scale[None], decrement, convex, idle)
 
 
 def ended(search: Search) -> Array:
@@ -131,12 +134,17 @@ def ended(search: Search) -> Array:
     return near & (search.convex > 0)
 
 
+def stuck(search: Search) -> Array:
+    """Return True if no step leads to a better point although the mode is not reached."""
+    return (search.idle >= MOST_IDLE) & ~ended(search)
+
+
 def laplace(search: Search) -> tuple[Vector, Float[Array, "d d"]]:
     """Return the mode, one step from the best point, and a root of the inverse curvature."""
     best = search.best
     scale, values, axes = _scaled(best.curvature)
     size = jnp.maximum(jnp.abs(values), LOWEST_CURVATURE * jnp.max(jnp.abs(values)))
-    root = axes / jnp.sqrt(size) / scale[:, None]
+    root = axes / jnp.sqrt(size)[None] / scale[:, None]
     return best.position - root @ (root.T @ best.gradient), root
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from consortia.algorithms.few_rounds.family import Family
@@ -60,11 +59,18 @@ class Memory(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """C chains of independence Metropolis: ζ and log π/q at their places; θ of this round."""
+    """C chains of independence Metropolis.
+
+    Attributes:
+        places: ζ.
+        log_weights: log π/q there.
+        draws: θ of this round.
+        idle: the longest row of rejections in it.
+    """
 
     places: Float[Array, "C d"]
     log_weights: Float[Array, " C"]
-    draws: Float[Array, "K d"]
+    draws: Float[Array, "C n d"]
     idle: Int[Array, " C"]
 
 
