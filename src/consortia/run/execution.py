@@ -121,6 +121,7 @@ def execute(
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
+    checks.check_unchanged(target, sites.first)
     # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
     positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
     engine.check_same_arguments(
