@@ -346,7 +346,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         ("local_steps = 3", "", "algorithm.local_steps is missing"),
         ('dataset = "iris"', "", "[data] give exactly one of dataset and files"),
-        ('kind = "softmax_regression"', "", "[model] give exactly one of kind and factory"),
+        ('kind = "softmax_regression"', "", "give exactly one of formula, kind and factory"),
     ],
 )
 def test_a_wrong_value_is_answered_with_its_key(tmp_path, old, new, expected):

@@ -162,7 +162,7 @@ def execute(
             start.check_start_values(run.start_values(positions), sites.names)
         if resumption is None and on_divergence != "ignore":
             with doing("predicting the bias", show=progress and run.root):
-                prediction = predicted(algorithm, model, sites, starts[0], target.dimension)
+                prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
