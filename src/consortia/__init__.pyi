@@ -20,6 +20,7 @@ from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
+from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
 from consortia.store.accumulators import keep_moments, keep_predictions
@@ -33,7 +34,10 @@ __all__ = [
     "FlowerEngine",
     "LocalEngine",
     "MPIEngine",
+    "Metadata",
     "Model",
+    "Regression",
+    "Scaling",
     "Sites",
     "__version__",
     "datasets",
@@ -60,6 +64,7 @@ __all__ = [
     "partition",
     "predict",
     "read_sites",
+    "regression",
     "resume",
     "sample",
     "schedules",

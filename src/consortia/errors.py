@@ -13,6 +13,10 @@ class InputError(ConsortiaError, ValueError):
     """An argument, a model or a data set cannot be used; raised before anything is compiled."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function was called with an argument that it does not have."""
+
+
 class MissingExtraError(ConsortiaError, ImportError):
     """An optional dependency is needed here; the message names the extra that installs it."""
 
@@ -44,6 +48,10 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         self.site = site
         self.position = position
         self.tree = tree
+
+
+class DivergenceError(ConsortiaError, ArithmeticError):
+    """The settings are predicted to diverge, and the run was to be refused then."""
 
 
 class WarmupError(ConsortiaError, RuntimeError):

@@ -22,11 +22,11 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 import consortia
+from consortia.diagnostics.verdict import Severity
 from consortia.engines.events import simulate
 from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
 from consortia.report import canvas
-from consortia.report.checks import Severity, checks_of, verdict
 from consortia.report.document import write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
@@ -158,7 +158,7 @@ def test_one_chain_of_one_parameter_has_no_ranks_and_no_r_hat(tmp_path):
     text = page(tmp_path, report)
     assert "Ranks</h2>" not in text
     assert "R-hat n/a" in text
-    assert verdict(checks_of(report)) is Severity.UNKNOWN
+    assert report.verdict.severity is Severity.UNKNOWN
 
 
 def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
@@ -211,7 +211,7 @@ def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
 
 
 def severity_of(report: RunReport, title: str) -> Severity:
-    return next(one.severity for one in checks_of(report) if one.title == title)
+    return next(one.severity for one in report.verdict.checks if one.title == title)
 
 
 def test_chains_in_different_places_are_bad():
@@ -235,7 +235,7 @@ def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, severity):
 
 def test_a_bias_that_nobody_looked_at_is_not_good():
     report = report_of(tree_of(draws=1000))
-    assert verdict(checks_of(report)) is Severity.UNKNOWN
+    assert report.verdict.severity is Severity.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from consortia.core.printable import printable
 from consortia.errors import (
     ConsortiaError,
     DeploymentError,
+    DivergenceError,
     InputError,
     LedgerError,
     MissingExtraError,
@@ -25,6 +26,7 @@ from consortia.errors import (
 )
 from consortia.run.interrupts import Abrupt, Interrupts
 
+BAD = 11
 INTERRUPTED = 130
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
@@ -41,9 +43,10 @@ EXIT_CODES = {
     8: "what the warm-up learned is not worth going on with",
     9: "a site's policy forbids the study",
     10: "a site's ledger is broken",
+    BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
-"""Meaning of each exit code of ``consortia run`` and ``resume``."""
+"""Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""
 
 
 @contextlib.contextmanager
@@ -99,5 +102,6 @@ def exit_code(error: ConsortiaError) -> int:
         (WarmupError, 8),
         (PolicyError, 9),
         (LedgerError, 10),
+        (DivergenceError, BAD),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -84,7 +84,7 @@ def node(
             folder / "node-key",
             _node_config(folder, data, name),
             port,
-            policy.apps,
+            folder / POLICY,
         )
         typer.echo(f"site {name!r}: {folder / POLICY} approves {len(policy.apps)} app(s)")
         sys.stdout.flush()

@@ -21,7 +21,8 @@ with equal shapes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -314,7 +315,23 @@ class Claims:
     source: str
 
 
-class Method(ABC):
+class Named(ABCMeta):
+    """Classes that answer an unknown keyword with the nearest that they know."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the class, which `__call__` would hide."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Return a new object of the class."""
+        known = inspect.signature(cls).parameters
+        arguments.check_keywords(cls.__name__.lower(), options, known)
+        return super().__call__(*args, **options)
+
+
+class Method(metaclass=Named):
     """A sampler's parameters: a frozen dataclass, which compares and hashes by value.
 
     A method states its `name` and its `claims`, and `build` turns its parameters into phases for
@@ -385,6 +402,11 @@ class Method(ABC):
     @property
     def network(self) -> Any:
         """The mixing matrix, schedule or named network of a method without a hub, else None."""
+        return None
+
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a site that a gradient reads; None where it reads all."""
         return None
 
     @property

@@ -29,6 +29,7 @@ from consortia.data.sites import (
     read_rows,
     site_names,
 )
+from consortia.data.tables import TableFacts
 from consortia.errors import InputError
 
 Arrays = Mapping[str, np.ndarray]
@@ -64,6 +65,7 @@ class SiteFacts:
         labels: whether the responses are whole numbers, the least and the largest; None without.
         moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
             where they are to be standardised.
+        table: what a formula must know of the rows, where there is one.
     """
 
     rows: int
@@ -72,6 +74,7 @@ class SiteFacts:
     columns: tuple[str, ...] = ()
     labels: tuple[bool, int, int] | None = None
     moments: Mapping[str, Any] = field(default_factory=dict)
+    table: TableFacts | None = None
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -91,7 +94,7 @@ class SiteFacts:
         Raises:
             ValueError: the values are no facts; the text says which, and holds none of them.
         """
-        wanted = {"rows", "arrays", "digest", "columns", "labels", "moments"}
+        wanted = {"rows", "arrays", "digest", "columns", "labels", "moments", "table"}
         if not isinstance(values, dict) or values.keys() != wanted:
             raise ValueError("these are no facts of a site")
         if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
@@ -106,6 +109,7 @@ class SiteFacts:
             columns=read_columns(values["columns"], arrays),
             labels=read_labels(values["labels"]),
             moments=_moments(values["moments"], rows, arrays),
+            table=None if values["table"] is None else TableFacts.read(values["table"]),
         )
 
     def empty(self) -> dict[str, np.ndarray]:

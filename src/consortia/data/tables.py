@@ -10,12 +10,15 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from consortia.core.arguments import one_of, unknown
+from consortia.core.printable import is_printable
+from consortia.data.preparation import Moments
 from consortia.errors import InputError
 
 Kind = Literal["number", "truth", "date", "text", "empty"]
@@ -32,6 +35,9 @@ COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
 TRUTHS = {"true": 1.0, "false": 0.0}
+
+COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
+"""Of one table; beyond, what another process sends is refused."""
 
 NEARLY = 0.9
 """With so large a share of numbers the rest of a column is taken for slips."""
@@ -64,6 +70,63 @@ Table = dict[str, Column]
 def rows_of(table: Table) -> int:
     """Return the number of rows."""
     return len(next(iter(table.values())).values)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What a formula must know of a table at one site; plain values, and no row is among them.
+
+    Attributes:
+        given: rows, before those with missing values were left out.
+        kinds: of the columns that are used, by name.
+        missing: how many values of each miss.
+        moments: `consortia.data.preparation.Moments.plain` of values (rows,), by expression.
+        levels: of factors, by expression.
+    """
+
+    given: int
+    kinds: Mapping[str, Kind]
+    missing: Mapping[str, int]
+    moments: Mapping[str, Any]
+    levels: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def read(cls, values: Any) -> TableFacts:
+        """Return facts that another process sent; nothing in them is taken on trust.
+
+        Raises:
+            ValueError: the values are no facts; the text holds none of them.
+        """
+        names = {"given", "kinds", "missing", "moments", "levels"}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ValueError("these are no facts of a table")
+        given = values["given"]
+        tables = [values[name] for name in ("kinds", "missing", "moments", "levels")]
+        if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
+            raise ValueError("these are no facts of a table")
+        for table in tables:
+            if len(table) > COLUMNS_MAX or not all(_is_name(name) for name in table):
+                raise ValueError("the names of a table are not texts, or too many")
+        kinds, missing, moments, levels = tables
+        if not all(kind in get_args(Kind) for kind in kinds.values()):
+            raise ValueError("a column is of no kind that there is")
+        if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
+            raise ValueError("there are more missing values than rows")
+        for plain in moments.values():
+            rows = plain[0] if isinstance(plain, list) and plain else None
+            if type(rows) is not int or not 0 < rows <= given:
+                raise ValueError("the moments are not those of the rows")
+            Moments.check_plain(plain, rows, None)
+        for found in levels.values():
+            if not isinstance(found, (list, tuple)) or len(found) > LEVELS_MAX:
+                raise ValueError(f"a factor has more than {LEVELS_MAX} levels")
+            if not all(_is_name(one) for one in found) or len(set(found)) != len(found):
+                raise ValueError("the levels of a factor are not distinct texts")
+        return cls(given, kinds, missing, moments, {k: tuple(v) for k, v in levels.items()})
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
 
 
 # --- missing values ------------------------------------------------------------------------------

@@ -164,7 +164,11 @@ class LocalEngine(Engine):
         key = (target.model, method, layout, divided, shaped)
         program = _programs.pop(key, None)
         if program is None:
-            parts = (method.build(target), layout, partial(start_values, target))
+            parts = (
+                method.build(target),
+                layout,
+                partial(start_values, target, most=method.gradient_rows),
+            )
             program = Program(*parts) if divided is None else ShardedProgram(*parts, divided)
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:

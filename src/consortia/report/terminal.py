@@ -13,12 +13,21 @@ from rich.text import Text
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.contract import Plan
 from consortia.core.printable import printable
+from consortia.diagnostics.verdict import Severity, Verdict
 
 if TYPE_CHECKING:  # commands that only print need no report
     from consortia.report.run_report import RunReport
     from consortia.report.tables import Table
 
 MOST_ROWS = 40
+COLOURS = {
+    Severity.GOOD: "green",
+    Severity.UNKNOWN: "blue",
+    Severity.WARNING: "yellow",
+    Severity.BAD: "red",
+}
+"""The colours of a verdict."""
+
 WIDTH = 100
 """Of output that does not go to a terminal."""
 
@@ -66,7 +75,8 @@ def report_tables(report: RunReport) -> Any:
         notes.append(f"the first {MOST_ROWS} of {count} parameters; all are in summary.txt")
     posterior.caption = escape("; ".join(notes)) or None
     posterior.caption_justify = "left"
-    parts: list[Any] = [posterior, *map(escape, report.verdict.lines()), ""]
+    worst = map(escape, report.worst.lines())
+    parts: list[Any] = [posterior, *worst, "", verdict_text(report.verdict), ""]
     scores = tables.score_table(report)
     parts += [] if scores is None else [_grid(scores, title=scores.caption), ""]
     cost = Grid.grid(padding=(0, 2))
@@ -74,6 +84,13 @@ def report_tables(report: RunReport) -> Any:
     for label, value in tables.cost_table(report).rows:
         cost.add_row(label, escape(value))
     return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
+
+
+def verdict_text(verdict: Verdict) -> Any:
+    """Return a verdict in its colour, a line for each reason."""
+    first, *rest = map(escape, verdict.lines())
+    colour = COLOURS[verdict.severity]
+    return "\n".join([f"[bold {colour}]{first}[/]", *(f"  {line}" for line in rest)])
 
 
 def _grid(table: Table, title: str | None = None) -> Grid:

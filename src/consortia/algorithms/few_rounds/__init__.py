@@ -44,7 +44,18 @@ from consortia.algorithms.few_rounds.state import (
     Memory,
 )
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Site, Sum
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Phase,
+    Site,
+    Sum,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -63,6 +74,9 @@ MOST_PARAMETERS = 200
 
 POINTS_PER_EFFECTIVE = 4
 """K by the asked effective size: one round of a good family is then enough."""
+
+WIDER_TAILS = 2.0
+"""Points of a t with ν = 8 reach about twice as far as those of a Gaussian."""
 
 FEWEST_POINTS, MOST_POINTS = 256, 8192
 
@@ -244,7 +258,11 @@ class FewRounds(Method):
         """Return one message an iteration, for the mode or for points, and what it teaches."""
         aim = Phase(None, hub=_aim)
         seek = Phase(
-            partial(_answer, target), Sum(), hub=_sought, repeats=lambda hub: _due(hub, SEARCH)
+            partial(_answer, target),
+            Sum(),
+            hub=_sought,
+            repeats=lambda hub: _due(hub, SEARCH),
+            asked=lambda inbox: Asked(inbox.positions),
         )
         propose = Phase(None, hub=_propose)
         evaluate = Phase(
@@ -253,6 +271,7 @@ class FewRounds(Method):
             hub=_keep,
             shared=partial(_numbers, self, target),
             repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
+            asked=partial(_asked_around, self),
         )
         learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
         return Algorithm(
@@ -379,6 +398,14 @@ def _proposal(hub: Hub) -> Proposal:
     centres = hub.centre[None] + hub.family.centres @ hub.root.T
     roots = hub.root[None] @ hub.family.roots
     return Proposal(hub.search.best.position, Family(hub.family.shares, centres, roots))
+
+
+def _asked_around(method: FewRounds, inbox: Proposal) -> Asked:
+    """Return the centres in use, and how far their points spread."""
+    used = np.asarray(inbox.family.shares) > 0
+    centres, roots = (np.asarray(part)[used] for part in inbox.family[1:])
+    widest = WIDER_TAILS * np.sqrt(np.sum(roots**2, axis=-1))
+    return Asked(centres, widest, -(-method.points // max(len(centres), 1)))
 
 
 def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:

@@ -19,7 +19,7 @@ import numpy as np
 from consortia.engines.flower.stages import Label
 from consortia.errors import StoreError
 from consortia.store.checkpoint import FORMAT, Checkpoint, read, write
-from consortia.store.durable import private, write_through
+from consortia.store.durable import fresh_private, part_of, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 NO_IDENTITY = "(no identity)"
@@ -118,8 +118,8 @@ def secret_of(folder: Path) -> bytes:
     path = folder / SECRET
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = folder / f"{SECRET}.{os.getpid()}.part"
-        with open(partial, "wb", opener=private) as file:
+        partial = part_of(path)
+        with open(partial, "wb", opener=fresh_private) as file:
             write_through(file, secrets.token_hex(32).encode())
         try:
             os.link(partial, path)  # who comes first makes it

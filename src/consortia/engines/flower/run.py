@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
+from consortia.core.prior import prior_scale
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
@@ -19,6 +20,7 @@ from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
@@ -47,11 +49,12 @@ class FlowerRun(Run):
         channel: RequestChannel,
         begin: Mapping[str, Any],
         enough: int | None,
+        bounds: tuple[float, float],
     ) -> None:
         super().__init__(program, sites, arrays)
         self._stages, self._target, self._channel = stages, target, channel
         self._weights = np.asarray(weights, jnp.result_type(float))
-        self._begin, self._enough = begin, enough
+        self._begin, self._enough, self._bounds = begin, enough, bounds
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
         self._shapes: Yield | None = None
@@ -102,7 +105,7 @@ class FlowerRun(Run):
         warmup: int = 0,
     ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round."""
-        self._keyed(seed)
+        self._keyed(seed, positions)
         algorithm = self.program.algorithm
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
@@ -133,9 +136,11 @@ class FlowerRun(Run):
         )
         return node, everywhere
 
-    def _keyed(self, seed: int) -> None:
+    def _keyed(self, seed: int, positions: Float[Array, "chains d"]) -> None:
         base = random.base_key(seed)
-        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base)
+        scale = prior_scale(self._target, np.asarray(positions)[0])
+        judge = Judge(scale, self._weights, *self._bounds)
+        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
 
     @property
     def rounds(self) -> Rounds:
@@ -174,7 +179,7 @@ class FlowerRun(Run):
                 "in it. Go on with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
-        self._keyed(seed)
+        self._keyed(seed, positions)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry

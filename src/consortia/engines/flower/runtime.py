@@ -106,21 +106,22 @@ class SiteRuntime:
     ) -> None:
         self._job, self._number, self._files = job, number, files
         self._run, self._secret = run, secret
-        starts = start.starting_parameters(job.model, job.init, job.seed, job.chains)
+        method, chains = job.algorithm.with_chains(job.chains)
+        starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._algorithm = job.algorithm.build(self._target)
+        self._algorithm = method.build(self._target)
         check_carried(self._algorithm)
         sizes = np.asarray(job.sites.sizes, np.int64)
-        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([number]))
-        layout = LocalEngine(block=1).layout(self._target, job.sites, job.algorithm, job.chains)
+        self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
-        if self._positions.shape != (job.chains, d):
+        if self._positions.shape != (chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
         expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
-        weights = job.algorithm.site_weights(sizes)
+        weights = method.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
@@ -139,7 +140,9 @@ class SiteRuntime:
 
     def start_flags(self) -> dict[str, np.ndarray]:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
-        values_at = jax.jit(partial(start.start_values, self._target))
+        values_at = jax.jit(
+            partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows)
+        )
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
         codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3

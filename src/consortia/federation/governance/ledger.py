@@ -283,7 +283,7 @@ class Ledger:
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
-        replace_file(Path(f"{self.path}.head"), [head], opener=private)
+        replace_file(Path(f"{self.path}.head"), [head], own=True)
         return entry
 
 
