@@ -274,7 +274,9 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     [
         (None, "there is no such file"),
         ("age,outcom,dose\n1,1,2\n", "did you mean 'outcom'?"),
-        ("age,outcome,dose\n1,yes,2\n", "'yes'"),
+        ("age,outcome,dose\n1,yes,2\n", "row 1 under the header, column 'outcome'"),
+        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "row 2 under the header, column 'age'"),
+        ("age,outcome,dose\n1,1,2\n1,1\n", "row 2 under the header has more or fewer"),
         ("age,outcome,dose\n1,1\n", "2 numbers under 3 names"),
         ("size,outcome,dose\n1,1,2\n", "other columns"),
     ],
@@ -344,7 +346,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         ("local_steps = 3", "", "algorithm.local_steps is missing"),
         ('dataset = "iris"', "", "[data] give exactly one of dataset and files"),
-        ('kind = "softmax_regression"', "", "[model] give exactly one of kind and factory"),
+        ('kind = "softmax_regression"', "", "give exactly one of formula, kind and factory"),
     ],
 )
 def test_a_wrong_value_is_answered_with_its_key(tmp_path, old, new, expected):

@@ -76,9 +76,13 @@ def check(
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}
+            if built.regression is not None:
+                found |= {"regression": dict(built.regression.metadata.settings)}
             found |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
             typer.echo(json.dumps(found | (verdict.plain() if verdict else {}), indent=1))
         else:
+            if built.regression is not None:
+                typer.echo(str(built.regression))
             _show(given, plan, costs, prediction, built.labels, verdict)
     if verdict is not None and verdict.severity is Severity.BAD:
         raise typer.Exit(BAD)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
+ESTIMATES = "estimates.txt"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -122,6 +123,8 @@ def sample_and_report(
     console = console_of(quiet=quiet)
 
     def on_plan(plan: Any) -> None:
+        if built.regression is not None:
+            console.print(str(built.regression), markup=False, highlight=False)
         console.print(plan_panel(study.title or study.name, plan))
         request()
 
@@ -196,6 +199,10 @@ def _report(
     )
     _write(report, directory, figure=figure)
     console.print(report_tables(report))
+    if built.regression is not None and built.regression.names:
+        effects = str(built.regression.estimates(tree))
+        (directory / ESTIMATES).write_text(f"{effects}\n", encoding="utf-8")
+        console.print(effects, markup=False, highlight=False)
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )

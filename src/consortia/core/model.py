@@ -36,7 +36,9 @@ class Model:
             with, say with padded features. Sites are held in this form while they are sampled, and
             ``log_likelihood`` takes both forms.
 
-    Models compare by identity: two models are equal when they are one object.
+    Models compare by identity: two models are equal when they are one object. A model is compiled
+    once: what its functions close over, and global names in them, must not change afterwards
+    (`consortia.sample` refuses it); make a new model instead.
     """
 
     log_prior: Callable[[PyTree], Any] | None

@@ -228,10 +228,15 @@ def site_of(path: Path, node: Config, config: Config, *, private: bool | None = 
             raise InputError("a data set that one machine deals out has no facts of its sites.")
         folder_of_data = path.parent if origin is None else origin
         file = own.get(number, folder_of_data / study.data.files[number])
-        return study.contribution(file, number)
+        return study.contribution(file, number, least())
+
+    def least() -> int:
+        from consortia.federation.governance.policy import load_policy
+
+        return 1 if simulated else load_policy(_policy(folder, node)).minimum_level_rows
 
     def build(engine: Engine) -> Job:
-        built = study.build(engine, data_folder=origin, own=own)
+        built = study.build(engine, data_folder=origin, own=own, least=least())
         run = study.run
         return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)
 

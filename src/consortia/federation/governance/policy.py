@@ -100,6 +100,12 @@ class Policy(BaseModel):
     )
     maximum_rounds: int = Field(ge=1, description="most iterations of a run, the warm-up included")
     minimum_rows: int = Field(ge=1, description="fewest rows that the site must have")
+    minimum_level_rows: int = Field(
+        3,
+        ge=1,
+        description="fewest rows of a level of a factor whose name is told to the server; rarer "
+        "ones must be in the study's model.levels",
+    )
     minimum_batch: int | None = Field(
         None,
         ge=1,

@@ -20,7 +20,8 @@ BEFORE_PHASES = 3
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
     "label; a digest of the rows",
-    "moments": "of each column the mean and the sum of squared deviations, with standardise",
+    "moments": "of each column the mean and the sum of squared deviations, with standardise; with "
+    "a formula those of its numbers, the levels of its factors, and how many values miss",
     "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",
     "round": "of each chain and round: a position, a gradient or a log-density",
@@ -107,7 +108,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
 def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
     found = {"description", "round"}
-    if study.data.standardise or study.data.standardise_target:
+    if study.data.standardise or study.data.standardise_target or study.model.formula:
         found.add("moments")
     stages = {"fit": algorithm.fit, "setup": algorithm.setup}
     found |= {name for name, phases in stages.items() if any(phase.local for phase in phases)}

@@ -31,6 +31,7 @@ from consortia.models.regression.specification import (
     agree,
     levels_given,
 )
+from consortia.store.metadata import Metadata, Scaling
 
 NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 """Columns beside the formula, and the families that take them."""
@@ -76,6 +77,34 @@ class Regression:
     def labels(self) -> dict[str, list[list[str] | None]]:
         """Names along the axes of the natural parameters."""
         return self.density.labels
+
+    @property
+    def metadata(self) -> Metadata:
+        """What a run keeps beside its draws, for `consortia.sample`: names, units, priors."""
+        spec = self.specification
+        axes = {name: axes for name, axes in self.labels.items() if name in self.model.init}
+        sampled = self.labels.get("effects"), self.labels.get("sd")
+        axes |= {
+            name: label
+            for name, label in zip(("effects_in_sd", "log_sd"), sampled, strict=True)
+            if label is not None
+        }
+        scaling, count = None, len(spec.names)
+        if count:
+            basis = np.eye(count + 1)
+            varying = [bool(numbers or levels) for numbers, levels in spec.keys]
+            basis[1:, 1:] = spec.basis[np.ix_(varying, varying)]
+            if spec.has_intercept:
+                basis[0, 1:] = spec.basis[varying.index(False), varying]
+            rows = tuple(tuple(row) for row in basis.tolist())
+            scaling = Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
+        settings = {
+            "formula": spec.question.parsed.text,
+            "family": self.family.name,
+            "priors": {name: str(prior) for name, prior in self.priors.items()},
+            "notes": list(self.notes),
+        }
+        return Metadata(spec.question.parsed.text, axes, scaling, settings)
 
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""
