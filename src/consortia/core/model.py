@@ -38,7 +38,9 @@ class Model:
         natural: optional, ``natural(params) -> {name: array}``: the parameters of one draw on the
             scale on which the model was written, for `consortia.natural`.
 
-    Models compare by identity: two models are equal when they are one object.
+    Models compare by identity: two models are equal when they are one object. A model is compiled
+    once: what its functions close over, and global names in them, must not change afterwards
+    (`consortia.sample` refuses it); make a new model instead.
     """
 
     log_prior: Callable[[PyTree], Any] | None

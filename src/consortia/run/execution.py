@@ -121,6 +121,7 @@ def execute(
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
+    checks.check_unchanged(target, sites.first)
     # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
     positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
     engine.check_same_arguments(
@@ -161,7 +162,7 @@ def execute(
             start.check_start_values(run.start_values(positions), sites.names)
         if resumption is None and on_divergence != "ignore":
             with doing("predicting the bias", show=progress and run.root):
-                prediction = predicted(algorithm, model, sites, starts[0], target.dimension)
+                prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)

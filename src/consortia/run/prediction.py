@@ -10,6 +10,7 @@ from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.verdict import Severity, judge
+from consortia.engines import Engine
 from consortia.errors import DivergenceError, InputError
 from consortia.theory.bias import keeps_posterior, predict_bias
 
@@ -32,19 +33,17 @@ def check_response(on_divergence: Any) -> str:
 
 
 def predicted(
-    method: Method, model: Model, sites: Sites, parameters: PyTree, dimension: int
+    method: Method, model: Model, sites: Sites, parameters: PyTree, dimension: int, engine: Engine
 ) -> BiasPrediction:
     """Return the predicted bias, or why there is none without being asked for."""
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
-    if sites.elsewhere:
-        return BiasPrediction(reason="no process has the rows of all sites")
     if sites.rows * dimension**2 > MOST_OPERATIONS:
         return BiasPrediction(
             reason=f"{sites.rows:,} rows in {dimension:,} parameters are too many to be looked at "
             "unasked; `consortia check` and theory.bias.predict_bias try"
         )
-    return predict_bias(model, sites, method, init=parameters)
+    return predict_bias(model, sites, method, init=parameters, engine=engine)
 
 
 def respond(prediction: BiasPrediction, on_divergence: str, *, warned: bool) -> None:

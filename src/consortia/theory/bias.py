@@ -39,6 +39,7 @@ from consortia.theory.expansion import Expansion, expand
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
+from consortia.theory.looks import Gatherer, Looks
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
 from consortia.theory.travelling import travelling_law
@@ -51,6 +52,9 @@ LARGEST_SYSTEM = 700
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
 
+MOST_K_HAT = 10.0
+"""What an infinite k-hat is kept as, in JSON."""
+
 MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
@@ -62,10 +66,17 @@ class Problem:
         model: the model.
         sites: the data, all rows in this process.
         init: where the search for the mode starts, instead of ``model.init``.
+        engine: gathers what the sites tell, where their rows are in several processes.
     """
 
-    def __init__(self, model: Model, sites: Sites, init: PyTree = None) -> None:
-        self.model, self.sites = model, sites
+    def __init__(
+        self,
+        model: Model,
+        sites: Sites,
+        init: PyTree = None,
+        engine: Gatherer | None = None,
+    ) -> None:
+        self.model, self.sites, self._engine = model, sites, engine
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
@@ -75,11 +86,13 @@ class Problem:
         Raises:
             InputError: it is too large, or has no mode.
         """
-        return expand(self.model, self.sites, self.start)
+        return expand(Looks(self.model, self.sites, self.start, self._engine))
 
     def agents(self, *, rows: bool) -> GaussianAgents:
         """Return the sites as agents of equal shares, with every row's expansion if asked for."""
         near = self.near
+        if rows and self.sites.elsewhere:
+            raise InputError("the noise of minibatches needs the rows of all sites in one process")
         if rows and self.sites.rows * near.mode.size**2 > MOST_ROW_CURVATURES:
             raise InputError("the noise of minibatches of so many rows is too large to be computed")
         share = np.full(len(near.sizes), 1 / len(near.sizes))
@@ -298,15 +311,22 @@ def keeps_posterior(method: Method) -> bool:
 
 
 def predict_bias(
-    model: Model, sites: Sites, algorithm: Method, *, init: PyTree = None
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    *,
+    init: PyTree = None,
+    engine: Gatherer | None = None,
 ) -> BiasPrediction:
     """Predict the bias that a method has at its settings, without running it.
 
     Args:
         model: the model.
-        sites: the data, read in one place.
+        sites: the data.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         init: where the search for the mode starts, instead of ``model.init``.
+        engine: that of the run, where the rows are in several processes, which all call this
+            alike: of their rows the sites tell value, gradient and Hessian at about ten points.
 
     Returns:
         The prediction. Where there is none (no oracle for the method or its settings, a posterior
@@ -326,7 +346,7 @@ def predict_bias(
     if keeps_posterior(algorithm):
         basis = "a Metropolis test on the summed log-density keeps the posterior exactly"
         return BiasPrediction(basis=basis)
-    problem = Problem(model, sites, init)
+    problem = Problem(model, sites, init, engine)
     try:
         law = law_of(algorithm, problem)
         if not law.stable:
@@ -352,6 +372,7 @@ def predict_bias(
         shift=moments.mean / sd,
         sd_ratio=moments.sd / sd if law.variance_known else None,
         gaussian=gaussian.gaussian,
+        k_hat=None if gaussian.gaussian else min(gaussian.k_hat, MOST_K_HAT),
     )
 
 
