@@ -15,11 +15,13 @@ from consortia.core.version import __version__
 from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
+from consortia.diagnostics.natural import natural
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
+from consortia.models.from_numpyro import from_numpyro
 from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
@@ -51,6 +53,7 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "federated_hmc",
+    "from_numpyro",
     "fsgld",
     "gradient_noise_variance",
     "graphs",
@@ -59,6 +62,7 @@ __all__ = [
     "largest_curvature",
     "latency",
     "models",
+    "natural",
     "open_run",
     "oracles",
     "partition",

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Phase, Route, no_numbers
+from consortia.core.contract import Method, Phase, Route
 from consortia.core.model import Model
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.target import Target
@@ -232,8 +232,7 @@ class SiteRuntime:
 
     def _last_asked(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
         if self._asked is None:
-            found = self._files.kept(PLACE)
-            self._asked = None if found is None else found.arrays
+            self._asked = self._files.noted(PLACE)
         return last_asked(self._asked, stage, self._positions)
 
     # --- states -------------------------------------------------------------------------------
@@ -281,13 +280,19 @@ class SiteRuntime:
             self._keys[stage.number] = jax.block_until_ready(keys)
         keys = self._keys[stage.number][label.phase]
         phase = stage.phases[label.phase]
-        if self._secret is None or phase.noise is no_numbers:
+        if self._secret is None or not self._draws_alone(stage.number, label.phase):
             return keys
         index = self._number if isinstance(phase.exchange, Route) else 0
         private = np.array(keys.private)
         question = question_of(request)
         private[index] = private_keys(self._secret, self._run, question, stage.chains)
         return PhaseKeys(keys.shared, jnp.asarray(private))
+
+    @functools.cache  # noqa: B019 (a runtime lives as long as its process)
+    def _draws_alone(self, stage: int, index: int) -> bool:
+        """Return True if a phase declares private numbers."""
+        declare = self._stages.of(stage).phases[index].noise
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: declare(random.RandomStreams(0, 0)))))
 
     def _counter(self, label: Label) -> np.ndarray:
         warmup = self._job.warmup if label.stage == rng.ROUND else 0
