@@ -403,8 +403,8 @@ def _proposal(hub: Hub) -> Proposal:
 def _asked_around(method: FewRounds, inbox: Proposal) -> Asked:
     """Return the centres in use, and how far their points spread."""
     used = np.asarray(inbox.family.shares) > 0
-    centres, roots = (np.asarray(part)[used] for part in inbox.family[1:])
-    widest = WIDER_TAILS * np.sqrt(np.sum(roots**2, axis=-1))
+    centres, roots = inbox.family.centres[used], inbox.family.roots[used]
+    widest = WIDER_TAILS * jnp.sqrt(jnp.sum(roots**2, axis=-1))
     return Asked(centres, widest, -(-method.points // max(len(centres), 1)))
 
 
