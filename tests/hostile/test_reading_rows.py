@@ -302,6 +302,8 @@ def test_where_nothing_private_is_asked_for_draws_are_those_of_the_seed(tmp_path
     secret = sampled(stage_of(study, tmp_path / "secret"))
     seed = sampled(stage_of(study, tmp_path / "seed", private=False))
     np.testing.assert_array_equal(draws(secret), draws(seed))
+    assert secret.attrs["private_numbers"] == "from secrets of north, south, west"
+    assert seed.attrs["private_numbers"] == "none: from the seed"
 
 
 @pytest.mark.engines

@@ -274,7 +274,9 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     [
         (None, "there is no such file"),
         ("age,outcom,dose\n1,1,2\n", "did you mean 'outcom'?"),
-        ("age,outcome,dose\n1,yes,2\n", "'yes'"),
+        ("age,outcome,dose\n1,yes,2\n", "row 1 under the header, column 'outcome'"),
+        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "row 2 under the header, column 'age'"),
+        ("age,outcome,dose\n1,1,2\n1,1\n", "row 2 under the header has more or fewer"),
         ("age,outcome,dose\n1,1\n", "2 numbers under 3 names"),
         ("size,outcome,dose\n1,1,2\n", "other columns"),
     ],

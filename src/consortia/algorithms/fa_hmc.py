@@ -133,13 +133,13 @@ class FAHMC(Method):
             leapfrog_steps=arguments.whole("leapfrog_steps", self.leapfrog_steps, 1),
             local_steps=arguments.whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             gradient_noise=arguments.number("gradient_noise", self.gradient_noise, 0.0, math.inf),
             gradient_draws=arguments.whole("gradient_draws", self.gradient_draws, 1, 2),
             momentum_correlation=arguments.number(
                 "momentum_correlation", self.momentum_correlation, 0.0, 1.0
             ),
-            debias=bool(self.debias),
+            debias=arguments.flag("debias", self.debias),
             weights=arguments.site_weights(self.weights),
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),

@@ -106,7 +106,7 @@ class StaleGradients(Workers, Method):
             max_staleness=arguments.optional_whole("max_staleness", self.max_staleness, 0),
             latency=lognormal() if self.latency is None else self.latency,
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             shares=arguments.site_weights(self.shares, "shares"),
         )
 

@@ -121,7 +121,7 @@ class DSGLD(Method):
             step_size=schedules.as_schedule(self.step_size),
             local_steps=arguments.whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             probabilities=arguments.site_weights(self.probabilities, "probabilities"),
             record=arguments.one_of("record", self.record, ("visits", "updates")),
         )

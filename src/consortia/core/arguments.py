@@ -19,6 +19,8 @@ from consortia.errors import InputError, KeywordError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+INT32_MAX = 2**31 - 1
+
 TOML_BYTES = 2**20
 """Of the largest study file or policy."""
 
@@ -27,12 +29,13 @@ NAMES_LISTED_MAX = 16
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number in [least, most]."""
+    """Return a whole number in [least, most]; ``most`` is the largest int32 when None."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} is {value!r}: it must be a whole number.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
-    if most is not None and value > most:
+    most = INT32_MAX if most is None else most
+    if value > most:
         raise InputError(f"{name} is {value}: it must be at most {most}.")
     return int(value)
 
@@ -70,6 +73,13 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
         raise InputError(f"{name} is {result}: it must be {limit}.")
     return result
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value; texts and numbers are none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {value!r}: it must be True or False.")
+    return bool(value)
 
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:

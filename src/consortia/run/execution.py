@@ -46,7 +46,7 @@ from consortia.run.stopping import StopWhen
 from consortia.store import results
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
-from consortia.store.ending import Ending, RunEnd
+from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
 from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
 from consortia.theory.bias import Problem
@@ -104,6 +104,9 @@ def execute(
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
     keep_compiled_programs()
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
+    algorithm, engine_chains = algorithm.with_chains(request.chains)
+    algorithm.check_warmup(warmup)
+    warmup = max(warmup, algorithm.most_warmup or 0)
     length = RunLength(warmup, rounds, thin)
     if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
         raise InputError(
@@ -115,15 +118,17 @@ def execute(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
     checks.check_schedule(algorithm, length.total)
-    algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
     metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-    chains = request.chains * servers_of(algorithm.build(target))
+    built = algorithm.build(target)
+    chains = engine_chains * servers_of(built)
+    drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
+    checks.check_unchanged(target, sites.first)
     # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
     positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
     engine.check_same_arguments(
@@ -158,6 +163,8 @@ def execute(
 
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
+    if stop is None and resumption is None and algorithm.effective_size is not None:
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -188,6 +195,7 @@ def execute(
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
+        length = replace(length, warmup=checkpoint.header.get("warmup", warmup))
     if run.serves:
         with Interrupts():  # the root decides when the run ends
             run.serve(carry)
@@ -210,7 +218,7 @@ def execute(
     record |= metadata.record
     if prediction is not None:
         record["prediction"] = specification["prediction"] = prediction.plain()
-    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
+    kept = drawn * target.dimension * target.dtype.itemsize * run.layout.slots
     draws = rounds * run.draws_per_iteration // thin
     stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
     if checkpoint is not None:
@@ -221,11 +229,11 @@ def execute(
             writer.begin(record, specification, stride)
         else:
             writer.resume(checkpoint, record, specification, stride)
-    accumulator = None if keep is None else keep.start(target, chains)
+    accumulator = None if keep is None else keep.start(target, drawn)
     if accumulator is not None and checkpoint is not None:
         accumulator.restore(checkpoint.arrays)
     recorder = Recorder(
-        chains=chains,
+        chains=drawn,
         draws=draws,
         thin=thin,
         per_iteration=run.draws_per_iteration,
@@ -250,6 +258,7 @@ def execute(
         header = {
             "done": loop.done,
             "kept": recorder.kept,
+            "warmup": loop.warmup,
             "seconds": loop.seconds,
             "ended": loop.ended,
             "stride": stride,
@@ -266,6 +275,7 @@ def execute(
             shown,
             stop,
             algorithm.check_learned,
+            warm=None if algorithm.most_warmup is None else algorithm.warm,
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )
@@ -282,6 +292,8 @@ def execute(
             if not run.root:
                 return None
             record.update(facts)
+            record.update(algorithm.report(loop.hub))
+            record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
@@ -312,6 +324,13 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
+    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+        warnings.warn(
+            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
+            UserWarning,
+            stacklevel=3,
+        )
     return tree
 
 

@@ -31,7 +31,7 @@ def sample(
     sites: Sites,
     algorithm: Method,
     *,
-    rounds: int,
+    rounds: int | None = None,
     chains: int = 1,
     seed: int = 0,
     thin: int = 1,
@@ -56,11 +56,13 @@ def sample(
         model: log-prior and per-row log-likelihood.
         sites: the data, one shard per site.
         algorithm: what `consortia.fa_hmc` or another factory returns.
-        rounds: iterations after the warm-up ones; each yields one draw.
+        rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
+            itself (`consortia.few_rounds`) needs none: it is then the most that are run.
         chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
-        warmup: iterations before the first recorded one.
+        warmup: iterations before the first recorded one; a method that ends its warm-up by itself
+            may take more, or fewer.
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
@@ -100,7 +102,7 @@ def sample(
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
     """
-    checks.check_arguments(
+    rounds = checks.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
     stop = check_rule(stop)
@@ -194,6 +196,7 @@ def resume(
                 before,
                 rounds,
                 done=checkpoint.done,
+                warmup=checkpoint.header.get("warmup", before["request"]["warmup"]),
                 ended=Ending.read(checkpoint.header["ended"]),
                 stop=rule,
             )

@@ -43,7 +43,7 @@ from consortia.study.formulas import (
     site_facts,
 )
 from consortia.study.options import arguments, called, check_options, given, shown
-from consortia.study.tables import PARTITIONS, Data, Partition, Prepared, Table, deal
+from consortia.study.tables import CLASSES_MAX, PARTITIONS, Data, Partition, Prepared, Table, deal
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
 """The ready models, by the name that ``model.kind`` takes."""
@@ -111,6 +111,12 @@ class ModelTable(Table):
             known["classes"] = len(data.class_names)
         wanted = inspect.signature(factory).parameters
         options = {name: value for name, value in known.items() if name in wanted} | self.options
+        needed = "classes" in wanted and wanted["classes"].default is inspect.Parameter.empty
+        if self.kind and needed and "classes" not in options:
+            raise InputError(
+                f"model.kind = {self.kind!r}: the response is no class. Give the labels 0, 1, ..., "
+                f"fewer than {CLASSES_MAX:,}, as whole numbers, and do not standardise them."
+            )
         check_options("model", factory, options)
         made = called("model", factory, options)
         if not isinstance(made, Model):

@@ -28,6 +28,12 @@ from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, name
 
 Labels = tuple[bool, int, int]
 
+CLASSES_MAX = 10_000
+"""Whole numbers from 0 up to it may be classes."""
+
+WHOLE_MAX = 2**53
+"""Whole numbers beyond it are no labels: not every one of them is a float."""
+
 
 class Table(BaseModel):
     """A table of the study file: unknown keys and wrong types are refused."""
@@ -315,9 +321,9 @@ class Data(Table):
         if not self.standardise_target:
             return _Agreed(x, None, classes, changed)
         y = preparation.moments_of_all(one["y"] for one in moments)
-        if classes is not None or y.sd == 0:
+        if len(target_names) > 1 or y.sd == 0:
             raise InputError("data.standardise_target: the response is not a measured number.")
-        return _Agreed(x, y, classes, changed)
+        return _Agreed(x, y, None, changed)
 
     def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
         """Return which columns of x are standardised."""
@@ -465,7 +471,7 @@ def _labels(parts: list[Arrays]) -> Labels | None:
     responses = [part["y"] for part in parts if "y" in part]
     if not responses:
         return None
-    if not all(_whole(y) for y in responses):
+    if not all(_whole(y) and y.size and np.abs(y).max() <= WHOLE_MAX for y in responses):
         return (False, 0, 0)
     return (True, min(int(y.min()) for y in responses), max(int(y.max()) for y in responses))
 
@@ -482,6 +488,8 @@ def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[s
     if len(names) > 1:
         return names
     if names or not all(whole for whole, _, _ in known) or min(low for _, low, _ in known) < 0:
+        return None
+    if max(high for _, _, high in known) >= CLASSES_MAX:
         return None
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
 
@@ -501,7 +509,15 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
     def narrowed(name: str, array: np.ndarray) -> np.ndarray:
         if name == "x" or array.dtype.kind == "f":
             return array.astype(dtype)
-        wide = array.dtype.kind in "iu" and array.dtype.itemsize > whole.itemsize
-        return array.astype(whole) if wide else array
+        if array.dtype.kind not in "iu" or array.dtype.itemsize <= whole.itemsize:
+            return array
+        limits = np.iinfo(whole)
+        if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+            raise InputError(
+                f"data.dtype = {dtype!r}: {name!r} holds whole numbers from {array.min()} to "
+                f"{array.max()}, of which {whole} cannot hold all: write them as fractions (1.0), "
+                "or take a smaller unit."
+            )
+        return array.astype(whole)
 
     return {name: narrowed(name, array) for name, array in arrays.items()}

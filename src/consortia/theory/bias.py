@@ -18,6 +18,7 @@ from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedExactHMC, DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
+from consortia.algorithms.few_rounds import FewRounds
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.surrogate_hmc import SurrogateHMC
@@ -309,7 +310,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
 
 def keeps_posterior(method: Method) -> bool:
     """Return True if a Metropolis test on the summed log-density makes the method exact."""
-    return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
+    return isinstance(method, DecentralizedExactHMC | FederatedHMC | FewRounds | SurrogateHMC)
 
 
 def predict_bias(

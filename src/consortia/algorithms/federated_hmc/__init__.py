@@ -163,7 +163,7 @@ class FederatedHMC(Method):
             step_size=given,
             leapfrog_steps=arguments.optional_whole("leapfrog_steps", self.leapfrog_steps, 1),
             mass_matrix=_mass_matrix(self.mass_matrix),
-            dither=bool(self.dither),
+            dither=arguments.flag("dither", self.dither),
             jitter=jitter,
             target_acceptance=arguments.positive("target_acceptance", self.target_acceptance, 1.0),
         )

@@ -243,7 +243,9 @@ class FlowerRun(Run):
             name: list(self._channel.received.get(self._channel.node[site], (0, 0)))
             for site, name in enumerate(self.names)
         }
+        private = ", ".join(self.names[site] for site in sorted(self._channel.private))
         facts: dict[str, Any] = {
+            "private_numbers": f"from secrets of {private}" if private else "none: from the seed",
             "flower_run": self._channel.run,
             "rejected_replies": rejected.count,
             "rejected": rejected.lines,
@@ -286,7 +288,7 @@ class FlowerRun(Run):
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
-        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+        return empty_buffers(self._shapes, self.program.drawn, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:

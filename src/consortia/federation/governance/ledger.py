@@ -150,6 +150,8 @@ class Ledger:
         Raises:
             LedgerError: the file cannot be read or is broken.
         """
+        if self._offset and self.path.exists() and self.path.stat().st_size == self._offset:
+            return
         with self._locked():
             self._catch_up()
 
