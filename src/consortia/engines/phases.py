@@ -583,8 +583,8 @@ class Program(Iteration):
         numbers = self._round_randomness(keys, Counter(0, 0), sites)
         return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
 
-    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of all chains."""
         shapes = jax.eval_shape(self._messages, carry, sites, keys)
         return exchanges.traffic(
             self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all

@@ -143,7 +143,7 @@ def execute(
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
     if stop is None and resumption is None and algorithm.effective_size is not None:
-        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -267,6 +267,7 @@ def execute(
                 # By all processes: the last positions may be divided among them.
                 facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
+            phases = algorithm.phases_run(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
@@ -274,7 +275,7 @@ def execute(
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full, phases))
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
