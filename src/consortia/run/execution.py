@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import density, parameters, start
+from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -111,6 +111,9 @@ def execute(
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
+    if on_plan is not None and not callable(on_plan):
+        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
+    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
     algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
@@ -123,7 +126,9 @@ def execute(
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
     # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
+    flat = np.stack([np.asarray(target.ravel(start)) for start in several])
+    positions = jnp.asarray(np.broadcast_to(flat, (chains, target.dimension)))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
