@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import random
 import warnings
 from collections import Counter
@@ -25,8 +26,8 @@ from consortia.core.contract import Method
 from consortia.core.target import in_jax_width
 from consortia.study.build import load_study
 
-QUICK, MANY = 40, 150
-"""Of each of the four kinds of inputs."""
+QUICK, MANY = 30, 150
+"""Of each of the five kinds of inputs."""
 
 SITES = consortia.Sites.from_list([{"x": np.ones((5, 2), np.float32), "y": np.ones(5, np.float32)}])
 MODEL = models.linear_regression(2)
@@ -108,7 +109,10 @@ def test_arguments_of_runs_are_refused_before_anything_is_compiled(seed, count, 
         given = {"model": MODEL, "sites": SITES, "algorithm": METHOD, "rounds": 4}
         given |= {"progress": False, "store": tmp_path / str(number)}
         for _ in range(rng.choice((1, 1, 2))):
-            given[rng.choice(names)] = anything(rng)
+            name = rng.choice(names)
+            given[name] = anything(rng)
+            if name == "on_plan" and callable(given[name]):
+                given[name] = None  # what a user's function raises is the user's
         if isinstance(given["store"], str) and not given["store"].startswith("\0"):
             given["store"] = str(tmp_path / given["store"].strip("./"))
         what, _ = outcome(lambda given=given: consortia.sample(**given))
@@ -253,7 +257,7 @@ COMMANDS = (
     ("site", "check", "{}"),
     ("site", "check", "--study", "{}"),
     ("site", "ledger", "{}"),
-    ("flower", "certificates", "--host", "{}", "--to", "{}"),
+    ("flower", "certificates", "{}", "--host", "{}"),
     ("flower", "key", "{}"),
     ("flower", "new", "{}", "--to", "{}"),
 )
@@ -269,12 +273,13 @@ def test_commands_end_with_a_code_and_a_sentence(seed, count, tmp_path, monkeypa
     (tmp_path / "lines.jsonl").write_text('{"a": 1}\n[[/x]\n')
     paths = ["file", "folder", "nested.toml", "large.toml", "lines.jsonl", "no such", "a" * 300]
     paths += ["/dev/zero", "/dev/null", "bücher.example", "", "\x1b[2J", "a b", "[/x]", "fifo"]
-    import os
-
     os.mkfifo(tmp_path / "fifo")
     rng, found = random.Random(seed), Counter()
     for _ in range(count):
-        words = [word.format(rng.choice(paths)) for word in rng.choice(COMMANDS)]
+        command = rng.choice(COMMANDS)
+        if command[0] == "report" and count == QUICK:
+            continue  # it loads Matplotlib
+        words = [word.format(rng.choice(paths)) for word in command]
         result, _ = grammar.own_error(lambda words=words: CliRunner().invoke(app, words))
         ended = result.exception is None or isinstance(result.exception, SystemExit)
         assert ended, (words, result.exception)

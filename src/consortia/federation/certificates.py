@@ -15,9 +15,9 @@ from consortia.errors import InputError, MissingExtraError
 DAYS = 365
 DAYS_MAX = 36_500
 
-HOST = re.compile(
-    r"(?!.{254})[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?"
-)
+LABEL = "[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+HOST = re.compile(rf"(?!.{{254}}){LABEL}(\.{LABEL})*\.?")
+
 CLOCK_SKEW = datetime.timedelta(days=1)
 """Certificates are valid from so long ago, for machines whose clocks are late."""
 
