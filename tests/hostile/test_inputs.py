@@ -111,7 +111,7 @@ def test_arguments_of_runs_are_refused_before_anything_is_compiled(seed, count, 
         for _ in range(rng.choice((1, 1, 2))):
             name = rng.choice(names)
             given[name] = anything(rng)
-            if name == "on_plan" and callable(given[name]):
+            if name in ("on_plan", "init") and callable(given[name]):
                 given[name] = None  # what a user's function raises is the user's
         if isinstance(given["store"], str) and not given["store"].startswith("\0"):
             given["store"] = str(tmp_path / given["store"].strip("./"))
