@@ -14,19 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from jaxtyping import Array
 
-from consortia.core import fingerprints, random
+from consortia.core import fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.engines import mailbox as mailboxes
 from consortia.engines import rng, sharding
 from consortia.engines.contract import Engine
 from consortia.engines.phases import Program, SiteArrays
-from consortia.engines.rng import Counter, Layout
+from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
@@ -242,8 +240,8 @@ class LocalEngine(Engine):
         if self.block is not None:
             block = self.block
         else:
-            numbers_bytes = _bytes_of_numbers(method, target, layout)
-            block = int(np.clip(BLOCK_BYTES * parts // max(numbers_bytes, 1), 1, LONGEST_BLOCK))
+            numbers = rng.bytes_of_round(method.build(target).phases, layout)
+            block = int(np.clip(BLOCK_BYTES * parts // max(numbers, 1), 1, LONGEST_BLOCK))
         return Layout(nodes, chains, mapped, block, places)
 
 
@@ -266,19 +264,3 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
 def _structure_key(target: Target) -> Any:
     leaves, structure = jax.tree.flatten(target.structure)
     return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-
-
-def _bytes_of_numbers(method: Method, target: Target, layout: Layout) -> int:
-    """Return bytes of all random numbers of one round."""
-    algorithm = method.build(target)
-    phases, box = algorithm.phases, mailboxes.mailbox_of(algorithm)
-    events = () if box is None else mailboxes.no_events(box)
-
-    def draw(base: Array) -> Any:
-        keys = rng.stage_keys(phases, rng.ROUND, base, layout)
-        counter = Counter(jnp.int32(0), jnp.int32(0))
-        weights = jnp.ones(layout.nodes)
-        return rng.round_randomness(phases, keys, counter, layout, weights, events)
-
-    shapes = jax.eval_shape(draw, random.base_key(0))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
 from consortia.core.contract import Algorithm, Phase, Site
@@ -450,23 +451,26 @@ class Program(Iteration):
         self.advance = jax.jit(self._advance, donate_argnums=(1,))
         self.outboxes_finite = jax.jit(self._outboxes_finite)
 
-        self.keys = jax.jit(self._keys)
-
     # --- stages -------------------------------------------------------------------------------
 
-    def _keys(self, base: UInt32[Array, " 2"]) -> Keys:
-        """Return keys of the phases of every iteration, from the run's base key (2,)."""
-        return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
+    def keys(self, stage: int, base: UInt32[np.ndarray, " 2"]) -> Keys:
+        """Return the keys of a stage's phases, from the run's base key (2,).
 
-    def keys_of(
-        self,
-        phases: tuple[Phase, ...],
-        stage: int,
-        base: UInt32[Array, " 2"],
-        layout: Layout,
-    ) -> Keys:
-        """Return the keys of a stage's phases, of what is private for the nodes of this process."""
-        return rng.stage_keys(phases, stage, base, layout)
+        Of what is private those of the nodes of this process.
+        """
+        keys = rng.stage_keys(self.phases_of(stage), stage, base, self.layout_of(stage))
+        return jax.device_put(keys)
+
+    def phases_of(self, stage: int) -> tuple[Phase, ...]:
+        """Return the phases of a stage."""
+        algorithm = self.algorithm
+        return {rng.FIT: algorithm.fit, rng.SETUP: algorithm.setup}.get(stage, algorithm.phases)
+
+    def layout_of(self, stage: int) -> Layout:
+        """Return the layout of a stage: ``fit`` has no chains."""
+        if stage != rng.FIT:
+            return self.layout
+        return Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
 
     def _start(self, positions: Float[Array, "*chains d"], ring: int = 1) -> Carry:
         """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
@@ -480,38 +484,23 @@ class Program(Iteration):
             inbox = self.everywhere(inbox)
         return Carry(self.everywhere(node), hub, inbox)
 
-    def _fit(
-        self,
-        sites: SiteArrays,
-        base: UInt32[Array, " 2"],
-        position: Float[Array, " d"],
-    ) -> PyTree:
+    def _fit(self, sites: SiteArrays, keys: Keys, position: Float[Array, " d"]) -> PyTree:
         """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
-        single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
-        carry, per_node = self._once(rng.FIT, self.algorithm.fit, single, carry, sites, base)
+        carry, per_node = self._once(rng.FIT, carry, sites, keys)
         return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
 
-    def _setup(self, sites: SiteArrays, base: UInt32[Array, " 2"], carry: Carry) -> Carry:
+    def _setup(self, sites: SiteArrays, keys: Keys, carry: Carry) -> Carry:
         """Return the carry after the ``setup`` phases."""
-        phases = self.algorithm.setup
-        carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
+        carry, per_node = self._once(rng.SETUP, carry, sites, keys)
         if self.inbox_per_node and not per_node:
             carry = carry._replace(inbox=self.everywhere(carry.inbox))
         return carry
 
-    def _once(
-        self,
-        stage: int,
-        phases: tuple[Phase, ...],
-        layout: Layout,
-        carry: Carry,
-        sites: SiteArrays,
-        base: UInt32[Array, " 2"],
-    ) -> tuple[Carry, bool]:
-        """Run phases before the first iteration; return also whether the inbox is per node then."""
-        keys = self.keys_of(phases, stage, base, layout)
+    def _once(self, stage: int, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Carry, bool]:
+        """Run a stage before the rounds; return also whether the inbox is per node then."""
+        phases, layout = self.phases_of(stage), self.layout_of(stage)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
         begun = carry._replace(turn=self.first_turn)
         carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)

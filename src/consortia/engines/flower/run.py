@@ -277,7 +277,7 @@ class FlowerRun(Run):
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
         if self._shapes is None:
-            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
+            keys = self.program.keys(rng.ROUND, random.base_key(0))
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
@@ -290,7 +290,7 @@ class FlowerRun(Run):
 
     def traffic(self, carry: Carry) -> tuple[int, int, int]:
         """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
+        keys = self.program.keys(rng.ROUND, random.base_key(0))
         return self.program.traffic(self._whole_carry(), self._arrays, keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:

@@ -187,10 +187,9 @@ class SiteRuntime:
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label) -> PhaseKeys:
-        """Return the keys of a phase, made once: that costs as much as a message of numbers."""
+        """Return the keys of a phase, made once."""
         if stage.number not in self._keys:
-            keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
-            self._keys[stage.number] = jax.block_until_ready(keys)
+            self._keys[stage.number] = stage.keys(self._base, only=self._number)
         return self._keys[stage.number][label.phase]
 
     def _counter(self, label: Label) -> np.ndarray:
