@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from consortia.core import fingerprints
+from consortia.core import compiler, fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
@@ -159,11 +159,17 @@ class LocalEngine(Engine):
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
         shaped = (_structure_key(target), tuple(leaves), str(structure))
+        numbers = sum(leaf.size for leaf in jax.tree.leaves(arrays.data))
+        small = numbers <= compiler.MOST_NUMBERS
+        small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
         key = (target.model, method, layout, divided, shaped)
         program = _programs.pop(key, None)
         if program is None:
             parts = (method.build(target), layout, partial(start_values, target))
-            program = Program(*parts) if divided is None else ShardedProgram(*parts, divided)
+            if divided is None:
+                program = Program(*parts, small=small)
+            else:
+                program = ShardedProgram(*parts, divided, small=small)
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)
@@ -252,11 +258,13 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
     padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
     if model.arrange is not None:
         padded = model.arrange(padded)
+    # Put as they are: `jnp.asarray` would compile a program for each type.
+    put = jax.device_put
     return SiteArrays(
-        data=jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), padded),
-        sizes=jnp.asarray(sizes[which].astype(np.int32)),
-        weights=jnp.asarray(method.site_weights(sizes)[which], dtype),
-        prior_shares=jnp.asarray(method.prior_shares(sizes)[which], dtype),
+        data=put(jax.tree.map(in_jax_width, padded)),
+        sizes=put(sizes[which].astype(np.int32)),
+        weights=put(np.asarray(method.site_weights(sizes)[which], dtype)),
+        prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),
         fitted=(),
     )
 

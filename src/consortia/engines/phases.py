@@ -11,7 +11,6 @@ gives the same bits as one that is not. Random numbers are drawn for a block of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,9 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
+from consortia.core import compiler
 from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, rng
-from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, record, record_several
+from consortia.engines.buffers import (
+    Buffers,
+    Window,
+    Yield,
+    empty_buffers,
+    record,
+    record_several,
+)
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
 
@@ -436,20 +443,34 @@ def _at_axis(flag: Array, axis: int, like: Array) -> Array:
 
 
 class Program(Iteration):
-    """The functions of one algorithm in one layout; each is pure and is compiled once."""
+    """The functions of one algorithm in one layout; each is pure and is compiled once.
+
+    Args:
+        algorithm: what is run.
+        layout: how nodes, chains and rounds are batched.
+        start_values: see `consortia.core.start.start_values`.
+        small: the problem is small, see `consortia.core.compiler`.
+    """
 
     def __init__(
-        self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        start_values: Callable[..., Any],
+        *,
+        small: bool = False,
     ) -> None:
         super().__init__(algorithm, layout)
         self.nodes_in_all = layout.nodes
-        self.start_values = jax.jit(start_values)
-        self._shapes: Yield | None = None
-        self.start = jax.jit(self._start, static_argnums=1)
-        self.fit = jax.jit(self._fit)
-        self.setup = jax.jit(self._setup)
-        self.advance = jax.jit(self._advance, donate_argnums=(1,))
-        self.outboxes_finite = jax.jit(self._outboxes_finite)
+        self.often = compiler.for_rounds() if small else {}
+        self.once = compiler.for_once() if small else {}
+        self.start_values = jax.jit(start_values, compiler_options=self.once)
+        self._shapes: tuple[Yield, list[Any]] | None = None
+        self.fit = jax.jit(self._fit, compiler_options=self.once)
+        self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=self.once)
+        self.advance = jax.jit(self._advance, donate_argnums=(1,), compiler_options=self.often)
+        self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=self.once)
+        self.empty = jax.jit(self._empty)
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -472,11 +493,22 @@ class Program(Iteration):
             return self.layout
         return Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
 
-    def _start(self, positions: Float[Array, "*chains d"], ring: int = 1) -> Carry:
-        """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
+    def _begin(
+        self, positions: Float[Array, "*chains d"], ring: int, sites: SiteArrays, keys: Keys
+    ) -> Carry:
+        """Return the carry before the first round.
 
-        ``ring`` is the number of past replies that a `Mailbox` keeps.
+        Args:
+            positions: (chains, d), or (d,) for one chain.
+            ring: number of past replies that a `Mailbox` keeps.
+            sites: data of the nodes.
+            keys: of the ``setup`` phases.
         """
+        carry = self._start(positions, ring)
+        return self._setup(sites, keys, carry) if self.algorithm.setup else carry
+
+    def _start(self, positions: Float[Array, "*chains d"], ring: int) -> Carry:
+        """Return the carry before ``setup``."""
         node, hub, inbox = self.over_chains(self.algorithm.init)(positions)
         if self.mailbox is not None:
             return Carry(copies(node, self.mailbox.workers), hub, Ring(copies(inbox, ring), inbox))
@@ -559,40 +591,47 @@ class Program(Iteration):
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
         """Return empty buffers of one chunk."""
-        if self._shapes is None:
-            self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
-        return empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
+        self.shapes(carry, sites, keys)
+        return self.empty()
 
-    def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
-        """Return what one iteration yields, for its shapes."""
-        numbers = self._round_randomness(keys, Counter(0, 0), sites)
-        return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
+    def _empty(self) -> Buffers:
+        assert self._shapes is not None
+        return empty_buffers(self._shapes[0], self.layout, self.algorithm.draws.per_iteration)
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
         """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        shapes = jax.eval_shape(self._messages, carry, sites, keys)
+        messages = self.shapes(carry, sites, keys)[1]
         return exchanges.traffic(
-            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
+            self.algorithm.phases, messages, self.layout.nodes, self.nodes_in_all
         )
 
-    @functools.cached_property
-    def _messages(self) -> Callable[..., list[Any]]:
-        """Outbox and inbox of each phase; kept, so that arguments of equal shapes trace once."""
+    def shapes(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Yield, list[Any]]:
+        """Return shapes: what one iteration yields, and outbox and inbox of each phase.
 
-        def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
-            phases = self.algorithm.phases
-            numbers = self._round_randomness(keys, Counter(0, 0), sites)
-            per_node, result = self.inbox_per_node, []
-            carry = carry._replace(turn=self.first_turn)
-            for phase, drawn in zip(phases, numbers, strict=True):
-                if phase.repeated:
-                    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
-                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
-                per_node = exchanges.reply_per_node(phase, per_node)
-                result.append((outbox, mailbox.latest(carry.inbox)))
-            return result
+        They follow from the algorithm, the layout and the arrays, and are traced once.
+        """
+        if self._shapes is None:
+            self._shapes = jax.eval_shape(self._yield_and_messages, carry, sites, keys)
+        return self._shapes
 
-        return jax.jit(messages)
+    def _yield_and_messages(
+        self, carry: Carry, sites: SiteArrays, keys: Keys
+    ) -> tuple[Yield, list[Any]]:
+        numbers = self._round_randomness(keys, Counter(0, 0), sites)
+        per_node, messages = self.inbox_per_node, []
+        carry = carry._replace(turn=self.first_turn)
+        node_info: dict[str, Array] = {}
+        hub_info: dict[str, Array] = {}
+        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
+            if phase.repeated:
+                drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
+            carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node)
+            if not phase.repeated:  # whose infos are not recorded
+                node_info |= node
+                hub_info |= hub
+            per_node = exchanges.reply_per_node(phase, per_node)
+            messages.append((outbox, mailbox.latest(carry.inbox)))
+        return self.made(carry, node_info, hub_info), messages
 
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays

@@ -64,7 +64,7 @@ class LocalRun(Run):
             keys = self.program.keys(rng.FIT, base)
             fitted = self.program.fit(self._arrays, keys, positions[0])
             self._arrays = self._arrays._replace(fitted=fitted)
-        return self._first(base, positions, ring, self._arrays)
+        return self.program.begin(*self._beginning(base, positions, ring))
 
     def _begin(
         self,
@@ -91,18 +91,12 @@ class LocalRun(Run):
         self._keys = self.program.keys(rng.ROUND, base)
         return base, ring
 
-    def _first(
-        self,
-        base: Any,
-        positions: Float[Array, "chains d"],
-        ring: int,
-        arrays: SiteArrays,
-    ) -> Carry:
-        """Return the carry before the first round, with these fitted constants."""
-        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
-        if self.program.algorithm.setup:
-            carry = self.program.setup(arrays, self.program.keys(rng.SETUP, base), carry)
-        return carry
+    def _beginning(
+        self, base: Any, positions: Float[Array, "chains d"], ring: int
+    ) -> tuple[Any, int, SiteArrays, tuple[PhaseKeys, ...]]:
+        """Return the arguments of ``program.begin``; `fit` is done."""
+        of_chains = positions[0] if self.layout.chains == 1 else positions
+        return of_chains, ring, self._arrays, self.program.keys(rng.SETUP, base)
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
@@ -124,13 +118,11 @@ class LocalRun(Run):
             StoreError: the state is of another run.
         """
         base, ring = self._begin(seed, positions, rounds, warmup)
-        arrays = self._arrays
         if self.program.algorithm.fit:
             keys = self.program.keys(rng.FIT, base)
-            shapes = jax.eval_shape(self.program.fit, arrays, keys, positions[0])
-            arrays = arrays._replace(fitted=from_names(state, shapes, "fitted"))
-            self._arrays = arrays
-        shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
+            shapes = self.program.fit.eval_shape(self._arrays, keys, positions[0])
+            self._arrays = self._arrays._replace(fitted=from_names(state, shapes, "fitted"))
+        shapes = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
         return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:

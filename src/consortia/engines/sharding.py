@@ -26,7 +26,7 @@ from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route,
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
-from consortia.engines.buffers import Buffers, Window, emptied
+from consortia.engines.buffers import Buffers, Window
 from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
@@ -345,8 +345,10 @@ class ShardedProgram(Program):
         layout: Layout,
         start_values: Callable[..., Any],
         division: Sharding,
+        *,
+        small: bool = False,
     ) -> None:
-        super().__init__(algorithm, layout, start_values)
+        super().__init__(algorithm, layout, start_values, small=small)
         self.division = division
         own = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
@@ -359,14 +361,13 @@ class ShardedProgram(Program):
             whole = jax.shard_map(
                 body, mesh=division.mesh, in_specs=takes, out_specs=gives, check_vma=False
             )
-            return jax.jit(whole, **options)
+            return jax.jit(whole, **{"compiler_options": self.once} | options)
 
         arrays, at = division.specs(ARRAYS), division.specs(later)
         before, buffers = division.specs(first), division.specs(BUFFERS)
         of_keys = division.specs(self.key_axes(rng.ROUND))
-        self.start = jax.jit(self._start, static_argnums=1, out_shardings=division.shardings(first))
         self.empty = jax.jit(self._empty, out_shardings=division.shardings(BUFFERS))
-        self.emptied = jax.jit(emptied, donate_argnums=0)
+        self.emptied = jax.jit(_emptied, donate_argnums=0)
         self.start_values = compiled(
             start_values,
             (arrays, PartitionSpec(CHAINS)),
@@ -378,12 +379,25 @@ class ShardedProgram(Program):
             PartitionSpec(NODES),
         )
         of_setup = self.key_axes(rng.SETUP)
-        self.setup = compiled(
+        set_up = jax.shard_map(
             lambda sites, keys, carry: self._spread(
                 inner._setup(sites, self._own(keys, of_setup), self._own(carry, first)), later
             ),
-            (arrays, division.specs(of_setup), before),
-            at,
+            mesh=division.mesh,
+            in_specs=(arrays, division.specs(of_setup), before),
+            out_specs=at,
+            check_vma=False,
+        )
+
+        def begin(positions: Any, ring: int, sites: SiteArrays, keys: Keys) -> Carry:
+            carry = self._start(positions, ring)
+            return set_up(sites, keys, carry) if algorithm.setup else carry
+
+        self.begin = jax.jit(
+            begin,
+            static_argnums=1,
+            out_shardings=division.shardings(later),
+            compiler_options=self.once,
         )
         self.advance = compiled(
             lambda carry, buffers, sites, keys, window: self._advance_part(
@@ -392,6 +406,7 @@ class ShardedProgram(Program):
             (at, buffers, arrays, of_keys, EVERYWHERE),
             (at, buffers, PartitionSpec(CHAINS)),
             donate_argnums=(1,),
+            compiler_options=self.often,
         )
         self.outboxes_finite = compiled(
             lambda carry, sites, keys, at, warmup: inner._outboxes_finite(
@@ -428,13 +443,6 @@ class ShardedProgram(Program):
             )
             for phase in self.phases_of(stage)
         )
-
-    def _empty(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        return super().buffers(carry, sites, keys)
-
-    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        """Return empty buffers of one chunk."""
-        return self.empty(carry, sites, keys)
 
     def _advance_part(
         self,
@@ -640,6 +648,11 @@ class ShardedRun(LocalRun):
         with rank_losses():
             gathered = jax.block_until_ready(self._gather(tree))
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
+
+
+def _emptied(buffers: Buffers) -> Buffers:
+    hub, node = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
+    return buffers._replace(hub_info=hub, node_info=node)
 
 
 def _on_host(positions: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import density, parameters, start
@@ -114,16 +113,15 @@ def execute(
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
-    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    # On the host: a program with an operand for each of thousands of chains compiles long.
+    positions: Any = np.stack([target.flat(start) for start in starts])
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
         )
     )
-    density.check_rows_independent(target, sites.first, positions[0])
-    density.check_prior(target, positions[0])
+    density.check_values(target, sites.first, starts[0])
     notes = checks.check_stability(
         engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )

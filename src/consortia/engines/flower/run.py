@@ -14,7 +14,7 @@ from consortia.core import random
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
-from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
+from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
@@ -54,7 +54,6 @@ class FlowerRun(Run):
         self._begin, self._enough = begin, enough
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
-        self._shapes: Yield | None = None
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
@@ -276,12 +275,9 @@ class FlowerRun(Run):
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
-        if self._shapes is None:
-            keys = self.program.keys(rng.ROUND, random.base_key(0))
-            self._shapes = jax.eval_shape(
-                self.program.yielded, self._whole_carry(), self._arrays, keys
-            )
-        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+        keys = self.program.keys(rng.ROUND, random.base_key(0))
+        made, _ = self.program.shapes(self._whole_carry(), self._arrays, keys)
+        return empty_buffers(made, self.layout, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:

@@ -95,10 +95,10 @@ class MPIRun(LocalRun):
         base, ring = self._begin(seed, positions, rounds, warmup)
         if self.program.algorithm.fit:
             keys = self.program.keys(rng.FIT, base)
-            own = jax.eval_shape(self.program.fit, self._arrays, keys, positions[0])
+            own = self.program.fit.eval_shape(self._arrays, keys, positions[0])
             fitted = from_names(state, jax.tree.map(self._everywhere, own), "fitted")
             self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
-        own = jax.eval_shape(lambda: self._first(base, positions, ring, self._arrays))
+        own = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
         shapes = own._replace(node=jax.tree.map(self._everywhere, own.node))
         if self.program.inbox_per_node:
             shapes = shapes._replace(inbox=jax.tree.map(self._everywhere, own.inbox))
