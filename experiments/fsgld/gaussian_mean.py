@@ -2,8 +2,8 @@
 
 S = 10 shards of 200 rows from N(μ_s, I), μ_s uniform on [−6, 6]², prior N(0, I), h = 1e-4, m = 10,
 f_s = 1/10, 220,000 updates of which the first 20,000 are dropped and every hundredth is kept. The
-surrogates N(x̄_s, I/200) (the paper prints N, the number of all rows, in the place of the shard's)
-are the likelihoods themselves. Minibatches are drawn without replacement.
+surrogates N(x̄_s, I/200) (our copy of the paper reads N in the place of the shard's N_s, perhaps a
+lost subscript) are the likelihoods themselves. Minibatches are drawn without replacement.
 
 The mean of FSGLD is exact whatever T. Its covariance is not the posterior's: 11 times that at these
 settings, all of it from minibatches, as the exact law says beside each run.

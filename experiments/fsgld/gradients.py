@@ -1,9 +1,10 @@
 """Section 1, figure 1: the variance of gradient estimates, Bernoulli rows at three shards.
 
-Thirty fair coin tosses at three shards of ten rows with means .1, .5 and .9 (the paper prints
-"−0.1"), m = 5 rows a gradient, a uniform prior. The estimates' mean and variance are computed
-exactly, for batches with replacement, and checked by drawing batches. FSGLD is ours in this figure:
-Gaussian surrogates matched to each shard's gradient and curvature at θ = ½.
+Thirty fair coin tosses at three shards of ten rows with means .1, .5 and .9 (our copy of the paper
+reads "−0.1" for the first, perhaps a dash), m = 5 rows a gradient, a uniform prior. The estimates'
+mean and variance are computed exactly, for batches with replacement, and checked by drawing
+batches. FSGLD is ours in this figure: Gaussian surrogates matched to each shard's gradient and
+curvature at θ = ½.
 """
 
 from __future__ import annotations

@@ -14,15 +14,20 @@ from consortia.core.version import __version__
 from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
+from consortia.diagnostics.natural import natural
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
+from consortia.models.from_numpyro import from_numpyro
+from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
+from consortia.store.metadata import Metadata as Metadata
+from consortia.store.metadata import Scaling as Scaling
 from consortia.store.runs import open_run
 from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 
@@ -30,7 +35,10 @@ __all__ = [
     "FlowerEngine",
     "LocalEngine",
     "MPIEngine",
+    "Metadata",
     "Model",
+    "Regression",
+    "Scaling",
     "Sites",
     "__version__",
     "datasets",
@@ -44,6 +52,7 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "federated_hmc",
+    "from_numpyro",
     "fsgld",
     "gradient_noise_variance",
     "graphs",
@@ -52,11 +61,13 @@ __all__ = [
     "largest_curvature",
     "latency",
     "models",
+    "natural",
     "open_run",
     "oracles",
     "partition",
     "predict",
     "read_sites",
+    "regression",
     "resume",
     "sample",
     "schedules",

@@ -77,7 +77,7 @@ def reference(matrix, numbers, *, friction=None, mutant=None, **options):
     """
     x, y = ([shard[name] for shard in SITES.shards] for name in ("x", "y"))
     position, velocity = np.zeros((AGENTS, 2)), np.zeros((AGENTS, 2))
-    q, last = np.zeros((AGENTS, 2)), np.zeros((AGENTS, 2))
+    q, last, before_y = np.zeros((3, AGENTS, 2))
     heat = options.get("temperature", 1.0) / (2 if mutant == "no root of two" else 1)
     scale = AGENTS if mutant == "common noise over N" else math.sqrt(AGENTS)
     prior = 4.0 if mutant == "a whole prior at each agent" else 4.0 * AGENTS
@@ -98,6 +98,9 @@ def reference(matrix, numbers, *, friction=None, mutant=None, **options):
             moved = heard[i] - (q[i] if options.get("correction") else 0)
             if friction is None:
                 new[i] = moved - step * force + math.sqrt(2 * step * heat) * used[i]
+                landed = new[i].copy()
+                new[i] += options.get("momentum", 0.0) * (landed - before_y[i])
+                before_y[i] = old[i] if mutant == "a heavy ball" else landed
             else:
                 before = velocity[i].copy()
                 velocity[i] += -step * (friction * velocity[i] + force)
@@ -154,6 +157,23 @@ def test_de_sghmc_is_its_equation(options):
     found, normals = positions_and_numbers(de_sghmc(STEP, 4.0, PATH, **options))
     expected = reference(np.asarray(PATH), normals, friction=4.0, **options)
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.usefixtures("x64")
+def test_de_sgld_with_momentum_at_temperature_zero_is_d_asg_and_no_heavy_ball():
+    settings = {"temperature": 0.0, "momentum": 0.25}
+    found = run(de_sgld(STEP, PATH, draws="agents", **settings))
+    nothing = np.zeros((len(found), AGENTS, 2))
+    expected = reference(np.asarray(PATH), nothing, **settings)
+    heavy_ball = reference(np.asarray(PATH), nothing, mutant="a heavy ball", **settings)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+    assert np.abs(found - heavy_ball).max() > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0, "correction": "extra"}])
+def test_momentum_that_samples_or_corrects_is_refused(options):
+    with pytest.raises(InputError, match="D-ASG"):
+        de_sgld(STEP, PATH, momentum=0.5, **options)
 
 
 @pytest.mark.usefixtures("x64")

@@ -346,6 +346,16 @@ def test_surrogates_with_which_the_chain_diverges_are_refused_before_the_run(
         draws(method)
 
 
+def test_surrogates_with_which_the_chain_diverges_run_where_a_warning_is_asked_for():
+    options = {"surrogate": narrow(0.01), "probabilities": NARROW_SHARES, "examination": "warn"}
+    method = consortia.fsgld(H, 60, BATCH, **options)
+    with (
+        pytest.warns(UserWarning, match="^surrogate given: at site '.*away from the posterior"),
+        pytest.raises(NonFiniteError),
+    ):
+        draws(method, rounds=200)
+
+
 def test_a_surrogate_that_drives_chains_away_for_a_while_is_a_warning():
     method = consortia.fsgld(H, STEPS, BATCH, surrogate=narrow(0.05), probabilities=NARROW_SHARES)
     with pytest.warns(UserWarning, match=r"at site 'north' .* by exp\(0\.26\) a visit"):

@@ -59,6 +59,7 @@ def simulated_moments(agents, matrix, iterations, start, *, friction=None, step,
     def run(normals):
         x = np.broadcast_to(start, (count, d)).astype(float)
         v, q, last = np.zeros((count, d)), np.zeros((count, d)), np.zeros((count, d))
+        before = x
         for k in range(iterations):
             gradient = np.einsum("nij,nj->ni", agents.curvatures, x) - agents.pulls
             if common:
@@ -70,6 +71,8 @@ def simulated_moments(agents, matrix, iterations, start, *, friction=None, step,
             moved = mixed - q if options.get("correction") else mixed
             if friction is None:
                 moved = moved - step * gradient + math.sqrt(2 * step * heat) * used
+                if options.get("momentum"):
+                    moved, before = moved + options["momentum"] * (moved - before), moved
             else:
                 v = v - step * (friction * v + gradient)
                 v = v + math.sqrt(2 * friction * step * heat) * used
@@ -90,6 +93,7 @@ VARIANTS = {
     "common": {"noise": "common"},
     "averaged": {"averaged_noise": True},
     "corrected": CORRECTED,
+    "D-ASG": {"momentum": 0.6, "temperature": 0.0},
 }
 
 
@@ -255,7 +259,9 @@ NETWORKS = {
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(
-    "options", [{}, {"correction": "extra"}, {"friction": 0.0}, {"friction": 1.5}], ids=str
+    "options",
+    [{}, {"correction": "extra"}, {"friction": 0.0}, {"friction": 1.5}, {"momentum": 0.5}],
+    ids=str,
 )
 def test_the_closed_limits_of_the_mean_are_where_the_spectral_radius_is_one(
     small, network, options
@@ -268,7 +274,8 @@ def test_the_closed_limits_of_the_mean_are_where_the_spectral_radius_is_one(
             friction = max(options["friction"], 1e-9)
             law = de_sghmc_law(small, mixing, step_size=step, friction=friction)
         else:
-            law = de_sgld_law(small, mixing, step_size=step, **options)
+            cold = {"temperature": 0.0} if "momentum" in options else {}
+            law = de_sgld_law(small, mixing, step_size=step, **options, **cold)
         return law.spectral_radius
 
     limit = mean_limit(small, mixing, **options)

@@ -9,6 +9,8 @@ their positions to their neighbours only, who average them with a doubly stochas
     \qquad x_i' = \sum_j W_{ij} x_j + \eta v_i'
 
 with :math:`g_i` an estimate of :math:`\nabla f_i`. All agents move from the old positions at once.
+At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a momentum
+its accelerated form (D-ASG); the second is a heavy ball.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from consortia.errors import InputError
 from consortia.graphs import MixingMatrix, MixingSchedule
 from consortia.schedules import Schedule
 
+MOST_MOMENTUM = 0.9999
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -54,6 +58,12 @@ class Gossip(Options, Method):
     mixing: MixingMatrix | MixingSchedule | str | Any
     friction: float | None
     averaged_noise: bool
+    momentum: float
+
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
 
     def __post_init__(self) -> None:
         arguments.keep(
@@ -61,7 +71,7 @@ class Gossip(Options, Method):
             step_size=schedules.as_schedule(self.step_size),
             mixing=graphs.as_mixing(self.mixing),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             correction=arguments.one_of("correction", self.correction, (None, "extra")),
             noise=arguments.one_of("noise", self.noise, ("independent", "common")),
             control_variate=_point(self.control_variate, self.batch_size),
@@ -73,6 +83,11 @@ class Gossip(Options, Method):
     def corrected(self) -> bool:
         """True if agents remember how they disagreed with their neighbours."""
         return self.correction == "extra"
+
+    @property
+    def moves(self) -> bool:
+        """Return True if agents have a velocity."""
+        return self.friction is not None or self.momentum > 0
 
     @property
     def network(self) -> MixingMatrix | MixingSchedule | str:
@@ -185,7 +200,11 @@ class DESGLD(Gossip):
             only the difference. `de_sgld(..., correction="extra", temperature=0.0)` finds one.
         draws: ``"average"``, or ``"agents"`` to keep each agent's series too.
         temperature: factor of the noise's variance; the target is exp(−U/temperature). At 0 this is
-            distributed (stochastic) gradient descent.
+            distributed (stochastic) gradient descent (D-SG).
+        momentum: β in [0, 1), which only temperature 0 has: distributed accelerated stochastic
+            gradient descent (D-ASG), :math:`x' = Wy - \eta g(y)`, :math:`y' = x' + \beta(x' - x)`.
+            Mixed, drawn and read by gradients is y, which ends where x does. A strongly convex U
+            asks for β = (1 − √(μη))/(1 + √(μη)), μ its least curvature.
 
     Raises:
         InputError: an argument is out of its range, or W is not doubly stochastic (with the row
@@ -197,13 +216,15 @@ class DESGLD(Gossip):
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu, "Decentralized stochastic gradient Langevin dynamics and
     Hamiltonian Monte Carlo" (2021), eq. (2). EXTRA is that of Shi, Ling, Wu, Yin (2015), here with
-    the noise outside its memory.
+    the noise outside its memory. D-ASG is that of Fallah, Gürbüzbalaban, Ozdaglar, Simsekli, Zhu
+    (2022), with a constant momentum.
     """
 
     step_size: Schedule | Any
     mixing: MixingMatrix | MixingSchedule | str | Any
     _: KW_ONLY
     averaged_noise: bool = False
+    momentum: float = 0.0
 
     name = "de_sgld"
     friction = None
@@ -218,7 +239,17 @@ class DESGLD(Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        arguments.keep(self, averaged_noise=bool(self.averaged_noise))
+        momentum = arguments.number("momentum", self.momentum, 0.0, MOST_MOMENTUM)
+        if momentum and (self.temperature or self.corrected):
+            raise InputError(
+                "momentum makes D-ASG, which finds a mode: give temperature=0.0 with it, and no "
+                "correction. To sample with momentum use de_sghmc."
+            )
+        arguments.keep(
+            self,
+            averaged_noise=arguments.flag("averaged_noise", self.averaged_noise),
+            momentum=momentum,
+        )
 
 
 @dataclass(frozen=True)
@@ -245,7 +276,8 @@ class DESGHMC(Gossip):
             settings that mix well violate it (`consortia.oracles.gossip_conditions`).
         mixing: W, as in `de_sgld`.
         correction: as in `de_sgld`, applied to the position.
-        temperature: as in `de_sgld`; at 0 this is distributed accelerated gradient descent.
+        temperature: as in `de_sgld`; at 0 this is a distributed heavy ball,
+            :math:`x' = Wx - \eta^2 g(x) + (1 - \gamma\eta)(x - Wx_{-1})`, x₋₁ the position before.
 
     All other arguments are those of `de_sgld`.
 
@@ -265,6 +297,7 @@ class DESGHMC(Gossip):
 
     name = "de_sghmc"
     averaged_noise = False
+    momentum = 0.0
     claims = Claims(
         samples="the average: a law near the posterior; a single agent: a law that is far too wide",
         bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent more "
@@ -356,7 +389,7 @@ def _init(method: Gossip, position: Float[Array, " d"]) -> tuple[Agent, tuple[()
     zero = jnp.zeros_like(position)
     agent = Agent(
         position,
-        () if method.friction is None else zero,
+        zero if method.moves else (),
         zero if method.corrected else (),
         zero if method.averaged_noise else (),
     )
@@ -435,7 +468,11 @@ def _langevin(
         proposed = proposed + jnp.sqrt(2 * method.temperature * shared.step_size) * normal
     elif method.averaged_noise:
         last = state.normal
-    agent = Agent(proposed, (), disagreement, last)
+    velocity: PyTree = ()
+    if method.momentum > 0:  # the position is y = x + velocity
+        velocity = method.momentum * (proposed - state.position + state.velocity)
+        proposed = proposed + velocity
+    agent = Agent(proposed, velocity, disagreement, last)
     return agent, _message(method, proposed, shared.turn), {}
 
 

@@ -27,7 +27,19 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Route, Site
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Phase,
+    Route,
+    Site,
+    Told,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -98,13 +110,18 @@ class DSGLD(Method):
         "after Ahn, Shahbaba, Welling (2014)",
     )
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
             local_steps=arguments.whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             probabilities=arguments.site_weights(self.probabilities, "probabilities"),
             record=arguments.one_of("record", self.record, ("visits", "updates")),
         )
@@ -153,6 +170,8 @@ class DSGLD(Method):
             Route(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
+            asked=_asked,
+            told=_told,
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
@@ -185,7 +204,8 @@ class FSGLD(DSGLD):
     **Draw** and **step size**: as in `dsgld`.
 
     A surrogate that is narrower than its likelihood can turn the drift at its site around. That
-    is looked for before the run, which is refused when the chain would diverge; a chain that runs
+    is looked for before the run, which is refused when the chain would diverge
+    (``examination="warn"`` runs it all the same, to see it fail); a chain that runs
     away in mid-run ends it with `consortia.errors.NonFiniteError`, which names the site and says
     whether its surrogate drove the chain away.
 
@@ -195,6 +215,7 @@ class FSGLD(DSGLD):
             `consortia.surrogates.Gaussian`, one a site, or None: DSGLD.
         strength: α ≥ 0; 1 is the published method, 0 is DSGLD bit for bit.
         covariance: ``"full"`` or ``"diagonal"``, of surrogates that are computed.
+        examination: ``"refuse"`` or ``"warn"``, where surrogates would make the chain diverge.
 
     All other arguments are those of `dsgld`.
 
@@ -214,6 +235,7 @@ class FSGLD(DSGLD):
     surrogate: surrogates.Recipe | tuple[surrogates.Gaussian, ...] | Any = "anchored"
     strength: float = 1.0
     covariance: str = "full"
+    examination: str = "refuse"
 
     name = "fsgld"
     claims = Claims(
@@ -237,6 +259,7 @@ class FSGLD(DSGLD):
             surrogate=surrogate,
             strength=arguments.number("strength", self.strength, 0.0, math.inf),
             covariance=arguments.one_of("covariance", self.covariance, COVARIANCES),
+            examination=arguments.one_of("examination", self.examination, ("refuse", "warn")),
         )
 
     @property
@@ -282,9 +305,11 @@ class FSGLD(DSGLD):
         else:
             fitted = surrogates.examined(self.surrogate, fitted[0], strength=self.strength, **steps)
         reason, warnings = surrogates.explain_divergence(fitted, names, **steps)
-        if reason is not None:
+        if reason is None:
+            return warnings
+        if self.examination == "refuse":
             raise InputError(f"surrogate {kind}: {reason}")
-        return warnings
+        return (f"surrogate {kind}: {reason}", *warnings)
 
     def explain_end(self, target: Target, site: Site, name: str, position: Array) -> str:
         """Return what the surrogates have to do with a chain that ended; empty without them."""
@@ -377,6 +402,14 @@ def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple
 
 def _position(inbox: Chain) -> Float[Array, " d"]:
     return inbox.position
+
+
+def _asked(inbox: Chain) -> Asked:
+    return Asked(inbox.position)
+
+
+def _told(outbox: Chain) -> Told:
+    return Told(outbox.position)
 
 
 def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:

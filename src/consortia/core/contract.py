@@ -21,7 +21,8 @@ with equal shapes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -173,6 +174,39 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
     return ()
 
 
+class Asked(NamedTuple):
+    """Where an inbox asks a site to look at its rows: what the site bounds before it computes.
+
+    Attributes:
+        positions: (..., d), with whatever axes the inbox has in front.
+        spreads: standard deviations of the points that the site itself draws around each, of the
+            same shape; () where it evaluates the positions themselves.
+        points: evaluated at, or drawn around, each position.
+    """
+
+    positions: Array
+    spreads: PyTree = ()
+    points: int = 1
+
+
+class Told(NamedTuple):
+    """What an outbox says, for a server that looks whether it is plausible.
+
+    Attributes:
+        positions: (..., d), to which the site has moved from where it was asked; () if none.
+        gradients: (..., d), of U_c / w_c where they are averaged, of U_c where they are summed; ()
+            if none.
+    """
+
+    positions: PyTree = ()
+    gradients: PyTree = ()
+
+
+def at_inbox(inbox: PyTree) -> Asked:
+    """Return that the inbox itself is a position, or several."""
+    return Asked(inbox)
+
+
 class Phase(NamedTuple):
     """One step of an iteration, which ends exactly where something must be exchanged.
 
@@ -182,12 +216,17 @@ class Phase(NamedTuple):
         exchange: how the outboxes become the message; None when nothing crosses the network.
         hub: ``(shared, hub_state, message) -> (hub_state, reply, info)``, or None: the reply is
             the message.
-        noise: ``RandomStreams -> pytree`` private to a (chain, node).
+        noise: ``RandomStreams -> pytree`` private to a (chain, node). Between institutions it comes
+            from a secret of the site, and nobody else can compute it; engines that promise the
+            draws of one process compute it from the seed, so that nothing is private there.
         shared: ``RandomStreams -> pytree`` common to all nodes and the hub of a chain.
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
             (a jittered trajectory); at most ``repeat``.
+        asked: ``inbox -> Asked``, on the host; None where ``local`` looks at rows nowhere that the
+            inbox decides.
+        told: ``outbox -> Told``, on the host; None where it says nothing that can be compared.
     """
 
     local: Callable[..., tuple[PyTree, PyTree, Info]] | None
@@ -197,6 +236,8 @@ class Phase(NamedTuple):
     shared: Callable[[random.RandomStreams], PyTree] = no_numbers
     repeat: int = 1
     repeats: Callable[[PyTree], Array] | None = None
+    asked: Callable[[PyTree], Asked] | None = at_inbox
+    told: Callable[[PyTree], Told] | None = None
 
     @property
     def repeated(self) -> bool:
@@ -271,7 +312,23 @@ class Claims:
     source: str
 
 
-class Method(ABC):
+class Named(ABCMeta):
+    """Classes that answer an unknown keyword with the nearest that they know."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the class, which `__call__` would hide."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Return a new object of the class."""
+        known = inspect.signature(cls).parameters
+        arguments.check_keywords(cls.__name__.lower(), options, known)
+        return super().__call__(*args, **options)
+
+
+class Method(metaclass=Named):
     """A sampler's parameters: a frozen dataclass, which compares and hashes by value.
 
     A method states its `name` and its `claims`, and `build` turns its parameters into phases for
@@ -335,6 +392,11 @@ class Method(ABC):
     @property
     def network(self) -> Any:
         """The mixing matrix, schedule or named network of a method without a hub, else None."""
+        return None
+
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a site that a gradient reads; None where it reads all."""
         return None
 
     @property

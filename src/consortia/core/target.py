@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from consortia.core.contract import Site
 from consortia.core.model import Model
+from consortia.core.parameters import is_function
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -24,7 +25,7 @@ def parameters_of(model: Model, init: Any, key: Array) -> PyTree:
     A function is called with ``key``; anything else is taken as the pytree itself.
     """
     source = model.init if init is None else init
-    return source(key) if callable(source) else source
+    return source(key) if is_function(source) else source
 
 
 class Target:

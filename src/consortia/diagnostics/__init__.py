@@ -25,6 +25,7 @@ from consortia.diagnostics.predictive import (
     scores,
 )
 from consortia.diagnostics.summary import Summary, summary
+from consortia.diagnostics.units import in_column_units
 
 __all__ = [
     "ChunkVerdict",
@@ -37,6 +38,7 @@ __all__ = [
     "convergence",
     "expected_calibration_error",
     "gaussian_wasserstein2",
+    "in_column_units",
     "log_predictive_density",
     "marginal_error",
     "marginal_wasserstein2",

@@ -165,7 +165,11 @@ class LocalEngine(Engine):
         key = (target.model, method, layout, divided, shaped)
         program = _programs.pop(key, None)
         if program is None:
-            parts = (method.build(target), layout, partial(start_values, target))
+            parts = (
+                method.build(target),
+                layout,
+                partial(start_values, target, most=method.gradient_rows),
+            )
             if divided is None:
                 program = Program(*parts, small=small)
             else:

@@ -23,6 +23,7 @@ from consortia.models._shared import (
 )
 
 
+@arguments.hinted
 def mlp(
     features: int,
     hidden: Sequence[int] = (512, 512),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,13 +22,19 @@ from consortia.diagnostics import (
     scores,
     summary,
 )
+from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.units import scaling_in
+from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
+from consortia.store.durable import read_regular
+from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import REQUEST, open_run
-from consortia.theory.bias import BiasPrediction, predict_bias
-
-Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
+from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
+
+STUDY_BYTES = 2**20
+"""Of a study file, and of the command that it was run with."""
 
 MOST_DRAWS = 4000
 """Predictions are averaged over at most so many draws, evenly spaced."""
@@ -50,7 +56,7 @@ class HeldOutScores:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Worst:
     """The worst numbers of a table; NaN where they are not available.
 
     Attributes:
@@ -68,12 +74,12 @@ class Verdict:
     sd_ratio: tuple[float, float] | None
 
     def lines(self) -> list[str]:
-        """Return the verdict in words."""
+        """Return the numbers in words."""
         r_hat = "not available" if math.isnan(self.r_hat) else f"at most {self.r_hat:.3f}"
         ess = "not available" if math.isnan(self.ess) else f"at least {self.ess:,.0f}"
         lines = [f"R-hat {r_hat}, effective sample size {ess}."]
         if self.shift is None or self.sd_ratio is None:
-            return [*lines, "Without a reference, bias cannot be seen in these numbers."]
+            return lines
         return [
             *lines,
             f"Means within {self.shift[0]:.2f} reference sd (farthest: {self.shift[1]}; "
@@ -91,7 +97,9 @@ class RunReport:
         name: short, to tell runs apart.
         title: one line.
         tree: the result.
-        table: one row a parameter, beside the reference where there is one.
+        table: one row a parameter as it was sampled, beside the reference where there is one.
+        column_table: the same in the units of the columns as they were read; None where no column
+            was standardised.
         record: the run's attributes, those in JSON read.
         reference: the result that it stands beside, or None.
         reference_table: the reference's own table, rows in the same order, or None.
@@ -112,6 +120,7 @@ class RunReport:
     title: str
     tree: Any
     table: Summary
+    column_table: Summary | None
     record: Mapping[str, Any]
     reference: Any
     reference_table: Summary | None
@@ -140,10 +149,12 @@ class RunReport:
     @property
     def names(self) -> list[str]:
         """The rows' names without ``variable[...]``, where the labels inside are enough."""
-        names = list(self.table.coordinates)
-        inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
-        words = all(not part.replace(", ", "").isdigit() for part in inner)
-        return inner if words and len(set(inner)) == len(inner) else names
+        return short_names(self.table)
+
+    @property
+    def shown_table(self) -> Summary:
+        """The table to be shown: in the units of the columns where they were standardised."""
+        return self.table if self.column_table is None else self.column_table
 
     @property
     def shift_errors(self) -> np.ndarray | None:
@@ -155,15 +166,28 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
+        """What the run is worth, and why."""
+        own = self.reference_table
+        evidence = Evidence.of(
+            self.tree,
+            self.table.columns,
+            self.table.coordinates,
+            self.table.missing,
+            None if own is None else own.columns,
+        )
+        return judge(self.prediction, evidence)
+
+    @property
+    def worst(self) -> Worst:
         """The worst numbers of the table."""
         table, errors = self.table, self.shift_errors
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
         if errors is None:
-            return Verdict(r_hat, ess, None, math.nan, None)
+            return Worst(r_hat, ess, None, math.nan, None)
         worst = int(np.abs(table["shift"]).argmax())
         ratio = table["sd_ratio"]
-        return Verdict(
+        return Worst(
             r_hat,
             ess,
             (abs(float(table["shift"][worst])), self.names[worst]),
@@ -180,14 +204,22 @@ class RunReport:
 
     def json(self) -> str:
         """Return the numbers as JSON; what is not available is null."""
-        parameters = [
-            {"name": name} | {key: values[row] for key, values in self.table.columns.items()}
-            for row, name in enumerate(self.table.coordinates)
-        ]
+
+        def rows(table: Summary | None) -> list[dict[str, Any]] | None:
+            if table is None:
+                return None
+            return [
+                {"name": name} | {key: values[row] for key, values in table.columns.items()}
+                for row, name in enumerate(table.coordinates)
+            ]
+
         content = {
             "title": self.title,
-            "verdict": vars(self.verdict),
-            "parameters": parameters,
+            **self.verdict.plain(),
+            "worst": vars(self.worst),
+            "prediction": None if self.prediction is None else self.prediction.plain(),
+            "parameters": rows(self.table),
+            "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
             "held_out_rows": self.held_out_rows,
             "scores": self.scores and self.scores.values,
@@ -238,7 +270,8 @@ def report_of(
             tree[group].load()
     shown = labelled(tree, labels or {})
     beside = None if reference is None else labelled(reference, labels or {})
-    table = summary(shown, reference=beside)
+    table = summary(shown, reference=beside, units="sampled")
+    standardised = scaling_in(tree) is not None
     if beside is not None:
         beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
     notes = list(skipped)
@@ -247,17 +280,20 @@ def report_of(
             notes.append("predictive scores: the study holds no rows out")
     elif model is not None and model.predict is None:
         notes.append("predictive scores: the model has no predict function")
-    prediction = None
-    if model is not None and sites is not None and algorithm is not None:
-        prediction = predict_bias(model, sites, algorithm)
+    prediction = prediction_in(tree)
+    at_hand = not (model is None or sites is None or algorithm is None)
+    if at_hand and (prediction is None or prediction.open):
+        prediction = predict_bias(cast(Model, model), sites, algorithm)
+    record = _record(tree)
     return RunReport(
         name=name,
-        title=title or name,
+        title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        record=_record(tree),
+        column_table=summary(shown, reference=beside) if standardised else None,
+        record=record,
         reference=beside,
-        reference_table=None if beside is None else summary(beside),
+        reference_table=None if beside is None else summary(beside, units="sampled"),
         reference_record=None if reference is None else _record(reference),
         scores=held_out_scores(tree, model, held_out),
         reference_scores=held_out_scores(reference, model, held_out),
@@ -272,7 +308,7 @@ def report_of(
     )
 
 
-def load_run(path: str | os.PathLike[str]) -> RunReport:
+def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
     """Return the report of a run directory, finished or not.
 
     The model, the held-out rows and the predicted bias come from the copy of the study in the
@@ -280,6 +316,8 @@ def load_run(path: str | os.PathLike[str]) -> RunReport:
 
     Args:
         path: a directory written by ``consortia run`` or ``sample(..., store=...)``.
+        code: run the study's factory, if it has one: it is code, and runs with your rights. One
+            that `consortia run` ran before on this machine needs no such word.
 
     Raises:
         StoreError: there is no run, or no draw in it yet.
@@ -296,30 +334,66 @@ def load_run(path: str | os.PathLike[str]) -> RunReport:
             f"{str(path)!r} holds no draw yet: wait for the first chunk of the run, and ask again."
         )
     facts: dict[str, Any] = {"name": directory.name}
+    _load(tree, directory)
     if (directory / REFERENCE).is_dir():
-        facts["reference"] = open_run(directory / REFERENCE)
+        beside = open_run(directory / REFERENCE)
+        _load(beside, directory / REFERENCE)
+        facts["reference"] = beside
     missing = f"there is no {REQUEST[0]} in the directory"
-    if (directory / REQUEST[0]).is_file():
-        facts["study"] = (directory / REQUEST[0]).read_text(encoding="utf-8")
+    if os.path.lexists(directory / REQUEST[0]):
+        # Of an error nothing is said: a page may be passed on, a data file may not.
+        missing = f"the study cannot be built here: `consortia check {REQUEST[0]}` says why"
         try:
-            return report_of(tree, **facts, **_built(directory))
-        except ConsortiaError as error:
-            missing = f"the study cannot be read again ({error})"
+            facts["study"] = read_regular(directory / REQUEST[0], STUDY_BYTES).decode()
+            objects = _built(directory, code=code)
+        except (ConsortiaError, OSError, ValueError, RecursionError):
+            objects = None
+        if isinstance(objects, str):
+            missing = objects
+        elif objects is not None:
+            return report_of(tree, **facts, **objects)
     note = f"model, scores and predicted bias: {missing}"
     return report_of(tree, **facts, skipped=(note,))
 
 
-def _built(directory: Path) -> dict[str, Any]:
-    """Return the study's objects and its title; its data files are where the study came from."""
+def _load(tree: Any, directory: Path) -> None:
+    """Read the draws of a result, and refuse what is no result of ours.
+
+    Raises:
+        StoreError: there are no draws, they are damaged, or not those of chains.
+    """
+    if "posterior" not in tree.children:
+        raise StoreError(f"{str(directory)!r} holds no draws.")
+    for group in ("posterior", "sample_stats"):
+        if group in tree.children:
+            try:
+                tree[group].load()
+            except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
+                raise StoreError(
+                    f"{str(directory)!r}: the draws in {group!r} are damaged "
+                    f"({type(error).__name__})."
+                ) from error
+    for name, array in tree["posterior"].data_vars.items():
+        if array.dims[:2] != ("chain", "draw") or array.dtype.kind != "f":
+            raise StoreError(f"{str(directory)!r}: {name!r} holds no draws of chains.")
+
+
+def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:
+    """Return the study's objects and its title, or why they are not made.
+
+    Its data files are where the study came from.
+    """
     from consortia.study.build import load_study  # half a second that a result in memory saves
+    from consortia.study.code import WARNING, may_run
 
     request, origin = directory / REQUEST[1], None
-    if request.is_file():
-        command = json.loads(request.read_text(encoding="utf-8"))
-        origin = (
-            Path(command["study"]) if isinstance(command, dict) and "study" in command else None
-        )
+    if os.path.lexists(request):
+        command = json.loads(read_regular(request, STUDY_BYTES))
+        source = command.get("study") if isinstance(command, dict) else None
+        origin = Path(source) if isinstance(source, str) else None
     study = load_study(directory / REQUEST[0], origin=origin)
+    if not may_run(*study.code, code=code):
+        return f"the factory {study.model.factory} was not run: {WARNING} (--code runs it)"
     built = study.build()
     return {
         "title": study.title or study.name,
@@ -331,19 +405,18 @@ def _built(directory: Path) -> dict[str, Any]:
     }
 
 
+def short_names(table: Summary) -> list[str]:
+    """Return the rows' names without ``variable[...]``, where the labels inside are enough."""
+    names = list(table.coordinates)
+    inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
+    words = all(not part.replace(", ", "").isdigit() for part in inner)
+    return inner if words and len(set(inner)) == len(inner) else names
+
+
 def labelled(tree: Any, labels: Labels) -> Any:
     """Return the result with names along the axes of its posterior's variables, where they fit."""
     posterior = tree["posterior"].to_dataset()
-    names = {}
-    for variable in posterior.data_vars:
-        dims = [dim for dim in posterior[variable].dims if dim not in ("chain", "draw")]
-        axes = labels.get(str(variable), ())
-        for dim, axis in zip(reversed(dims), reversed(axes), strict=False):
-            if axis is not None and len(axis) == posterior.sizes[dim]:
-                names[dim] = list(axis)
-    if not names:
-        return tree
-    return _posterior_tree(tree, posterior.assign_coords(names))
+    return _posterior_tree(tree, with_labels(posterior, labels)) if labels else tree
 
 
 def _posterior_tree(tree: Any, posterior: Any) -> Any:
@@ -392,7 +465,7 @@ def _record(tree: Any) -> dict[str, Any]:
         if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
             try:
                 return json.loads(value)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 return value
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines import Engine
 from consortia.engines.mailbox import servers_of
 from consortia.errors import (
@@ -28,7 +30,8 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.progress import progress_of
+from consortia.run.prediction import predicted, respond
+from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
     Request,
@@ -43,6 +46,7 @@ from consortia.store import results
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
 from consortia.store.ending import Ending, RunEnd
+from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
 
 STORED_BYTES = 8 * 1024 * 1024
@@ -89,6 +93,8 @@ def execute(
     stop: StopWhen | None,
     keep: AccumulatorSpec | None,
     on_plan: Callable[[Plan], None] | None,
+    metadata: Metadata | None = None,
+    on_divergence: str = "warn",
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
@@ -108,11 +114,13 @@ def execute(
     algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
+    metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
     chains = request.chains * servers_of(algorithm.build(target))
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
+    checks.check_unchanged(target, sites.first)
     # On the host: a program with an operand for each of thousands of chains compiles long.
     positions: Any = np.stack([target.flat(start) for start in starts])
     engine.check_same_arguments(
@@ -122,7 +130,7 @@ def execute(
         )
     )
     density.check_values(target, sites.first, starts[0])
-    notes = checks.check_stability(
+    notes, warned = checks.check_stability(
         engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )
 
@@ -133,17 +141,27 @@ def execute(
         rounding = rounding_of(run, engine.name)
         specification = specification_of(request, target, sites, algorithm, rounding, stop)
         specification["keep"] = None if keep is None else keep.describe()
+        specification["metadata"] = json.loads(json.dumps(metadata.plain))
     checkpoint = None
+    prediction: BiasPrediction | None = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
         assert writer is not None
         check_same(
             before, specification, writer.path, exact=resumption.exact and not resumption.finished
         )
+        kept_prediction = before.get("prediction")
+        if kept_prediction is not None:
+            prediction = BiasPrediction.read(kept_prediction)
         if resumption.finished:
             return open_run(writer.path) if run.root else None
     if checkpoint is None:
-        start.check_start_values(run.start_values(positions), sites.names)
+        with doing("checking the start", show=progress and run.root):
+            start.check_start_values(run.start_values(positions), sites.names)
+        if resumption is None and on_divergence != "ignore":
+            with doing("predicting the bias", show=progress and run.root):
+                prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
+            respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
     else:
@@ -159,11 +177,16 @@ def execute(
     plan = planning.plan_of(
         run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
     )
+    if prediction is not None:
+        plan.details["prediction"] = prediction
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None and run.root:
         on_plan(plan)
     record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
+    record |= metadata.record
+    if prediction is not None:
+        record["prediction"] = specification["prediction"] = prediction.plain()
     kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
     draws = rounds * run.draws_per_iteration // thin
     stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
@@ -193,6 +216,7 @@ def execute(
         kept=0 if checkpoint is None else checkpoint.kept,
         accumulator=accumulator,
         root=run.root,
+        labels=metadata.labels,
     )
 
     def save(loop: RunLoop) -> None:

@@ -183,7 +183,7 @@ class RunLoop:
         """Why the run ends here by its stopping rule; who keeps the draws decides for all."""
         reason = None
         if self._run.root:
-            reason = stop.reason(self._recorder.draws_so_far(), self._started)
+            reason = stop.reason(self._recorder.draws_so_far, self._started)
         ended = self._run.agree(reason is not None)
         return (reason or "the stopping rule") if ended else None
 

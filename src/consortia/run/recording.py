@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from consortia.core import parameters
 from consortia.store import results
 from consortia.store.accumulators import Accumulator
+from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import RunStore
 
 BLOCK_BYTES = 2**30
@@ -38,6 +39,7 @@ class Recorder:
         stride: draws after which a store is to be written.
         kept: draws so far of a run that is resumed.
         root: draws are kept in this process; otherwise they are only counted.
+        labels: names along the axes of the variables.
         accumulator: takes the draws in the place of memory and store, where not all are kept.
 
     Attributes:
@@ -59,6 +61,7 @@ class Recorder:
     kept: int = 0
     accumulator: Accumulator | None = None
     root: bool = True
+    labels: Labels = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._stored = self.kept
@@ -140,7 +143,8 @@ class Recorder:
     def groups(self) -> dict[str, Any]:
         """Return the groups of the result, but for those that the store has already."""
         if self.accumulator is not None:
-            return self.accumulator.groups(self.variables) if self.kept else {}
+            made = self.accumulator.groups(self.variables) if self.kept else {}
+            return {name: with_labels(group, self.labels) for name, group in made.items()}
         if self.store is not None or not self._blocks:
             return {}
         return self._datasets(self._written(), 0)
@@ -153,6 +157,7 @@ class Recorder:
             self.sites,
             first_draw=first_draw,
             weights=self._weights(last),
+            labels=self.labels,
         )
 
     def _iterations(self, first_draw: int, count: int) -> np.ndarray:

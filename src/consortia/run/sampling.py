@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
+from consortia.core import arguments
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.data.sites import Sites
@@ -14,13 +15,16 @@ from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
+from consortia.run.prediction import check_response
 from consortia.run.specification import Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
+from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
 
 
+@arguments.hinted
 def sample(
     model: Model,
     sites: Sites,
@@ -37,6 +41,8 @@ def sample(
     progress: bool = True,
     stop: StopWhen | None = None,
     keep: AccumulatorSpec | str = "draws",
+    metadata: Metadata | None = None,
+    on_divergence: str = "warn",
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -64,6 +70,12 @@ def sample(
         keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
             covariances and some draws of a model that is too large; `consortia.keep_predictions`,
             predictions at given rows and nothing else.
+        metadata: title, names of parameters, units of standardised columns, to be kept with the
+            draws: a `consortia.Metadata`.
+        on_divergence: the bias of the settings is predicted from the posterior's curvature at its
+            mode, kept with the run, and warned of where it is bad. A chain that is predicted to
+            diverge is run with ``"warn"`` and refused with ``"raise"``; with ``"ignore"`` nothing
+            is predicted.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -76,6 +88,7 @@ def sample(
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
+        DivergenceError: see ``on_divergence``.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
         SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
@@ -100,12 +113,15 @@ def sample(
             stop=stop,
             keep=read_spec(keep),
             on_plan=on_plan,
+            metadata=metadata,
+            on_divergence=check_response(on_divergence),
         )
     finally:
         if writer is not None:
             writer.release()
 
 
+@arguments.hinted
 def resume(
     path: str | os.PathLike[str],
     model: Model,
@@ -197,6 +213,7 @@ def resume(
             stop=rule,
             keep=kept,
             on_plan=on_plan,
+            metadata=Metadata.read(before.get("metadata", {})),
             resumption=Resumption(before, checkpoint, exact, finished),
         )
     finally:

@@ -13,8 +13,9 @@ import numpy as np
 
 from consortia.core import parameters
 from consortia.core.version import __version__
+from consortia.store.metadata import Labels, with_labels
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Records(NamedTuple):
@@ -87,6 +88,7 @@ def datasets(
     *,
     first_draw: int,
     weights: np.ndarray | None,
+    labels: Labels | None = None,
 ) -> dict[str, Any]:
     """Return the groups ``posterior``, ``sample_stats`` and ``agents`` as datasets.
 
@@ -97,6 +99,7 @@ def datasets(
         first_draw: index of the first draw of these records in the run.
         weights: step weight of each draw, (draws,) or (chains, draws), or None when the step size
             does not vary.
+        labels: names along the axes of the variables, see `consortia.store.metadata.Metadata`.
     """
     import xarray
     from arviz_base import dict_to_dataset
@@ -110,7 +113,7 @@ def datasets(
         coords = coordinates | options.pop("coords", {})
         made = dict_to_dataset(dict(arrays), check_conventions=False, coords=coords, **options)
         made.attrs.clear()  # the root of the tree carries the record of the run
-        return made
+        return with_labels(made, labels or {})
 
     groups = {"posterior": dataset(parameters.split(records.draws, variables))}
     stats = xarray.Dataset()

@@ -10,7 +10,9 @@ curvatures
     \qquad x' = \mathcal{W} x - q + \eta v' \\
     \text{EXTRA} \quad & q' = q + \tfrac12 (1 - \mathcal{W}) x, \qquad q_0 = 0
 
-(q = 0 without the correction), so that means and covariances are known at every iteration.
+(q = 0 without the correction). With a momentum, at temperature 0 (D-ASG), a step to x' is followed
+by :math:`v' = \beta(x' - x + v)`, and the position is x' + v'. So means and covariances are known
+at every iteration.
 
 A row's share of a minibatch gradient is :math:`g_j(x) = H_j x - p_j`. For b rows drawn with
 replacement from agent i's n, at a position of mean m and covariance S, with averages over the rows,
@@ -72,6 +74,7 @@ def de_sgld_law(
     replace: bool = True,
     control_variate: ArrayLike | None = None,
     temperature: float = 1.0,
+    momentum: float = 0.0,
 ) -> Law:
     """Return the exact law of `consortia.de_sgld` on Gaussian agents.
 
@@ -86,6 +89,7 @@ def de_sgld_law(
         replace: rows with replacement.
         control_variate: the anchor, ``(d,)``, or None.
         temperature: factor of the noise's variance.
+        momentum: β, of D-ASG, at temperature 0 and without a correction.
 
     Returns:
         The law. It is returned for unstable settings too: see ``stable``.
@@ -111,6 +115,13 @@ def de_sgld_law(
         iteration = np.block([[moved, -identity], [(identity - links) / 2, identity]])
         entry, offset = np.concatenate([identity, 0 * identity]), np.append(offset, 0 * offset)
         forget_sums(iteration, agents, matrix)
+    if beta := number(momentum, "momentum"):
+        if beta >= 1 or heat > 0 or correction:
+            raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
+        onward = beta * (moved - identity)
+        iteration = np.block([[moved + onward, beta * identity], [onward, beta * identity]])
+        entry = np.concatenate([(1 + beta) * identity, beta * identity])
+        offset = np.append((1 + beta) * offset, beta * offset)
     return agent_law(
         agents,
         iteration,

@@ -113,7 +113,7 @@ def _of_gossip(method: Gossip, model: Model, sites: Sites, parameters: PyTree) -
         return None
     dimension = _dimension(parameters)
     coordinates = len(sites) * dimension
-    copies = 1 + method.corrected + (method.friction is not None)
+    copies = 1 + method.corrected + method.moves
     small = copies * coordinates <= LARGEST_SYSTEM
     each = int(np.max(sites.sizes)) * dimension
     rows = small and method.batch_size is not None and coordinates * each <= MOST_CURVATURES
@@ -132,11 +132,16 @@ def _of_gossip(method: Gossip, model: Model, sites: Sites, parameters: PyTree) -
     return _by_modes(method, step, agents) if small else None
 
 
+def _options(method: Gossip) -> dict[str, Any]:
+    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
+    return options | ({"momentum": method.momentum} if method.momentum else {})
+
+
 def _by_the_mean(
     method: Gossip, step: float, agents: GaussianAgents, *, exactly: bool
 ) -> str | None:
     """Judge by the closed forms for exact gradients; minibatches may allow less."""
-    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
+    options = _options(method)
     below, beyond = step_bounds(agents, method.mixing, **options)
     if step < below:
         return None
@@ -155,7 +160,9 @@ def _by_the_mean(
 
 def _by_modes(method: Gossip, step: float, agents: GaussianAgents) -> str | None:
     """Judge by all modes of the iteration, minibatch noise included."""
-    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
+    options = _options(method)
+    if method.momentum:
+        options["temperature"] = 0.0
     if agents.rows is not None:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
     law = gossip_law(agents, method.mixing, step, **options)
@@ -308,15 +315,16 @@ def largest_stable_step(
         0.423
 
     Source: with a symmetric W, DE-SGLD is stable for ηA < I + W, with EXTRA for 4ηA < 5I + 3W, and
-    DE-SGHMC for η²A < (2 − γη)(I + W); the other limits are found numerically.
+    DE-SGHMC for η²A < (2 − γη)(I + W), D-ASG for ηA < I/(1 + 2β) + W; the other limits are found
+    numerically.
     """
     accuracy = number(tolerance, "tolerance", least=1e-12, most=0.1, strict=True)
 
     def law(step: float) -> Law:
         return gossip_law(agents, mixing, step, friction, **options)
 
-    correction = options.get("correction")
-    limit = mean_limit(agents, mixing, friction=friction, correction=correction)
+    correction, momentum = options.get("correction"), options.get("momentum", 0.0)
+    limit = mean_limit(agents, mixing, friction=friction, correction=correction, momentum=momentum)
     if limit is None:
         # Time scales of the two methods: a step is stable somewhere below them or not at all.
         scale = 1.0 / agents.smoothness
@@ -337,19 +345,21 @@ def mean_limit(
     *,
     friction: float | None = None,
     correction: str | None = None,
+    momentum: float = 0.0,
 ) -> float | None:
     r"""Return the step size from which on the mean diverges; None without a closed form.
 
     For a symmetric W an eigenvector of the iteration has real Rayleigh quotients w and a with W
     and A, and its eigenvalue solves a quadratic equation in them whose roots leave the unit disc at
-    −1 only: plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w). With EXTRA and
-    momentum the equation is cubic, and only a search tells.
+    −1 only: plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w), D-ASG
+    ηa = 1/(1 + 2β) + w. With EXTRA and friction the equation is cubic, and only a search tells.
 
     Args:
         agents: the problem.
         mixing: W.
         friction: γ of DE-SGHMC; None for DE-SGLD.
         correction: None or ``"extra"``.
+        momentum: β of D-ASG.
 
     Raises:
         InputError: no step size is stable.
@@ -357,7 +367,7 @@ def mean_limit(
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
     if not _has_closed_form(matrix, friction, correction):
         return None
-    offset, slope = _room(correction)
+    offset, slope = _room(correction, momentum)
     room = offset * np.eye(agents.count) + slope * np.asarray(matrix)
     if np.linalg.eigvalsh(room)[0] < _NO_ROOM:
         raise InputError(NEVER)
@@ -374,9 +384,9 @@ def _has_closed_form(
     return matrix.symmetric and (friction is None or correction is None)
 
 
-def _room(correction: str | None) -> tuple[float, float]:
+def _room(correction: str | None, momentum: float) -> tuple[float, float]:
     """Return a and b of aI + bW, which bounds the curvature times η, or η²/(2 − γη)."""
-    return (1.0, 1.0) if correction is None else (1.25, 0.75)
+    return (1.0 / (1.0 + 2.0 * momentum), 1.0) if correction is None else (1.25, 0.75)
 
 
 def _step(ratio: float, friction: float | None) -> float:
@@ -416,6 +426,7 @@ def step_bounds(
     *,
     friction: float | None = None,
     correction: str | None = None,
+    momentum: float = 0.0,
 ) -> tuple[float, float]:
     r"""Return two numbers with the largest stable step between them, for networks of any size.
 
@@ -430,6 +441,7 @@ def step_bounds(
         mixing: W, symmetric.
         friction: γ of DE-SGHMC, whose :math:`\eta^2/(2 - \gamma\eta)` is bounded so.
         correction: ``"extra"`` puts 5 + 3w in place of 4 + 4w; not together with ``friction``.
+        momentum: β of D-ASG, 1/(1 + 2β) + w in place of 1 + w.
 
     Example:
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
@@ -439,7 +451,7 @@ def step_bounds(
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
     if not _has_closed_form(matrix, friction, correction):
         raise InputError("step_bounds needs a symmetric W, and not both friction and correction.")
-    offset, slope = _room(correction)
+    offset, slope = _room(correction, momentum)
     own = np.zeros(agents.count)
     itself = matrix.rows == matrix.columns
     own[matrix.rows[itself]] = matrix.values[itself]

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from consortia.algorithms.surrogate_hmc.state import Hub
-from consortia.core.contract import Info, Phase, Site, Sum
+from consortia.core.contract import Asked, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -88,15 +88,27 @@ def begin(position: Vector) -> Search:
 
 def phases(target: Target) -> tuple[Phase, ...]:
     """Return the phases of the search; the last reply stays at the sites."""
-    newton = Phase(partial(_curvature, target), Sum(), hub=_descend, repeat=NEWTON_STEPS)
+    newton = Phase(
+        partial(_curvature, target),
+        Sum(),
+        hub=_descend,
+        repeat=NEWTON_STEPS,
+        asked=lambda inbox: Asked(inbox.look),
+    )
     average = Phase(
         partial(_average, target),
         Sum(),
         hub=_nearer,
         shared=lambda rng: _points(target, rng),
         repeat=AVERAGING_STEPS,
+        asked=_asked_around,
     )
     return (newton, Phase(None, hub=_rooted), average)
+
+
+def _asked_around(inbox: Found) -> Asked:
+    """Return the mean, and how far points spread around it in each coordinate."""
+    return Asked(inbox.mean, (inbox.root**2).sum(axis=-1) ** 0.5, 2 * PAIRS)
 
 
 def _replied(hub: Hub, found: Found) -> tuple[Hub, Found, Info]:

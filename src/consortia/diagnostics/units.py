@@ -1,0 +1,104 @@
+r"""Draws of a linear predictor on standardised columns, turned back to the columns' own units.
+
+.. math::
+    \beta_j = s_y \tilde\beta_j / s_j, \qquad
+    a = m_y + s_y \Bigl(\tilde a - \sum_j \tilde\beta_j m_j / s_j\Bigr), \qquad
+    \log\sigma = \log\tilde\sigma + \log s_y
+
+with m and s the means and standard deviations of the columns and of the response (0 and 1 where
+they are as they were). Every draw is turned by itself, so that means, intervals and correlations
+are those of the turned parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from consortia.errors import InputError
+from consortia.store.metadata import Scaling, scaling_of
+
+SLOPES, CONSTANT, NOISE = "coefficients", "intercept", "log_noise_scale"
+"""The variables of the ready models that have a linear predictor."""
+
+
+def scaling_in(tree: Any) -> Scaling | None:
+    """Return how the columns of a result were standardised, from its record; None where not."""
+    record = getattr(tree, "attrs", {}).get("scaling")
+    if not record:
+        return None
+    return scaling_of({"scaling": json.loads(record) if isinstance(record, str) else record})
+
+
+def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
+    """Return a result whose coefficients are per unit of the columns as they were read.
+
+    A model without an intercept has one in these units: the predictor where all columns are 0.
+
+    Args:
+        tree: result of a run.
+        scaling: of its columns; that of its record when None.
+
+    Returns:
+        `xarray.DataTree` with the groups ``posterior`` and ``sample_stats``; the result itself
+        where no column was standardised.
+
+    Raises:
+        InputError: the scaling is of another number of columns.
+    """
+    import xarray
+
+    scaling = scaling_in(tree) if scaling is None else scaling
+    if scaling is None:
+        return tree
+    posterior = tree["posterior"].to_dataset()
+    turned = _turned({str(name): posterior[name] for name in posterior.data_vars}, scaling)
+    groups = {"/posterior": posterior.assign(turned)}
+    if "sample_stats" in tree.children:
+        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
+    made = xarray.DataTree.from_dict(groups)
+    made.attrs.update({key: value for key, value in tree.attrs.items() if key != "scaling"})
+    return made
+
+
+def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
+    if SLOPES not in variables:
+        return {}
+    slopes = variables[SLOPES]
+    means, sds = np.asarray(scaling.means), np.asarray(scaling.sds)
+    centre, unit = scaling.response or (0.0, 1.0)
+    if slopes.shape[-1] != len(sds):
+        raise InputError(
+            f"the scaling is of {len(sds)} columns, the result has {slopes.shape[-1]} coefficients."
+        )
+    if scaling.basis is not None:
+        return _in_basis(variables, np.asarray(scaling.basis))
+    turned = np.asarray(slopes) * (unit / sds)
+    shift = slopes.isel({slopes.dims[-1]: 0}, drop=True)  # as an intercept has: without columns
+    shift = shift.copy(data=-unit * (np.asarray(slopes) @ (means / sds)) + centre)
+    found: dict[str, Any] = {}
+    ones = [place for place, name in enumerate(scaling.columns) if name == CONSTANT]
+    if CONSTANT in variables:
+        own = variables[CONSTANT]
+        found[CONSTANT] = own.copy(data=np.asarray(own) * unit + np.asarray(shift))
+    elif ones:  # a column of ones: its coefficient is the intercept
+        turned[..., ones[-1]] += np.asarray(shift)
+    else:
+        found[CONSTANT] = shift
+    if NOISE in variables:
+        found[NOISE] = variables[NOISE] + np.log(unit)
+    return {SLOPES: slopes.copy(data=turned)} | found
+
+
+def _in_basis(variables: Mapping[str, Any], basis: np.ndarray) -> dict[str, Any]:
+    """Return (a, β) = R (ã, β̃); without an intercept there is none in these units either."""
+    slopes = variables[SLOPES]
+    values = np.asarray(slopes)
+    found = {SLOPES: slopes.copy(data=values @ basis[1:, 1:].T)}
+    if CONSTANT in variables:
+        own = variables[CONSTANT]
+        found[CONSTANT] = own.copy(data=np.asarray(own) + values @ basis[0, 1:])
+    return found

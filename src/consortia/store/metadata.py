@@ -1,0 +1,137 @@
+"""What the numbers of a run are of: its title, its parameters' names, the units of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consortia.errors import InputError
+
+Labels = Mapping[str, Sequence[Sequence[str] | None]]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    r"""How the columns of x, and the response, were standardised before a linear predictor.
+
+    .. math:: \tilde x_j = (x_j - m_j) / s_j, \qquad \tilde y = (y - m_y) / s_y
+
+    Attributes:
+        columns: names of the columns of x, in the order of the coefficients.
+        means: m_j; 0 for a column that is as it was.
+        sds: s_j; 1 likewise.
+        response: m_y and s_y; None where the response is as it was.
+        basis: in the place of means and sds, where columns are centred in products too: R, with
+            which (a, β) = R (ã, β̃), the intercept first.
+    """
+
+    columns: tuple[str, ...]
+    means: tuple[float, ...]
+    sds: tuple[float, ...]
+    response: tuple[float, float] | None = None
+    basis: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a run keeps beside its draws; see `consortia.sample`.
+
+    Attributes:
+        title: one line.
+        labels: by variable, the names along its axes, counted from the last one: a sequence of
+            names, or None for an axis without any; ``{"beta": [["age", "sex"]]}``.
+        scaling: of standardised columns, where `consortia.summary` is to turn ``coefficients`` and
+            ``intercept`` back to their units.
+        settings: plain values, as in JSON: the study, the model's kind and priors.
+    """
+
+    title: str | None = None
+    labels: Labels = field(default_factory=dict)
+    scaling: Scaling | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The entries of a run's record; what is not known is left out."""
+        found = {
+            "title": self.title,
+            "scaling": None if self.scaling is None else asdict(self.scaling),
+            "settings": dict(self.settings),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The whole as JSON holds it, for `read`."""
+        return self.record | {"labels": {name: list(axes) for name, axes in self.labels.items()}}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Metadata:
+        """Return what `plain` gave."""
+        scaling = scaling_of(values)
+        labels = values.get("labels", {})
+        return cls(values.get("title"), labels, scaling, values.get("settings", {}))
+
+
+def check_metadata(metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> Metadata:
+    """Return the metadata, or none of any; refuse labels that do not fit the parameters.
+
+    Args:
+        metadata: a `Metadata`, or None.
+        shapes: of the model's variables, by name.
+    """
+    if metadata is None:
+        return Metadata()
+    if not isinstance(metadata, Metadata):
+        raise InputError(f"metadata is {metadata!r}: give a consortia.Metadata.")
+    for name, axes in metadata.labels.items():
+        if name not in shapes:
+            raise InputError(
+                f"metadata.labels: there is no variable {name!r}; there are: {', '.join(shapes)}."
+            )
+        if isinstance(axes, str) or any(isinstance(axis, str) for axis in axes):
+            raise InputError(
+                f"metadata.labels[{name!r}]: give a sequence of names for each axis, the last axis "
+                "last, or None."
+            )
+        if len(axes) > len(shapes[name]):
+            raise InputError(
+                f"metadata.labels[{name!r}] names {len(axes)} axes, the variable has "
+                f"{len(shapes[name])}."
+            )
+        for length, axis in zip(reversed(shapes[name]), reversed(axes), strict=False):
+            if axis is not None and len(axis) != length:
+                raise InputError(
+                    f"metadata.labels[{name!r}] has {len(axis)} names for an axis of {length}."
+                )
+    return metadata
+
+
+def with_labels(dataset: Any, labels: Labels) -> Any:
+    """Return a dataset with names along the axes of its variables, where they fit."""
+    names = {}
+    for variable in dataset.data_vars:
+        dims = [dim for dim in dataset[variable].dims if dim not in ("chain", "draw")]
+        axes = labels.get(str(variable), ())
+        for dim, axis in zip(reversed(dims), reversed(axes), strict=False):
+            if axis is not None and len(axis) == dataset.sizes[dim]:
+                names[dim] = np.array([str(name) for name in axis], dtype=object)
+    return dataset.assign_coords(names) if names else dataset
+
+
+def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
+    """Return the scaling of a run from its record, or None."""
+    found = record.get("scaling")
+    if not found:
+        return None
+    response, basis = found.get("response"), found.get("basis")
+    return Scaling(
+        tuple(map(str, found["columns"])),
+        tuple(map(float, found["means"])),
+        tuple(map(float, found["sds"])),
+        None if response is None else (float(response[0]), float(response[1])),
+        None if basis is None else tuple(tuple(map(float, row)) for row in basis),
+    )
