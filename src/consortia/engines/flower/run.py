@@ -288,7 +288,7 @@ class FlowerRun(Run):
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
-        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+        return empty_buffers(self._shapes, self.program.drawn, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:
