@@ -226,7 +226,7 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
 
     def limits(text: str) -> str:
         return (
-            text.replace("maximum_messages = 12", "maximum_messages = 5")
+            text.replace("maximum_messages = 68", "maximum_messages = 5")
             .replace("# maximum_norm = 1e6", "maximum_norm = 2e4")
             .replace("maximum_refusals = 3", "maximum_refusals = 6")
         )

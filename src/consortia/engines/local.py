@@ -242,7 +242,7 @@ class LocalEngine(Engine):
         if self.node_mode == "auto":
             mapped = alone or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
-        kept = chains * target.dimension * target.dtype.itemsize
+        kept = chains * draws.chains * target.dimension * target.dtype.itemsize
         kept *= 1 + nodes if draws.agents else 1
         places = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
         places = max(places, draws.per_iteration)

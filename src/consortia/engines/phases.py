@@ -89,6 +89,7 @@ class Iteration:
 
     Attributes:
         first_turn: of `Carry`, at the begin of a program.
+        drawn: the layout with the chains of the result, of which one hub may hold several.
     """
 
     first_turn: Any = ()
@@ -98,6 +99,7 @@ class Iteration:
         self.layout = layout
         self.mailbox = mailbox.mailbox_of(algorithm)
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
+        self.drawn = replace(layout, chains=layout.chains * algorithm.draws.chains)
 
     def _iteration(
         self, randomness: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
@@ -353,6 +355,8 @@ class Iteration:
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
+            if draws.chains > 1:
+                hub_info = {name: copies(value, draws.chains) for name, value in hub_info.items()}
             return Yield(draw, None, node_info, hub_info)
         if draws.node is None:
             raise TypeError("Draws needs one of hub and node")
@@ -374,7 +378,7 @@ class Iteration:
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
             return record(buffers, made, iteration, window)
-        return record_several(buffers, made, iteration, window, self.layout, per_iteration)
+        return record_several(buffers, made, iteration, window, self.drawn, per_iteration)
 
     def draws_finite(self, carry: Carry) -> Bool[Array, " chains"]:
         """Return (chains,), whether the draws of each chain in this state are finite."""
@@ -596,7 +600,7 @@ class Program(Iteration):
 
     def _empty(self) -> Buffers:
         assert self._shapes is not None
-        return empty_buffers(self._shapes[0], self.layout, self.algorithm.draws.per_iteration)
+        return empty_buffers(self._shapes[0], self.drawn, self.algorithm.draws.per_iteration)
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
         """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""

@@ -106,21 +106,22 @@ class SiteRuntime:
     ) -> None:
         self._job, self._number, self._files = job, number, files
         self._run, self._secret = run, secret
-        starts = start.starting_parameters(job.model, job.init, job.seed, job.chains)
+        method, chains = job.algorithm.with_chains(job.chains)
+        starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._algorithm = job.algorithm.build(self._target)
+        self._algorithm = method.build(self._target)
         check_carried(self._algorithm)
         sizes = np.asarray(job.sites.sizes, np.int64)
-        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([number]))
-        layout = LocalEngine(block=1).layout(self._target, job.sites, job.algorithm, job.chains)
+        self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
-        if self._positions.shape != (job.chains, d):
+        if self._positions.shape != (chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
         expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
-        weights = job.algorithm.site_weights(sizes)
+        weights = method.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}

@@ -14,6 +14,9 @@ from consortia.federation.governance.terms import KINDS, StudyTerms
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
 
+SENT_AGAIN, WAITING = 3, 50
+"""Of a proposal: messages for each that a study needs, and while sites come together."""
+
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
 
@@ -71,9 +74,9 @@ maximum_chains = {terms.chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Messages of a run: the study needs {terms.exchanges}, and some are sent again after a restart.
+# Messages of a run: the study needs {terms.exchanges}, and what is not answered soon is sent again.
 # Runs in the ledger, interrupted ones included.
-maximum_messages = {2 * terms.exchanges}
+maximum_messages = {SENT_AGAIN * terms.exchanges + WAITING}
 maximum_runs = {RUNS}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
