@@ -1,0 +1,139 @@
+"""Figures of the papers from records: ours, the exact law, the paper's numbers, the verdicts.
+
+A program draws its panels; the published numbers are marked here from the claims, as open diamonds
+or dashed lines, and each panel says its verdict. Exact laws are thin black lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.claims import NOT_REPRODUCED, Claim, Paper, Study
+from experiments.records import Record
+
+LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
+"""How the exact law is drawn."""
+
+PUBLISHED: dict[str, Any] = {"color": "tab:red", "lw": 0.9, "ls": (0, (4, 2)), "zorder": 5}
+PANEL = (3.1, 2.75)
+STYLE = {
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "legend.fontsize": 6,
+    "legend.framealpha": 0.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "consortia",
+    "axes.prop_cycle": "cycler('color', ['#1f77b4', '#ff7f0e', '#2ca02c', '#9467bd', '#8c564b', "
+    "'#17becf', '#bcbd22', '#7f7f7f'])",
+}
+
+
+def save(paper: Paper, study: Study, record: Record, target: Path, remark: str = "") -> None:
+    """Draw the panels of a study's record to a file, SVG or PNG."""
+    rows = -(-len(study.panels) // study.columns)
+    figure = _figure(study.columns * PANEL[0], rows * PANEL[1])
+    _draw(figure, paper, study, record, remark)
+    _write(figure, target)
+
+
+def save_sheet(paper: Paper, target: Path) -> None:
+    """Draw the best records of all studies of a paper into one picture."""
+    found = [(study, records.best(paper, study)) for study in paper.studies]
+    present = [(study, record) for study, record in found if record is not None]
+    rows = [-(-len(study.panels) // 4) for study, _ in present]
+    figure = _figure(4 * PANEL[0], sum(rows) * PANEL[1])
+    parts = figure.subfigures(len(present), 1, height_ratios=rows, squeeze=False)[:, 0]
+    for part, (study, record) in zip(parts, present, strict=True):
+        _draw(part, paper, study, record, columns=4)
+    _write(figure, target)
+
+
+def _figure(width: float, height: float) -> Any:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(STYLE)
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw(
+    figure: Any,
+    paper: Paper,
+    study: Study,
+    record: Record,
+    remark: str = "",
+    columns: int | None = None,
+) -> None:
+    """Draw the panels of a study into a figure or a part of one."""
+    columns = columns or study.columns
+    rows = -(-len(study.panels) // columns)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[len(study.panels) :]:
+        axis.set_axis_off()
+    axes = axes[: len(study.panels)]
+    records.program(paper, study).draw(record["results"], axes)
+    found, share = records.findings(record), study.shares.get(record["scale"], "")
+    for place, (axis, title) in enumerate(zip(axes, study.panels, strict=True)):
+        claims = [claim for claim in study.claims if claim.panel == place]
+        for claim in claims:
+            _mark(axis, claim)
+        verdicts = [claim.verdict(found.get(claim.id), share) for claim in claims]
+        text = " · ".join(filter(None, (_summary(verdicts), remark)))
+        axis.set_title(f"{title}\n", loc="left")
+        bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
+        colour = "#b00020" if bad else "#206020"
+        axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
+
+
+def _mark(axis: Any, claim: Claim) -> None:
+    """Mark a published number."""
+    if claim.number is None or not claim.mark:
+        return
+    if claim.at is None:
+        axis.axhline(claim.number, **PUBLISHED)
+        where = axis.get_yaxis_transform()
+        axis.text(
+            0.99,
+            claim.number,
+            f"paper {claim.number:g}",
+            transform=where,
+            ha="right",
+            va="bottom",
+            fontsize=5.5,
+            color="tab:red",
+        )
+        return
+    axis.plot([claim.at], [claim.number], "D", mfc="none", mec="tab:red", ms=5, zorder=5)
+    axis.annotate(
+        f"paper {claim.number:g}",
+        (claim.at, claim.number),
+        xytext=(-4, 5),
+        textcoords="offset points",
+        ha="right",
+        fontsize=5.5,
+        color="tab:red",
+    )
+
+
+def _summary(verdicts: Sequence[str]) -> str:
+    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced, 1 not run"."""
+    counts = Counter(verdicts)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+
+
+def _write(figure: Any, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix == ".png":
+        figure.savefig(target, dpi=110)
+        return
+    figure.savefig(target, metadata={"Date": None, "Creator": None})
+    # A tenth of a point is finer than any screen; the rest is half of the file.
+    text = re.sub(r"(\d+\.\d)\d+", r"\1", target.read_text())
+    target.write_text(text)
