@@ -137,6 +137,7 @@ class Study:
         figures: their numbers in the paper.
         panels: names of its panels, in the paper's order.
         columns: panels in a row.
+        sheet: indices of the panels that the sheet of the paper shows.
         data: data sets that it needs.
         shares: its size in parts of the paper's, by scale; absent where it is the paper's.
         estimates: of its time, by scale.
@@ -149,6 +150,7 @@ class Study:
     figures: tuple[str, ...]
     panels: tuple[str, ...]
     columns: int
+    sheet: tuple[int, ...]
     data: tuple[str, ...]
     shares: Mapping[str, str]
     estimates: Mapping[str, str]
@@ -206,8 +208,10 @@ def _study(entry: dict[str, Any]) -> Study:
     plain = {name: entry.pop(name, {}) for name in ("shares", "estimates")}
     claims = tuple(_claim(one) for one in entry.pop("claims"))
     columns = entry.pop("columns", min(len(lists["panels"]), 4))
+    sheet = tuple(entry.pop("sheet", range(len(lists["panels"]))))
     notes = entry.pop("notes", "")
-    return Study(**entry, **lists, **plain, columns=columns, notes=notes, claims=claims)
+    rest = {**lists, **plain, "columns": columns, "sheet": sheet, "notes": notes}
+    return Study(**entry, **rest, claims=claims)
 
 
 def _claim(entry: dict[str, Any]) -> Claim:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.claims import NOT_REPRODUCED, Claim, Paper, Study
+from experiments.claims import NO_NUMBER, NOT_REPRODUCED, Claim, Paper, Study
 from experiments.records import Record
 
 LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
@@ -37,24 +37,24 @@ def save(paper: Paper, study: Study, record: Record, target: Path, remark: str =
     """Draw the panels of a study's record to a file, SVG or PNG."""
     rows = -(-len(study.panels) // study.columns)
     figure = _figure(study.columns * PANEL[0], rows * PANEL[1])
-    _draw(figure, paper, study, record, remark)
+    _draw(figure, paper, study, record, remark, range(len(study.panels)), study.columns)
     _write(figure, target)
 
 
 def save_sheet(paper: Paper, target: Path) -> None:
     """Draw the best records of all studies of a paper into one picture."""
     found = [(study, records.best(paper, study)) for study in paper.studies]
-    present = [(study, record) for study, record in found if record is not None]
-    rows = [-(-len(study.panels) // 4) for study, _ in present]
+    present = [(study, record) for study, record in found if record is not None and study.sheet]
+    rows = [-(-len(study.sheet) // 4) for study, _ in present]
     figure = _figure(4 * PANEL[0], sum(rows) * PANEL[1])
     parts = figure.subfigures(len(present), 1, height_ratios=rows, squeeze=False)[:, 0]
     for part, (study, record) in zip(parts, present, strict=True):
-        _draw(part, paper, study, record, columns=4)
+        _draw(part, paper, study, record, shown=study.sheet, columns=4)
     _write(figure, target)
 
 
 def _figure(width: float, height: float) -> Any:
-    import matplotlib as mpl
+    import matplotlib as mpl  # an extra
     from matplotlib.figure import Figure
 
     mpl.rcParams.update(STYLE)
@@ -67,15 +67,16 @@ def _draw(
     study: Study,
     record: Record,
     remark: str = "",
-    columns: int | None = None,
+    shown: Sequence[int] = (),
+    columns: int = 4,
 ) -> None:
-    """Draw the panels of a study into a figure or a part of one."""
-    columns = columns or study.columns
-    rows = -(-len(study.panels) // columns)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis in axes[len(study.panels) :]:
+    """Draw the shown panels of a study into a figure or a part of one."""
+    rows = -(-len(shown) // columns)
+    free = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in free[len(shown) :]:
         axis.set_axis_off()
-    axes = axes[: len(study.panels)]
+    axes = _figure(1, 1).subplots(1, len(study.panels), squeeze=False)[0]  # for the others
+    axes[list(shown)] = free[: len(shown)]
     records.program(paper, study).draw(record["results"], axes)
     found, share = records.findings(record), study.shares.get(record["scale"], "")
     for place, (axis, title) in enumerate(zip(axes, study.panels, strict=True)):
@@ -83,11 +84,14 @@ def _draw(
         for claim in claims:
             _mark(axis, claim)
         verdicts = [claim.verdict(found.get(claim.id), share) for claim in claims]
-        text = " · ".join(filter(None, (_summary(verdicts), remark)))
+        text = " · ".join(filter(None, (summary(verdicts), remark)))
         axis.set_title(f"{title}\n", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
         colour = "#b00020" if bad else "#206020"
-        axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
+        label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
+        label.set_in_layout(False)
+    told = f"{study.title}. " + (f"Smaller: {share}." if share else "At the paper's size.")
+    figure.suptitle(told, x=0.01, ha="left", fontsize=8)
 
 
 def _mark(axis: Any, claim: Claim) -> None:
@@ -120,9 +124,14 @@ def _mark(axis: Any, claim: Claim) -> None:
     )
 
 
-def _summary(verdicts: Sequence[str]) -> str:
-    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced, 1 not run"."""
-    counts = Counter(verdicts)
+def summary(verdicts: Sequence[str]) -> str:
+    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced, 1 not run".
+
+    What a smaller run is smaller than stands once, above all panels.
+    """
+    heads = [text.partition(":") for text in verdicts if text != NO_NUMBER]
+    short = [head + (f",{tail.rpartition(';')[2]}" if tail else "") for head, _, tail in heads]
+    counts = Counter(short or verdicts)
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
@@ -134,6 +143,10 @@ def _write(figure: Any, target: Path) -> None:
         figure.savefig(target, dpi=110)
         return
     figure.savefig(target, metadata={"Date": None, "Creator": None})
-    # A tenth of a point is finer than any screen; the rest is half of the file.
+    # A tenth of a point is finer than any screen; names of groups and comments are for no reader.
     text = re.sub(r"(\d+\.\d)\d+", r"\1", target.read_text())
-    target.write_text(text)
+    text = re.sub(r"<!--.*?-->|(?<=<g) id=\"[^\"]*\"", "", text, flags=re.DOTALL)
+    text = re.sub(r"stroke: #000000; stroke-width: 0\.\d", "stroke: #000", text)
+    text = text.replace("; font-family: 'DejaVu Sans'", "")
+    text = text.replace("<svg ", '<svg font-family="DejaVu Sans, sans-serif" ', 1)
+    target.write_text(re.sub(r"\s*\n\s*", "\n", text))

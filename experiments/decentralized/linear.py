@@ -245,7 +245,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
                 panel.plot([at + shift] * 2, [low, high], "o-", ms=3, lw=0.8, color=colour)
         panel.axhline(1, color="0.6", lw=0.6)
         panel.axhline(math.sqrt(0.5), color="0.6", lw=0.6, ls=":")
-        names = [f"{entry['variant']}\nε = {entry['step_size']:g}" for entry in entries]
+        names = [f"{e['variant'][:4]}.\nε = {e['step_size']:g}" for e in entries]
         panel.set_xticks(range(len(entries)), names, fontsize=5.5)
         panel.set(ylim=(0, 1.15), ylabel="sd of the draw / posterior sd")
     axes[0].plot([], [], "o-", ms=3, color="C1", label=f"after {PAPER_ITERATIONS:,} iterations")

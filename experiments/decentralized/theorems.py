@@ -17,7 +17,7 @@ from experiments.claims import Finding
 from experiments.drawing import LAW
 
 AGENTS, ROWS, DIMENSION = 8, 40, 4
-NETWORKS = ("complete", "ring", "path", "star")
+NETWORKS = ("ring", "star", "path")
 STEPS = (0.001, 0.002, 0.005, 0.01, 0.02)
 ENERGY_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02)
 

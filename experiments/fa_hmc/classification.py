@@ -200,6 +200,16 @@ def last(parts: Sequence[Mapping[str, Any]], score: str) -> dict[str, tuple[floa
     return result
 
 
+def with_fifty(
+    local: Sequence[Mapping[str, Any]], leapfrog: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the sweep over T with T = 50, which is K = 10 of the sweep over K."""
+    if not local:
+        return list(leapfrog)
+    ten = next(part for part in leapfrog if part["label"] == "K = 10")
+    return [*local, {**ten, "label": "T = 50"}]
+
+
 def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str) -> Finding:
     """Return by how much per cent one label's loss is below the other's, with both in words."""
     values = last(parts, score)

@@ -156,8 +156,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
                 results["leapfrog"], "nll", "K = 50", other
             )
     if results["local"]:
-        local = [*results["local"], *results["leapfrog"][1:2]]
-        local[-1] = {**local[-1], "label": "T = 50"}
+        local = classification.with_fifty(results["local"], results["leapfrog"])
         found["fig4-worst"] = classification.better(local, "nll", "T = 10", "T = 1")
         found["fig4-brier"] = classification.better(local, "brier", "T = 50", "T = 20")
         found["fig4-nll"] = classification.better(local, "nll", "T = 20", "T = 50")
@@ -168,5 +167,5 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 3, the sweep over K, and figure 4, the sweep over T."""
     sweep = results["leapfrog"] or [results["langevin"]]
     classification.draw_curves([*sweep, results["headline"]], axes[:4])
-    local = results["local"] or [results["headline"]]
-    classification.draw_curves(local, axes[4:])
+    local = classification.with_fifty(results["local"], results["leapfrog"])
+    classification.draw_curves(local or [results["headline"]], axes[4:])

@@ -160,5 +160,5 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     for place, name in enumerate(("cifar2", "kmnist")):
         part = results[name]
         classification.draw_curves(part["leapfrog"], axes[3 * place : 3 * place + 3])
-        local = part["local"] or part["leapfrog"]
+        local = classification.with_fifty(part["local"], part["leapfrog"])
         classification.draw_curves(local, axes[6 + 3 * place : 9 + 3 * place])

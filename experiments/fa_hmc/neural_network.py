@@ -115,4 +115,5 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
 def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw the sweep over K, figure 5(a) to (c), and over T, (d) to (f)."""
     classification.draw_curves(results["leapfrog"], axes[:3])
-    classification.draw_curves(results["local"] or results["leapfrog"], axes[3:])
+    local = classification.with_fifty(results["local"], results["leapfrog"])
+    classification.draw_curves(local, axes[3:])

@@ -229,14 +229,14 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 2 (draws by method and T), 3a, 3b and 4."""
     mean, covariance = np.asarray(results["posterior"]["mean"]), results["posterior"]["covariance"]
     small, names = [], []
-    for axis, entry in zip(axes, results["runs"], strict=False):
-        sample = np.asarray(entry["sample"])
+    for axis, entry in zip(axes[:5], results["runs"][:5], strict=True):
+        sample = np.asarray(entry["sample"])[::4]  # a figure needs no more
         for centre in results["centres"]:
             axis.plot(*centre, "o", ms=4, alpha=0.5)
         axis.plot(sample[:, 0], sample[:, 1], "k.", ms=1.5)
         axis.plot(*mean, "+", color="tab:red", ms=8)
         axis.set(xlabel="θ₁", ylabel="θ₂", xlim=(-7, 7), ylim=(-7, 7))
-        if entry["method"] == "fsgld" and "step_size" not in entry:
+        if entry["method"] == "fsgld":
             small.append(sample)
             names.append(entry["local_steps"])
     angle = np.linspace(0, 2 * np.pi, 60)

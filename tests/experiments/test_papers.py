@@ -72,7 +72,6 @@ def test_a_claim_with_an_unknown_key_is_refused_by_its_id(tmp_path, monkeypatch)
 @pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
 def test_every_record_speaks_of_claims_of_its_study_and_is_small(paper, study):
     known = {one.id for one in study.claims}
-    assert {"quick"} <= set(records.stored(paper, study))
     for scale, record in records.stored(paper, study).items():
         assert (record["paper"], record["study"], record["scale"]) == (
             paper.name,
@@ -83,17 +82,19 @@ def test_every_record_speaks_of_claims_of_its_study_and_is_small(paper, study):
         assert set(record["data"]) == set(study.data)
         assert records.path(paper, study, scale).stat().st_size < MOST_BYTES
         assert all(one.panel is None or one.panel < len(study.panels) for one in study.claims)
-    # A claim that no stored run speaks of must be larger than the runs that are stored.
+    # A claim that the largest stored run does not speak of must be of a larger one.
     best = records.best(paper, study)
-    missing = known - set(best["findings"])
+    missing = known - set(best["findings"]) if best else set()
     assert not missing or best["scale"] == "quick"
 
 
 def test_every_picture_is_there_and_small():
     for paper, study in STUDIES:
-        assert 1_000 < records.picture(paper, study).stat().st_size < MOST_BYTES, study.name
+        if records.best(paper, study) is not None:
+            assert 1_000 < records.picture(paper, study).stat().st_size < MOST_BYTES, study.name
     for paper in PAPERS:
-        assert (records.RESULTS / paper.name / "sheet.svg").is_file()
+        sheet = records.RESULTS / paper.name / "sheet.svg"
+        assert sheet.stat().st_size < MOST_BYTES, paper.name
 
 
 def test_the_pages_are_what_claims_and_records_generate():
