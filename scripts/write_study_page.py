@@ -71,9 +71,8 @@ def _choices(key: str, table: dict[str, Any]) -> list[str]:
     for branch in table["allOf"]:
         ((how, choice),) = branch["if"]["properties"].items()
         keys = {name: one for name, one in branch["then"]["properties"].items() if one}
-        parts.append(
-            f'### `{key}.{how} = "{choice["const"]}"`\n\n{_rows(keys, branch["then"]["required"])}'
-        )
+        chosen = f'"{choice["const"]}"' if "const" in choice else "..."
+        parts.append(f"### `{key}.{how} = {chosen}`\n\n{_rows(keys, branch['then']['required'])}")
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -34,6 +35,8 @@ import pytest
 
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
+from consortia.run import prediction
+from consortia.study.build import MODELS
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -60,6 +63,16 @@ def compiled_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+LARGEST_PREDICTED = prediction.MOST_OPERATIONS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Predict the bias in tests marked ``predicted`` only: it compiles a second for each model."""
+    wanted = item.get_closest_marker("predicted") is not None
+    prediction.MOST_OPERATIONS = LARGEST_PREDICTED if wanted else 0
+
+
 @pytest.fixture
 def x64() -> Iterator[None]:
     """Run the test in double precision; compiled functions of the two precisions never mix."""
@@ -81,6 +94,15 @@ def require_data() -> Callable[[str], Path]:
         return folder
 
     return folder_of
+
+
+@pytest.fixture(scope="module")
+def one_model_object() -> Iterator[None]:
+    """Studies of a module share their model, so that equal programs are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = functools.cache(MODELS["softmax_regression"])
+        patch.setitem(MODELS, "softmax_regression", shared)
+        yield
 
 
 @dataclass(frozen=True)

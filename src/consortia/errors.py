@@ -13,6 +13,10 @@ class InputError(ConsortiaError, ValueError):
     """An argument, a model or a data set cannot be used; raised before anything is compiled."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function was called with an argument that it does not have."""
+
+
 class MissingExtraError(ConsortiaError, ImportError):
     """An optional dependency is needed here; the message names the extra that installs it."""
 
@@ -44,6 +48,10 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         self.site = site
         self.position = position
         self.tree = tree
+
+
+class DivergenceError(ConsortiaError, ArithmeticError):
+    """The settings are predicted to diverge, and the run was to be refused then."""
 
 
 class WarmupError(ConsortiaError, RuntimeError):
@@ -114,6 +122,26 @@ class SiteRefusedError(SiteMissingError):
         return f"site {names} refused in round {self.round} (counted from 0): {self.reason}."
 
 
+class SiteImplausibleError(SiteMissingError):
+    """A site's message cannot be that of an honest site; nothing of it was used.
+
+    Attributes:
+        reason: what is implausible of it.
+    """
+
+    def __init__(self, sites: tuple[str, ...], *, reason: str, **more: Any) -> None:
+        super().__init__(sites, **more)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        names = ", ".join(map(repr, self.sites))
+        return (
+            f"site {names} sent an implausible message in round {self.round} (counted from 0): "
+            f"{self.reason}. Nothing of it was used; the draws before are kept. Look at that site "
+            "first: its file, its units, who runs it."
+        )
+
+
 class StoreError(ConsortiaError, OSError):
     """A run directory cannot be used as asked (it holds a run already, or holds none)."""
 
@@ -133,11 +161,17 @@ class PolicyError(ConsortiaError, RuntimeError):
 
     Attributes:
         rules: the keys of the policy that forbid it; they alone may leave the site.
+        of_rows: what is forbidden depends on rows: not even the keys may leave then.
     """
 
-    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, *, rules: tuple[str, ...] = (), of_rows: bool = False) -> None:
         super().__init__(message)
         self.rules = rules
+        self.of_rows = of_rows
+
+
+class RunClosedError(PolicyError):
+    """A site answers nothing more of a run: too much of it was refused."""
 
 
 class LedgerError(ConsortiaError, RuntimeError):

@@ -8,12 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms.stale_problem import (
+    DIMENSION,
+    MODEL,
+    centre_of,
+    curvature_of,
+    one_site,
+    three_sites,
+)
 
 from consortia import latency
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.core import random
 from consortia.core.contract import Mailbox, Site
-from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.events import Trace, simulate
@@ -23,44 +30,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 PHASE_CODE = 2 * 65536
 """Of the first phase of an iteration, in the keys of its numbers."""
-
-DIMENSION = 2
-
-
-def log_prior(theta):
-    return -jnp.sum(theta**2) / 8
-
-
-def log_likelihood(theta, rows):
-    return -jnp.sum(rows["scale"] * (rows["centre"] - theta[None]) ** 2, axis=1) / 2
-
-
-MODEL = Model(log_prior, log_likelihood, jnp.zeros(DIMENSION))
-
-
-def rows(count: int, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {
-        "centre": rng.normal(size=(count, DIMENSION)) + seed,
-        "scale": scale * np.exp(0.3 * rng.normal(size=(count, DIMENSION))),
-    }
-
-
-def one_site() -> Sites:
-    return Sites.from_list([rows(30, 1, 1 / 30)])
-
-
-def three_sites() -> Sites:
-    return Sites.from_list([rows(10, 0, 0.1), rows(20, 1, 0.1), rows(5, 2, 0.1)])
-
-
-def curvature_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
-    return shard["scale"].sum(axis=0) + prior_share / 4
-
-
-def centre_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
-    pull = (shard["scale"] * shard["centre"]).sum(axis=0)
-    return pull / curvature_of(shard, prior_share)
 
 
 # --- the reference interpreter ---------------------------------------------------------------

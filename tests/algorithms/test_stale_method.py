@@ -8,6 +8,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms.stale_problem import MODEL, centre_of, curvature_of, one_site, three_sites
 
 from consortia import latency, schedules
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
@@ -20,44 +21,6 @@ from consortia.theory.estimates import gradient_noise_variance, largest_curvatur
 from consortia.theory.stability import predict_divergence
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-DIMENSION = 2
-
-
-def log_prior(theta):
-    return -jnp.sum(theta**2) / 8
-
-
-def log_likelihood(theta, rows):
-    return -jnp.sum(rows["scale"] * (rows["centre"] - theta[None]) ** 2, axis=1) / 2
-
-
-MODEL = Model(log_prior, log_likelihood, jnp.zeros(DIMENSION))
-
-
-def rows(count: int, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {
-        "centre": rng.normal(size=(count, DIMENSION)) + seed,
-        "scale": scale * np.exp(0.3 * rng.normal(size=(count, DIMENSION))),
-    }
-
-
-def one_site() -> Sites:
-    return Sites.from_list([rows(30, 1, 1 / 30)])
-
-
-def three_sites() -> Sites:
-    return Sites.from_list([rows(10, 0, 0.1), rows(20, 1, 0.1), rows(5, 2, 0.1)])
-
-
-def curvature_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
-    return shard["scale"].sum(axis=0) + prior_share / 4
-
-
-def centre_of(shard: dict[str, np.ndarray], prior_share: float) -> np.ndarray:
-    pull = (shard["scale"] * shard["centre"]).sum(axis=0)
-    return pull / curvature_of(shard, prior_share)
 
 
 # --- step sizes -------------------------------------------------------------------------

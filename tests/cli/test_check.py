@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import EXIT_CODES, app
+from consortia.report.run_report import load_run
 from consortia.study.build import FROM_DATA, MODELS
 from consortia.study.options import arguments
 from consortia.study.schema import argument_schemas, json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
-STUDY = """
-[data]
-dataset = "iris"
-standardise = true
-dtype = "float32"
-test_share = 0.2
-[partition]
-kind = "iid"
-sites = 3
-[model]
-kind = "softmax_regression"
-[algorithm]
-name = "fa_hmc"
-step_size = 0.05
-leapfrog_steps = 2
-local_steps = 2
-[run]
-rounds = 40
-warmup = 10
-chains = 2
-thin = 2
-[output]
-figure = false
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_model_object() -> Iterator[None]:
-    """Studies of this module share their model, so that equal programs are compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        shared = functools.cache(MODELS["softmax_regression"])
-        patch.setitem(MODELS, "softmax_regression", shared)
-        yield
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+pytestmark = pytest.mark.usefixtures("one_model_object")
+STUDY = (
+    DATA.replace("step_size = 0.1", "step_size = 0.05")
+    + "[run]\nrounds = 40\nwarmup = 10\nchains = 2\nthin = 2\n"
+    + NO_FIGURE
+)
 
 
 @pytest.fixture
@@ -87,11 +56,47 @@ def test_the_cost_that_check_tells_is_the_one_that_the_run_records(study):
     assert told["draws"] == 2 * 20
 
 
+DIVERGING = STUDY.replace("step_size = 0.05", "step_size = 0.8")
+
+
+@pytest.mark.predicted
+def test_check_and_run_refuse_a_step_that_is_predicted_to_diverge(study):
+    study.write_text(DIVERGING)
+    told = invoke("check", study)
+    assert told.exit_code == 11, told.output
+    assert "BAD: Do not run these settings" in told.stdout
+    assert "Run it with" not in told.stdout
+    found = json.loads(invoke("check", study, "--json").stdout)
+    assert found["verdict"] == "bad"
+    assert found["bias"]["diverges"]
+    refused = invoke("run", study, "-o", study.parent / "refused")
+    assert refused.exit_code == 11, refused.output
+    assert "Do not run these settings" in refused.stderr
+    assert not (study.parent / "refused" / "run.json").exists()
+
+
+@pytest.mark.predicted
+def test_settings_that_are_run_anyway_are_bad_in_the_run_its_files_and_its_report(study):
+    study.write_text(DIVERGING.replace("0.8", "0.4"))
+    assert json.loads(invoke("check", study, "--json").stdout)["verdict"] == "bad"
+    directory = study.parent / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        outcome = invoke("run", study, "-o", directory, "--anyway", "--seed", "1")
+    assert outcome.exit_code in (0, 4), outcome.output
+    if outcome.exit_code == 4:
+        assert "not finite" in outcome.stderr
+        return
+    assert "BAD: Do not use this posterior" in outcome.stdout
+    assert json.loads((directory / "summary.json").read_text())["verdict"] == "bad"
+    assert load_run(directory).verdict.word == "bad"
+
+
 def test_check_prints_plan_cost_and_predicted_bias(study):
     outcome = invoke("check", study)
     assert outcome.exit_code == 0, outcome.output
     words = ["nodes", "memory", "network", "Cost of the whole run", "bytes", "gradients"]
-    words += ["Predicted means within", "It rests on", "The study can be run"]
+    words += ["Predicted means within", "It rests on", "Run it with"]
     assert re.search(r"farthest: coefficients\[\w+, [a-z ]+", outcome.stdout)  # not a number
     places = [outcome.stdout.index(word) for word in words]
     assert places == sorted(places)

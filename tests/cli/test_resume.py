@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -11,60 +10,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
-from consortia.cli import app
 from consortia.run import loop as running
-from consortia.study.build import MODELS
 
-STUDY = """
-[data]
-dataset = "iris"
-test_share = 0.2
-standardise = true
-dtype = "float32"
-
-[partition]
-kind = "iid"
-sites = 3
-
-[model]
-kind = "softmax_regression"
-
-[algorithm]
-name = "fa_hmc"
-step_size = 0.1
-leapfrog_steps = 2
-local_steps = 2
-
-[run]
-rounds = 40
-chains = 2
-thin = 3
-
-[output]
-figure = false
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_model_object() -> Iterator[None]:
-    """Studies of this module share their model, so that equal programs are compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        shared = functools.cache(MODELS["softmax_regression"])
-        patch.setitem(MODELS, "softmax_regression", shared)
-        yield
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+pytestmark = pytest.mark.usefixtures("one_model_object")
+STUDY = DATA + "[run]\nrounds = 40\nchains = 2\nthin = 3\n" + NO_FIGURE
 
 
 @pytest.fixture(scope="module")

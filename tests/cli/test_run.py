@@ -2,73 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from cli.irises import NO_FIGURE, STUDY, invoke
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import EXIT_CODES, app, exit_code, reported
+from consortia.cli import EXIT_CODES, exit_code, reported
 from consortia.errors import InputError, MissingExtraError, NonFiniteError, StoreError
-from consortia.study.build import MODELS
 
-STUDY = """
-title = "Irises at three gardens"
-
-[data]
-dataset = "iris"
-test_share = 0.2
-standardise = true
-dtype = "float32"
-
-[partition]
-kind = "iid"
-sites = 3
-
-[model]
-kind = "softmax_regression"
-
-[algorithm]
-name = "fa_hmc"
-step_size = 0.1
-leapfrog_steps = 2
-local_steps = 2
-
-[run]
-rounds = 40
-chains = 2
-thin = 2
-"""
+pytestmark = pytest.mark.usefixtures("one_model_object")
 REFERENCE = "\n[reference]\ndraws = 60\nwarmup = 40\nchains = 2\n"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_model_object() -> Iterator[None]:
-    """Studies of this module share their model, so that equal programs are compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        shared = functools.cache(MODELS["softmax_regression"])
-        patch.setitem(MODELS, "softmax_regression", shared)
-        yield
 
 
 def write(folder: Path, text: str = STUDY) -> Path:
     path = folder / "irises.toml"
     path.write_text(text)
     return path
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def run(*arguments: str | Path) -> Any:
@@ -164,7 +122,7 @@ def test_without_output_runs_are_numbered_under_runs(folder):
 
 
 def test_parts_that_are_left_out_are_named(folder):
-    text = STUDY.replace("test_share = 0.2", "") + REFERENCE + "\n[output]\nfigure = false\n"
+    text = STUDY.replace("test_share = 0.2", "") + REFERENCE + NO_FIGURE
     outcome = run(write(folder, text), "--no-reference", "--chains", "1", "--output", "out")
     assert outcome.exit_code == 0, outcome.output
     assert "R-hat not available" in outcome.stdout

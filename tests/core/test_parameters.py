@@ -11,6 +11,7 @@ import pytest
 import xarray
 from jax.flatten_util import ravel_pytree
 
+import consortia
 from consortia.core import parameters
 from consortia.errors import InputError
 
@@ -144,3 +145,62 @@ def test_step_weights_that_are_none_are_refused():
     tree = xarray.DataTree.from_dict({"/posterior": dataset(), "/sample_stats": bad})
     with pytest.raises(InputError, match=r"sample_stats\.weight"):
         parameters.draw_weights(tree)
+
+
+# --- what counts as parameters -------------------------------------------------------------------
+
+
+@jax.tree_util.register_pytree_node_class
+class Module:
+    """A pytree that can be called, as modules of Equinox are."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return x @ self.weight
+
+    def tree_flatten(self):
+        return (self.weight,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+def sampled(parameters_of_model, likelihood, **options):
+    def log_prior(p):
+        return -sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(p))
+
+    model = consortia.Model(log_prior, likelihood, parameters_of_model)
+    sites = consortia.Sites.from_list([{"x": np.ones((3, 2), np.float32)}])
+    method = consortia.fa_ld(step_size=0.1, local_steps=1)
+    return consortia.sample(model, sites, method, rounds=4, chains=1, progress=False, **options)
+
+
+def test_a_module_that_can_be_called_is_parameters():
+    tree = sampled(Module(jnp.zeros(2)), lambda module, rows: -(module(rows["x"]) ** 2))
+    (name,) = tree["posterior"].data_vars
+    assert tree["posterior"][name].shape == (1, 4, 2)
+
+
+def test_a_function_among_the_parameters_is_said_to_be_one():
+    with pytest.raises(InputError, match="is a function: give the arrays"):
+        sampled({"w": jnp.zeros(2), "act": jnp.tanh}, lambda p, rows: -rows["x"][:, 0])
+
+
+def test_parameters_may_be_python_floats():
+    def likelihood(p, rows):
+        return -((rows["x"][:, 0] - p["b"]) ** 2)
+
+    assert sampled({"b": 0.0}, likelihood)["posterior"]["b"].shape == (1, 4)
+    assert sampled({"b": jnp.zeros(())}, likelihood, init={"b": 1.0}).attrs["chains"] == 1
+
+
+def test_an_unknown_keyword_is_answered_with_the_nearest():
+    with pytest.raises(TypeError, match="did you mean 'leapfrog_steps'"):
+        consortia.fa_hmc(step_size=0.1, leapfrog_step=3, local_steps=2)
+    with pytest.raises(InputError, match="sample: round is unknown; did you mean 'rounds'"):
+        consortia.sample(None, None, None, round=3)
+    with pytest.raises(InputError, match="did you mean 'prior_scale'"):
+        consortia.models.logistic_regression(3, prior_scal=2.0)

@@ -405,3 +405,16 @@ def test_train_test_split_deals_every_row_to_one_part() -> None:
 def test_what_cannot_be_prepared_is_refused(call: Callable, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_standardise_leaves_indices_and_categories_alone_unless_they_are_named() -> None:
+    x = np.column_stack([np.arange(6) / 7, np.tile([0.0, 1.0, 2.0], 2), np.full(6, 3.0)])
+    train, _ = datasets.standardise({"x": x})
+    np.testing.assert_array_equal(train["x"][:, 1], x[:, 1])
+    np.testing.assert_allclose(train["x"][:, 0].std(), 1.0)
+    np.testing.assert_array_equal(train["x"][:, 2], 0.0)
+    named, _ = datasets.standardise({"x": x}, columns=[1])
+    np.testing.assert_allclose(named["x"][:, 1].std(), 1.0)
+    np.testing.assert_array_equal(named["x"][:, 0], x[:, 0])
+    with pytest.raises(InputError, match="columns is 3"):
+        datasets.standardise({"x": x}, columns=[3])

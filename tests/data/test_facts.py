@@ -200,10 +200,10 @@ def test_a_step_that_cannot_be_judged_is_said_not_to_be() -> None:
     whole = checks.judged_stability(hasty, model, in_one_process(), parameters)
     assert part is None
     assert whole
-    assert "not judged" in checks.check_stability([None, None])[0]
+    assert "not judged" in checks.check_stability([None, None])[0][0]
     with pytest.warns(UserWarning, match="unstable"):
-        assert checks.check_stability([None, whole]) == ()
-    assert checks.check_stability([""]) == ()
+        assert checks.check_stability([None, whole]) == ((), True)
+    assert checks.check_stability([""]) == ((), False)
 
 
 def test_sampling_without_the_rows_is_refused() -> None:

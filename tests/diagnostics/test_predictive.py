@@ -125,6 +125,15 @@ def test_max_draws_takes_evenly_spaced_draws_of_the_pooled_chains():
     np.testing.assert_allclose(found, each[[3, 10]].mean(axis=0), **CLOSE)
 
 
+def test_draws_of_another_model_are_refused_also_where_they_hold_more_than_it_has():
+    smaller = dataclasses.replace(MODEL, init={"weights": MODEL.init["weights"]})
+    with pytest.raises(InputError, match=r"has the variable layer\.bias, the model has weights"):
+        diagnostics.predict(result(), smaller, rows())
+    larger = dataclasses.replace(MODEL, init=MODEL.init | {"more": np.zeros(2, np.float32)})
+    with pytest.raises(InputError, match="no variable 'more'"):
+        diagnostics.predict(result(), larger, rows())
+
+
 def test_log_predictive_density_is_the_log_of_the_mean_density():
     each = in_a_loop(result(), MODEL.log_likelihood, rows())
     expected = logsumexp(each, axis=(0, 1)) - np.log(CHAINS * DRAWS)

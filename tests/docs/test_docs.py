@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import consortia
+from consortia.study.build import load_study
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "decentralized-hmc.md"
 
@@ -30,3 +33,32 @@ def test_the_blocks_on_decentralized_hmc_run_and_give_the_numbers_beside_them() 
             assert value == pytest.approx(float(said[1]), abs=0.5 * 10.0**-digits)
             checked += 1
     assert checked >= 1
+
+
+def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_path) -> None:
+    text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    template = text.split("## Your own data")[1].split("## ")[0]
+    lines = [line[4:] for line in template.splitlines() if line.startswith("    ")]
+    (tmp_path / "data").mkdir()
+    rng = np.random.default_rng(0)
+    for site in ("oslo", "lima", "pune"):
+        age, dose = rng.normal(60, 9, 80), rng.gamma(2, 5, 80)
+        died = rng.random(80) < 1 / (1 + np.exp(-0.08 * (age - 60)))
+        rows = [f"{a:.1f},{d:.2f},{int(y)}" for a, d, y in zip(age, dose, died, strict=True)]
+        (tmp_path / "data" / f"{site}.csv").write_text("\n".join(["age,dose,outcome", *rows, ""]))
+    (tmp_path / "study.toml").write_text("\n".join(lines))
+    study = load_study(tmp_path / "study.toml")
+    built = study.build()
+    tree = consortia.sample(
+        built.model,
+        built.sites,
+        built.algorithm,
+        **study.run.model_dump(),
+        metadata=built.metadata,
+        progress=False,
+    )
+    table = consortia.summary(tree)
+    assert table.verdict is not None
+    assert table.verdict.word == "good", table.verdict.lines()
+    # The true coefficient of age, within four of the posterior's own standard deviations.
+    assert abs(table.row("coefficients[age]")["mean"] - 0.08) < 4 * table["sd"][0]

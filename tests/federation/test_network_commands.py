@@ -39,7 +39,7 @@ def test_a_node_is_told_what_it_lacks_one_after_the_other(hospitals: Path, tmp_p
     assert command("certificates", tmp_path / "made", "--host", "127.0.0.1").exit_code == 0
     shutil.copy(tmp_path / "made" / "ca.crt", site)
     assert "site-policy.toml is not there" in command(*words).output
-    policy = CliRunner().invoke(app, ["site", "check", "--app", str(hospitals)]).output
+    policy = CliRunner().invoke(app, ["site", "check", "--app", str(hospitals)]).stdout
     (site / "site-policy.toml").write_text(policy.replace("apps = ", "# "))
     unapproved = command(*words)
     assert unapproved.exit_code == 9

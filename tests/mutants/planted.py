@@ -134,7 +134,7 @@ MUTANTS = (
         "diagnostics/test_convergence.py::test_numbers_equal_arviz_for_chains_that_disagree",
     ),
     Mutant(
-        "report/checks.py",
+        "diagnostics/verdict.py",
         "if value <= good:",
         "if value <= bad:",
         "report/test_document.py::test_the_number_of_draws_is_judged",

@@ -14,6 +14,7 @@ from parity import problem
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.data.facts import SiteFacts
+from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.site import FlowerSite, Job
 from consortia.engines.flower.transport import InProcess
 
@@ -26,19 +27,31 @@ class OpenGate:
     def __init__(self) -> None:
         self.left: list[tuple[str, int | None, bytes]] = []
         self.errors: dict[str, BaseException] = {}
+        self.places: list[Place] = []
 
-    def rows(self, number: int) -> None:
+    def admit(self, kind: str, question: Question) -> bool:
+        return False
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
         """Enough."""
 
+    def place(self, place: Place, *, again: bool) -> None:
+        self.places.append(place)
+
     def release(
-        self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
         for name, array in arrays.items():
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name
-        self.left.append((kind, round, payload))
+        self.left.append((kind, question.round, payload))
         return payload
 
-    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
         reference = secrets.token_hex(4)
         self.errors[reference] = error
         return wrap(f"the site met an error; its log has it under {reference}")

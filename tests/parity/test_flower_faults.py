@@ -362,8 +362,8 @@ def test_a_site_with_other_versions_is_named(tmp_path, monkeypatch, changed, tex
     monkeypatch.setattr(
         sites.handlers[1],
         "_answer",
-        lambda request, *rest: (
-            ("description", own, {}) if request.kind == "hello" else plain(request, *rest)
+        lambda request, *rest, **more: (
+            ("description", own, {}) if request.kind == "hello" else plain(request, *rest, **more)
         ),
     )
     assert text in refusal(sites)

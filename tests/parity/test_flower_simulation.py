@@ -55,7 +55,10 @@ def network(tmp_path_factory):
 def test_the_draws_are_those_of_one_process(network, name):
     folder = network.folder
     study = flower_study.write(folder / name, **STUDIES[name])
-    run = network.submit(app_of(study, folder / f"{name}-app"), output=str(folder / f"{name}-run"))
+    app = app_of(study, folder / f"{name}-app")
+    assert str(folder) not in (app / "pyproject.toml").read_text()
+    places = {"output": str(folder / f"{name}-run"), "origin": str(study.parent)}
+    run = network.submit(app, **places)
     state = network.wait(run, 400)
     assert state == "finished:completed", network.flwr("log", run, "test", "--show").stdout
     over = consortia.open_run(folder / f"{name}-run")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
-from typer.testing import CliRunner
+from cli.irises import NO_FIGURE, STUDY, invoke
 
 pytest.importorskip("arviz_plots", reason="needs the extra `plots`")
 pytest.importorskip("jinja2", reason="needs the extra `plots`")
@@ -22,12 +22,11 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 import consortia
-from consortia.cli import app
+from consortia.diagnostics.verdict import Severity
 from consortia.engines.events import simulate
 from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
 from consortia.report import canvas
-from consortia.report.checks import Severity, checks_of, verdict
 from consortia.report.document import write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
@@ -159,7 +158,7 @@ def test_one_chain_of_one_parameter_has_no_ranks_and_no_r_hat(tmp_path):
     text = page(tmp_path, report)
     assert "Ranks</h2>" not in text
     assert "R-hat n/a" in text
-    assert verdict(checks_of(report)) is Severity.UNKNOWN
+    assert report.verdict.severity is Severity.UNKNOWN
 
 
 def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
@@ -212,7 +211,7 @@ def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
 
 
 def severity_of(report: RunReport, title: str) -> Severity:
-    return next(one.severity for one in checks_of(report) if one.title == title)
+    return next(one.severity for one in report.verdict.checks if one.title == title)
 
 
 def test_chains_in_different_places_are_bad():
@@ -236,7 +235,7 @@ def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, severity):
 
 def test_a_bias_that_nobody_looked_at_is_not_good():
     report = report_of(tree_of(draws=1000))
-    assert verdict(checks_of(report)) is Severity.UNKNOWN
+    assert report.verdict.severity is Severity.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -256,44 +255,20 @@ def test_how_a_run_ended_counts(end, severity):
 
 # --- from a directory ----------------------------------------------------------------------------
 
-STUDY = """
-title = "Irises"
-[data]
-dataset = "iris"
-test_share = 0.2
-standardise = true
-dtype = "float32"
-[partition]
-kind = "iid"
-sites = 3
-[model]
-kind = "softmax_regression"
-[algorithm]
-name = "fa_hmc"
-step_size = 0.1
-leapfrog_steps = 2
-local_steps = 2
-[run]
-rounds = 40
-chains = 2
-[output]
-figure = false
-"""
-
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory written by the command."""
     folder = tmp_path_factory.mktemp("stored")
-    (folder / "irises.toml").write_text(STUDY)
+    (folder / "irises.toml").write_text(STUDY + NO_FIGURE)
     arguments = ["run", str(folder / "irises.toml"), "-q", "--output", str(folder / "run")]
-    outcome = CliRunner().invoke(app, arguments)
+    outcome = invoke(*arguments)
     assert outcome.exit_code == 0, outcome.output
     return folder / "run"
 
 
 def test_the_command_writes_the_report_into_the_run(stored):
-    outcome = CliRunner().invoke(app, ["report", str(stored)])
+    outcome = invoke("report", stored)
     assert outcome.exit_code == 0, outcome.output
     text = (stored / "report.html").read_text()
     for said in ("Irises", "setosa", "Calibration curve", "accuracy", "title = "):
@@ -313,7 +288,7 @@ def test_an_unfinished_run_is_reported_as_such(stored, tmp_path):
 
 
 def test_a_directory_without_a_run_has_its_own_exit_code(tmp_path):
-    outcome = CliRunner().invoke(app, ["report", str(tmp_path)])
+    outcome = invoke("report", tmp_path)
     assert outcome.exit_code == 3
     assert "holds no run" in outcome.stderr
 

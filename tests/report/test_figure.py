@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
@@ -13,6 +14,7 @@ import pytest
 import xarray
 
 from consortia import models
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import MissingExtraError
 from consortia.report import plots
 from consortia.report.document import write_figures
@@ -78,7 +80,7 @@ def made_of(tree: Any, reference: Any = None, **options: Any) -> Any:
 def test_the_verdict_names_the_parameter_that_is_off():
     tree = result()
     tree["posterior"]["coefficients"].values[:, :, 1] += 0.5  # one standard deviation
-    verdict = made_of(tree, result(seed=1), labels=LABELS).verdict
+    verdict = made_of(tree, result(seed=1), labels=LABELS).worst
     size, name = verdict.shift
     assert name == "dose"
     # Two means of 1,000 independent draws: standard error √(2/1000) = .045 sd.
@@ -95,20 +97,23 @@ def test_the_reference_is_matched_by_name_in_whatever_order_it_comes():
     assert list(turned["posterior"].data_vars) != list(reference["posterior"].data_vars)
     for column, values in one.reference_table.columns.items():
         np.testing.assert_array_equal(two.reference_table[column], values)
-    assert two.verdict == one.verdict
+    assert two.worst == one.worst
 
 
-def test_the_verdict_without_a_reference_says_that_bias_is_not_seen():
-    verdict = made_of(result()).verdict
-    assert verdict.shift is None
-    assert "bias cannot be seen" in " ".join(verdict.lines())
+def test_a_bias_that_nobody_has_looked_at_is_unknown_and_that_of_an_exact_method_is_none():
+    report = made_of(result())
+    assert report.worst.shift is None
+    assert report.verdict.word == "unknown"
+    assert "not predicted" in " ".join(report.verdict.lines())
+    exact = dataclasses.replace(report, prediction=BiasPrediction(basis="a Metropolis test"))
+    assert not any("bias" in line for line in [*exact.verdict.lines(), *exact.worst.lines()])
 
 
 def test_numbers_of_one_chain_are_not_available_and_the_report_says_so():
     report = made_of(result(chains=1), result(seed=1, chains=1))
-    assert np.isnan(report.verdict.r_hat)
-    assert "R-hat not available" in report.verdict.lines()[0]
-    assert json.loads(report.json())["verdict"]["r_hat"] is None
+    assert np.isnan(report.worst.r_hat)
+    assert "R-hat not available" in report.worst.lines()[0]
+    assert json.loads(report.json())["worst"]["r_hat"] is None
 
 
 def test_labels_stand_for_numbers_where_they_fit():

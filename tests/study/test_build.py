@@ -274,7 +274,9 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     [
         (None, "there is no such file"),
         ("age,outcom,dose\n1,1,2\n", "did you mean 'outcom'?"),
-        ("age,outcome,dose\n1,yes,2\n", "'yes'"),
+        ("age,outcome,dose\n1,yes,2\n", "row 1 under the header, column 'outcome'"),
+        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "row 2 under the header, column 'age'"),
+        ("age,outcome,dose\n1,1,2\n1,1\n", "row 2 under the header has more or fewer"),
         ("age,outcome,dose\n1,1\n", "2 numbers under 3 names"),
         ("size,outcome,dose\n1,1,2\n", "other columns"),
     ],
@@ -344,7 +346,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         ("local_steps = 3", "", "algorithm.local_steps is missing"),
         ('dataset = "iris"', "", "[data] give exactly one of dataset and files"),
-        ('kind = "softmax_regression"', "", "[model] give exactly one of kind and factory"),
+        ('kind = "softmax_regression"', "", "give exactly one of formula, kind and factory"),
     ],
 )
 def test_a_wrong_value_is_answered_with_its_key(tmp_path, old, new, expected):
@@ -422,3 +424,18 @@ def test_the_examples_use_only_keys_of_the_schema():
 def test_a_study_is_read_from_wherever_it_lies(tmp_path):
     shutil.copy(EXAMPLES / "wine_softmax.toml", tmp_path / "mine.toml")
     assert load_study(tmp_path / "mine.toml").name == "mine"
+
+
+def test_standardise_takes_columns_and_leaves_the_others_as_they_were_read(tmp_path):
+    write_sites(tmp_path)
+    raw = load(tmp_path, FILES).build().sites.pooled()["x"]
+    text = FILES.replace('"outcome"', '"outcome"\nstandardise = ["dose"]')
+    built = load(tmp_path, text).build()
+    x = built.sites.pooled()["x"]
+    np.testing.assert_array_equal(x[:, 0], raw[:, 0])
+    np.testing.assert_allclose([x[:, 1].mean(), x[:, 1].std()], [0, 1], atol=1e-12)
+    scaling = built.metadata.scaling
+    assert scaling.means[0] == 0
+    np.testing.assert_allclose(scaling.sds, [1, raw[:, 1].std()])
+    with pytest.raises(InputError, match="did you mean 'dose'"):
+        load(tmp_path, FILES.replace('"outcome"', '"outcome"\nstandardise = ["does"]')).build()

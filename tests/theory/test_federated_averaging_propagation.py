@@ -39,7 +39,7 @@ def propagate(
     the start (d, d), the constant (d,) and the covariance of all the rest (d, d).
     """
     d = means.shape[1]
-    columns = d + 1 + 4 * rounds * local_steps * (1 + len(weights) * (1 + 2 * leapfrog_steps)) * d
+    columns = d + 1 + 4 * rounds * local_steps * (1 + len(weights) * (2 + 2 * leapfrog_steps)) * d
     used = d + 1
 
     def fresh() -> np.ndarray:
@@ -63,7 +63,9 @@ def propagate(
         ]
         correction = [np.zeros((d, columns))] * len(weights)
         if debias and previous is not None:
-            total = sum(w * g for w, g in zip(weights, gradients, strict=True))
+            # What is sent is noisy; a client knows its own gradient.
+            sent = [gradient + np.sqrt(noise) * fresh() for gradient in gradients]
+            total = sum(w * g for w, g in zip(weights, sent, strict=True))
             correction = [total - g for g in gradients]
         local = [position.copy() for _ in weights]
         for _ in range(local_steps):
@@ -185,10 +187,11 @@ def test_the_literal_propagation_tells_one_draw_from_two_and_a_tenth_more_noise(
         assert np.max(np.abs(other - law.after(1, 0.0).covariance)) > 1e-3 * np.max(covariance)
 
 
-def test_gradient_noise_of_unlike_clients_counts_client_by_client():
+@pytest.mark.parametrize("debias", [False, True])
+def test_gradient_noise_of_unlike_clients_counts_client_by_client(debias):
     noise = np.array([4.0, 0.0])
     clients = ([20.0, 1.0], [1.0, 0.25], [0.5, 0.5])
-    settings = {"step_size": 0.1, "leapfrog_steps": 5, "local_steps": 3}
+    settings = {"step_size": 0.1, "leapfrog_steps": 5, "local_steps": 3, "debias": debias}
     quiet = fa_hmc_law(*clients, **settings).recursion.innovation_covariance
     first = fa_hmc_law(*clients, gradient_noise=noise, **settings)
     second = fa_hmc_law(*clients, gradient_noise=noise[::-1], **settings)

@@ -26,7 +26,20 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia import gradients, schedules
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Mean, Method, Phase, Site
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Mean,
+    Method,
+    Phase,
+    Site,
+    Told,
+    at_inbox,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, leapfrog
@@ -64,8 +77,9 @@ class FAHMC(Method):
         momentum_correlation: ρ in [0, 1], the part of the momentum's variance that all sites share.
         debias: the force becomes ∇f_c(θ) − ∇f_c(a) + ∇f(a), the anchor a being the average of the
             previous synchronisation, with the same rows at θ and a and one full gradient a round;
-            ``gradient_noise`` is added once to the whole force. Can be unstable when the sites'
-            curvatures differ much; the oracle gives the spectral radius.
+            ``gradient_noise`` is added once to the whole force, and to the gradient that a site
+            sends, whose average acts in the next round. Can be unstable when the sites' curvatures
+            differ much; the oracle gives the spectral radius.
         weights: w_c > 0 summing to one; n_c/n when None. The target does not depend on them.
         mass_matrix: M, the diagonal (d,) or dense (d, d) in the order of the flat parameters;
             the identity when None. Momentum N(0, M), drift η M⁻¹p − (η²/2) M⁻¹g.
@@ -107,6 +121,11 @@ class FAHMC(Method):
         source="Liang, Zhang, Deng, Song, Lin (2024), algorithms 1-3, B.1, B.2",
     )
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,
@@ -114,13 +133,13 @@ class FAHMC(Method):
             leapfrog_steps=arguments.whole("leapfrog_steps", self.leapfrog_steps, 1),
             local_steps=arguments.whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             gradient_noise=arguments.number("gradient_noise", self.gradient_noise, 0.0, math.inf),
             gradient_draws=arguments.whole("gradient_draws", self.gradient_draws, 1, 2),
             momentum_correlation=arguments.number(
                 "momentum_correlation", self.momentum_correlation, 0.0, 1.0
             ),
-            debias=bool(self.debias),
+            debias=arguments.flag("debias", self.debias),
             weights=arguments.site_weights(self.weights),
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
@@ -169,6 +188,8 @@ class FAHMC(Method):
             Mean(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
+            asked=_asked_report if self.debias else at_inbox,
+            told=_told_report if self.debias else Told,
         )
         if self.debias:
             return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
@@ -220,11 +241,15 @@ class Shared(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """For one site: what T first and T (K − 1) inner gradients need, and ξ_c; () where ρ = 1."""
+    """For one site: what T first and T (K − 1) inner gradients need, and ξ_c; () where ρ = 1.
+
+    ``report`` is the noise of the gradient that is sent, () where there is none.
+    """
 
     first: PyTree
     inner: PyTree
     momentum: PyTree[Float[Array, "T d"]]
+    report: PyTree[Float[Array, " d"]]
 
 
 class Anchor(NamedTuple):
@@ -251,6 +276,14 @@ def _init_debiased(position: Float[Array, " d"]) -> tuple[Anchor, tuple[()], Rep
     return Anchor(position, zero, jnp.zeros((), bool)), (), Report(position, zero)
 
 
+def _asked_report(inbox: Report) -> Asked:
+    return Asked(inbox.position)
+
+
+def _told_report(outbox: Report) -> Told:
+    return Told(outbox.position, outbox.gradient)
+
+
 def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
     step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
     if method.momentum_correlation == 0:
@@ -261,12 +294,14 @@ def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
 def _noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
     declare = _oracle(method, target).numbers
     steps, inner = method.local_steps, method.leapfrog_steps - 1
+    reported = method.debias and method.gradient_noise > 0
     return Noise(
         declare(rng, "first", (steps, 1)),
         declare(rng, "inner", (steps, inner, method.gradient_draws)) if inner else (),
         rng.normal("momentum", (steps, target.dimension))
         if method.momentum_correlation < 1
         else (),
+        rng.normal("report", (target.dimension,)) if reported else (),
     )
 
 
@@ -295,14 +330,20 @@ def _local_debiased(
     inbox: Report,
     site: Site,
 ) -> tuple[Anchor, Report, Info]:
-    """Return the same with the force ∇f_c(θ) − ∇f_c(a) + ∇f(a); this θ is the next anchor."""
+    """Return the same with the force ∇f_c(θ) − ∇f_c(a) + ∇f(a); this θ is the next anchor.
+
+    The gradient that is sent is as noisy as any other; the site keeps the exact one.
+    """
     position = inbox.position
     weight = jnp.asarray(site.weight, position.dtype)
     here = gradients.exact(target).bind(site)((), position)
     anchored = (state.position, state.gradient, weight * inbox.gradient, state.active)
     oracle = _oracle(method, target, anchored)
     proposed = _iterate(method, oracle, noise, shared, position, site)
-    return Anchor(position, here, jnp.ones((), bool)), Report(proposed, here / weight), {}
+    sent = here / weight
+    if method.gradient_noise > 0:
+        sent = sent + math.sqrt(method.gradient_noise) * noise.report
+    return Anchor(position, here, jnp.ones((), bool)), Report(proposed, sent), {}
 
 
 def _iterate(

@@ -60,13 +60,18 @@ class Gossip(Options, Method):
     averaged_noise: bool
     momentum: float
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
             mixing=graphs.as_mixing(self.mixing),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             correction=arguments.one_of("correction", self.correction, (None, "extra")),
             noise=arguments.one_of("noise", self.noise, ("independent", "common")),
             control_variate=_point(self.control_variate, self.batch_size),
@@ -240,7 +245,11 @@ class DESGLD(Gossip):
                 "momentum makes D-ASG, which finds a mode: give temperature=0.0 with it, and no "
                 "correction. To sample with momentum use de_sghmc."
             )
-        arguments.keep(self, averaged_noise=bool(self.averaged_noise), momentum=momentum)
+        arguments.keep(
+            self,
+            averaged_noise=arguments.flag("averaged_noise", self.averaged_noise),
+            momentum=momentum,
+        )
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,11 @@ class StaleGradients(Workers, Method):
     step_size: Any
     batch_size: int | None
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
@@ -101,7 +106,7 @@ class StaleGradients(Workers, Method):
             max_staleness=arguments.optional_whole("max_staleness", self.max_staleness, 0),
             latency=lognormal() if self.latency is None else self.latency,
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             shares=arguments.site_weights(self.shares, "shares"),
         )
 

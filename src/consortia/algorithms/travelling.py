@@ -27,7 +27,19 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Route, Site
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Phase,
+    Route,
+    Site,
+    Told,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -98,13 +110,18 @@ class DSGLD(Method):
         "after Ahn, Shahbaba, Welling (2014)",
     )
 
+    @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a minibatch."""
+        return self.batch_size
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
             local_steps=arguments.whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            replace=bool(self.replace),
+            replace=arguments.flag("replace", self.replace),
             probabilities=arguments.site_weights(self.probabilities, "probabilities"),
             record=arguments.one_of("record", self.record, ("visits", "updates")),
         )
@@ -153,6 +170,8 @@ class DSGLD(Method):
             Route(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
+            asked=_asked,
+            told=_told,
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
@@ -383,6 +402,14 @@ def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple
 
 def _position(inbox: Chain) -> Float[Array, " d"]:
     return inbox.position
+
+
+def _asked(inbox: Chain) -> Asked:
+    return Asked(inbox.position)
+
+
+def _told(outbox: Chain) -> Told:
+    return Told(outbox.position)
 
 
 def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:

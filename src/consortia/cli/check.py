@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.exits import reported
-from consortia.cli.options import Chains, Json, Rounds, Seed, StudyFile
+from consortia.cli.exits import BAD, reported
+from consortia.cli.options import Chains, Code, Json, Rounds, Seed, StudyFile
+from consortia.core.printable import printable
 
 if TYPE_CHECKING:
     from consortia.core.contract import Plan
@@ -34,32 +36,61 @@ def check(
         bool,
         typer.Option("--time", help="Run for some seconds on this machine to say how long it is."),
     ] = False,
+    code: Code = False,
     as_json: Json = False,
 ) -> None:
-    """Validate a study; print its plan, cost and predicted bias, without running it."""
+    """Validate a study; print its plan, cost and predicted bias, without running it.
+
+    A study may name a function of its own for the model, a factory: it is code, it runs with your
+    rights. One that you have not run before is run with --code only.
+    """
     with reported(as_json):
         from consortia.study.build import load_study
+        from consortia.study.code import WARNING, may_run
 
         given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
+        if not may_run(*given.code, code=code):
+            left_out = (
+                f"the factory {given.model.factory} was not run, so there is no plan, cost or "
+                f"bias: {WARNING}. Read it, then give --code."
+            )
+            if as_json:
+                typer.echo(json.dumps({"study": str(study), "left_out": left_out}))
+            else:
+                typer.echo(f"{study} is a study; {printable(left_out)}")
+            return
         built = given.build()
-        plan = plan_of(given, built)
+        plan = plan_of(given, built, bias=bias)
         costs = cost(given, built, plan)
         if time:
             costs |= seconds(given, built)
-        prediction = None
+        verdict = prediction = None
         if bias:
+            from consortia.diagnostics.verdict import Severity, judge
             from consortia.theory.bias import predict_bias
 
-            prediction = predict_bias(built.model, built.sites, built.algorithm)
+            prediction = plan.details["prediction"]
+            if prediction.open:  # perhaps because nobody had asked
+                prediction = predict_bias(built.model, built.sites, built.algorithm)
+            verdict = judge(prediction)
         if as_json:
-            found = {"study": str(study), "plan": dict(plan.lines), "notes": plan.warnings}
-            typer.echo(json.dumps(found | {"cost": costs, "bias": _plain(prediction)}, indent=1))
-            return
-        _show(given, plan, costs, prediction, built.labels)
+            found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
+            found |= {"notes": plan.warnings}
+            if built.regression is not None:
+                found |= {"regression": dict(built.regression.metadata.settings)}
+            found |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
+            typer.echo(json.dumps(found | (verdict.plain() if verdict else {}), indent=1))
+        else:
+            if built.regression is not None:
+                typer.echo(str(built.regression))
+            _show(given, plan, costs, prediction, built.labels, verdict)
+    if verdict is not None and verdict.severity is Severity.BAD:
+        raise typer.Exit(BAD)
 
 
-def plan_of(study: Study, built: Built) -> Plan:
+def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
     """Return the plan of a study's run, with all checks that a run makes; nothing is sampled."""
+    from consortia.diagnostics.verdict import Severity
     from consortia.run.sampling import sample
 
     found: list[Plan] = []
@@ -68,7 +99,9 @@ def plan_of(study: Study, built: Built) -> Plan:
         found.append(plan)
         raise _Planned
 
-    with contextlib.suppress(_Planned):
+    # What is predicted is shown with the verdict.
+    with contextlib.suppress(_Planned), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=Severity.BAD.forecast)
         sample(
             built.model,
             built.sites,
@@ -76,6 +109,7 @@ def plan_of(study: Study, built: Built) -> Plan:
             **study.run.model_dump(),
             stop=built.stop,
             progress=False,
+            on_divergence="warn" if bias else "ignore",
             on_plan=on_plan,
         )
     return found[0]
@@ -117,6 +151,7 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
     run = study.run
     warmup = run.warmup if built.algorithm.adapts else 0
     options: dict[str, Any] = {"chains": run.chains, "seed": run.seed, "progress": False}
+    options["on_divergence"] = "ignore"
     options |= {"thin": run.thin, "warmup": warmup}
     parts = (built.model, built.sites, built.algorithm)
     stop = stop_when(budget=TIMED_SECONDS / 3, every=4)
@@ -130,11 +165,13 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: Any) -> None:
+def _show(
+    study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: Any, verdict: Any
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from consortia.report.terminal import console_of, plan_panel
+    from consortia.report.terminal import console_of, plan_panel, verdict_text
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
@@ -147,7 +184,12 @@ def _show(study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labe
     if prediction is not None:
         lines = prediction.lines([_labelled(name, labels) for name in prediction.names])
         console.print("", "[bold]Predicted bias[/]", *map(escape, lines), sep="\n")
-    console.print("", "The study can be run: consortia run " + escape(str(study.path)), sep="\n")
+    if verdict is not None:
+        console.print("", verdict_text(verdict), sep="\n")
+        if prediction.diverges:
+            console.print("`consortia run` refuses it; with --anyway it runs all the same.")
+            return
+    console.print("", "Run it with: consortia run " + escape(str(study.path)), sep="\n")
 
 
 def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
@@ -181,14 +223,3 @@ def _labelled(name: str, labels: Any) -> str:
         if words is not None and int(places[axis]) < len(words):
             places[axis] = words[int(places[axis])]
     return f"{variable}[{', '.join(places)}]" if places else variable
-
-
-def _plain(prediction: Any) -> Any:
-    if prediction is None:
-        return None
-    values = {
-        name: None if (array := getattr(prediction, name)) is None else array.tolist()
-        for name in ("mean", "sd", "shift", "sd_ratio")
-    }
-    texts = {name: getattr(prediction, name) for name in ("reason", "basis", "notes", "names")}
-    return texts | values | {"gaussian": prediction.gaussian}

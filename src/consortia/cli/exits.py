@@ -9,9 +9,11 @@ from typing import Any
 
 import typer
 
+from consortia.core.printable import printable
 from consortia.errors import (
     ConsortiaError,
     DeploymentError,
+    DivergenceError,
     InputError,
     LedgerError,
     MissingExtraError,
@@ -24,6 +26,7 @@ from consortia.errors import (
 )
 from consortia.run.interrupts import Abrupt, Interrupts
 
+BAD = 11
 INTERRUPTED = 130
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
@@ -40,9 +43,10 @@ EXIT_CODES = {
     8: "what the warm-up learned is not worth going on with",
     9: "a site's policy forbids the study",
     10: "a site's ledger is broken",
+    BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
-"""Meaning of each exit code of ``consortia run`` and ``resume``."""
+"""Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""
 
 
 @contextlib.contextmanager
@@ -58,7 +62,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         if not quiet:
-            typer.echo(f"warning: {message}", err=True)
+            typer.echo(f"warning: {printable(str(message), lines=True)}", err=True)
 
     try:
         with warnings.catch_warnings(), interrupts if silent else contextlib.nullcontext():
@@ -66,7 +70,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
             yield
     except ConsortiaError as error:
         if not silent:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {printable(str(error), lines=True)}", err=True)
         ended = interrupts.requested and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
         if engine is not None:
@@ -98,5 +102,6 @@ def exit_code(error: ConsortiaError) -> int:
         (WarmupError, 8),
         (PolicyError, 9),
         (LedgerError, 10),
+        (DivergenceError, BAD),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,8 +47,10 @@ resend = 120.0         # seconds after which an unanswered request is sent again
 join-deadline = 600.0  # seconds that the sites have to come
 on-missing = "stop"    # or "go on": without sites that do not answer; the draws then differ
 minimum-sites = 0      # with "go on": so many sites make an average
+maximum-position = 20.0  # of a site's message, in prior sds; beyond it the run ends, the site named
+maximum-step = 20.0    # likewise, of how far a site moves a chain in a round
 x64 = {x64}            # numbers of 64 bits, at the server and all sites
-origin = "{origin}"    # in a simulation: the folder where the study's data files are
+origin = ""            # in a simulation: the folder where the study's data files are
 """
 
 SERVER = '''\
@@ -90,6 +94,10 @@ def new(
         ),
     ] = "",
     x64: Annotated[bool, typer.Option("--x64", help="Compute with numbers of 64 bits.")] = False,
+    two_sites: Annotated[
+        bool,
+        typer.Option("--two-sites", help="Two sites agree that each can compute the other's part."),
+    ] = False,
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
     with reported(False):
@@ -99,9 +107,18 @@ def new(
 
         given = load_study(study)
         check_carried(given.method.build(any_target()))
+        if given.data.files is not None and len(given.data.files) == 2 and not two_sites:
+            raise InputError(
+                "the study has two sites: from its own message and the average each computes the "
+                "other's, so that neither is hidden in a sum. Take a third site, or give "
+                "--two-sites if both have agreed to that; their policies must say so, too."
+            )
         folder = Path(f"{given.name}-flower") if to is None else to
         write_app(given, study, folder, output, x64=x64)
         typer.echo(f"written to {folder}; run it with: flwr run {folder}")
+        if given.data.files is not None:
+            config = f"origin={json.dumps(study.resolve().parent.as_posix())}"
+            typer.echo(f"in Flower's simulation add: --run-config {shlex.quote(config)}")
         if given.data.files is None:
             typer.echo("the data set is dealt out: this app runs in Flower's simulation only")
 
@@ -117,10 +134,8 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"{folder} is not empty: give another folder.")
-    origin = source.resolve().parent.as_posix()
-    for value in (output, origin):
-        if any(character in value for character in '"\\\n'):
-            raise InputError(f"{value!r} holds a quotation mark, a backslash or a line break.")
+    if any(character in output for character in '"\\\n'):
+        raise InputError(f"{output!r} holds a quotation mark, a backslash or a line break.")
     name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     package = f"{name.replace('-', '_')}_app"
     code = folder / package
@@ -136,7 +151,6 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
         version=__version__,
         output=output,
         x64=str(x64).lower(),
-        origin=origin,
     )
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     (folder / "LICENSE").write_text(
@@ -149,7 +163,7 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
 
 def modules_of(study: Study) -> list[Path]:
     """Return the files beside the study file that the factory of its model is in, or imports."""
-    from consortia.federation.governance.terms import modules
+    from consortia.study.code import modules
 
     folder = study.path.resolve().parent if study.path else Path()
-    return [folder / name for name in modules(study) if (folder / name).is_file()]
+    return [folder / name for name in modules(*study.code) if (folder / name).is_file()]

@@ -84,7 +84,7 @@ def node(
             folder / "node-key",
             _node_config(folder, data, name),
             port,
-            policy.apps,
+            folder / POLICY,
         )
         typer.echo(f"site {name!r}: {folder / POLICY} approves {len(policy.apps)} app(s)")
         sys.stdout.flush()
@@ -149,7 +149,7 @@ def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
             raise InputError(f"{data / file}: there is no such file, which is the site {name!r}.")
         site = place / "sites" / name
         site.mkdir(parents=True)
-        (site / POLICY).write_text(proposed(terms, hashed, rows), encoding="utf-8")
+        (site / POLICY).write_text(proposed(terms, hashed, rows, two_sites=True), encoding="utf-8")
         config = _node_config(site.resolve(), data / file, name)
         nodes.append(Node(name, config, (hashed,)))
     return nodes

@@ -26,6 +26,14 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the study's se
 Chains = Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Code = Annotated[
+    bool,
+    typer.Option(
+        "--code",
+        help="Run the factory that the study names for its model: a factory is code, it runs with "
+        "your rights. One that you have run before on this machine needs no such word.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 Devices = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consortia.cli.exits import reported
-from consortia.cli.options import Quiet
+from consortia.cli.options import Code, Quiet
 
 
 def report(
@@ -26,6 +26,7 @@ def report(
             "is written over.",
         ),
     ] = None,
+    code: Code = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a run's verdict, figures and cost, or those of several, as one HTML file."""
@@ -33,6 +34,6 @@ def report(
         from consortia.report.document import write_report
 
         target = output or runs[0] / ("report.html" if len(runs) == 1 else "comparison.html")
-        written = write_report(runs, target)
+        written = write_report(runs, target, code=code)
         if not quiet:
             typer.echo(f"written: {written}")

@@ -11,6 +11,7 @@ import typer
 
 from consortia.cli.exits import reported
 from consortia.cli.options import (
+    Code,
     Coordinator,
     Devices,
     Engine,
@@ -21,9 +22,11 @@ from consortia.cli.options import (
     engine_of,
 )
 from consortia.cli.run import COMMAND, STUDY, beginning, sample_and_report
-from consortia.errors import StoreError
+from consortia.errors import InputError, StoreError
+from consortia.store.durable import read_regular
 
 SUMMARY = "summary.json"
+COMMAND_BYTES = 2**20
 
 
 def resume(
@@ -56,6 +59,7 @@ def resume(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process: Process = None,
+    code: Code = False,
     quiet: Quiet = False,
 ) -> None:
     """Resume a run from its last checkpoint, or make a finished one longer, bit by bit."""
@@ -63,16 +67,17 @@ def resume(
     as_before = engine in (None, Engine.local) and devices is None
     quiet = quiet or not over.root
     with reported(quiet, over):
-        code = _resume(
+        ended = _resume(
             run,
             rounds,
             None if as_before else over,
             stop=stop,
             exact=exact,
             reference=reference,
+            code=code,
             quiet=quiet,
         )
-    raise typer.Exit(code)
+    raise typer.Exit(ended)
 
 
 def _resume(
@@ -83,12 +88,14 @@ def _resume(
     stop: bool,
     exact: bool,
     reference: bool | None,
+    code: bool,
     quiet: bool,
 ) -> int:
     import consortia
     from consortia.engines.sharding import cores, offer_cpu_devices
     from consortia.store.runs import holds_run, read_record
     from consortia.study.build import load_study
+    from consortia.study.code import WARNING, may_run
 
     request = _request(directory)
     begun = holds_run(directory)
@@ -108,6 +115,11 @@ def _resume(
             offer_cpu_devices(nodes * chains)
     source = Path(request["study"])
     study = load_study(directory / STUDY, origin=source)
+    if not may_run(*study.code, code=code):
+        raise InputError(
+            f"{directory / STUDY}: the factory {study.model.factory} was not run here before, and "
+            f"{WARNING}: read it, then give --code."
+        )
     options = {name: request.get(name) for name in ("seed", "chains", "rounds")}
     if not begun and rounds is not None:
         options["rounds"] = rounds
@@ -148,12 +160,12 @@ def _request(directory: Path) -> dict[str, Any]:
             "it in Python, consortia.resume(path, model, sites, algorithm)."
         )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(file, COMMAND_BYTES))
         kinds = {"study": str, "seed": int, "chains": int, "rounds": int, "reference": bool}
         for name, kind in kinds.items():
             value = content.get(name)
             if not isinstance(value, kind) and not (value is None and name != "study"):
                 raise ValueError(f"{name} is {value!r}")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} is damaged: {error}.") from error
     return content

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
+ESTIMATES = "estimates.txt"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -61,6 +62,9 @@ def run(
     reference: Annotated[
         bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
     ] = True,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run settings that are predicted to diverge, too.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
@@ -70,8 +74,11 @@ def run(
         from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
         from consortia.study.build import load_study
+        from consortia.study.code import remember
 
         given = run_on_all(over, lambda: load_study(study))
+        if over.root:
+            remember(*given.code)
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
@@ -80,7 +87,7 @@ def run(
         def request() -> None:
             keep_request(directory, study, {**changes, "reference": reference})
 
-        begin = beginning(given, built, directory, over)
+        begin = beginning(given, built, directory, over, anyway=anyway)
         code = sample_and_report(
             given, built, directory, begin, request=request, reference=reference, quiet=quiet
         )
@@ -116,6 +123,8 @@ def sample_and_report(
     console = console_of(quiet=quiet)
 
     def on_plan(plan: Any) -> None:
+        if built.regression is not None:
+            console.print(str(built.regression), markup=False, highlight=False)
         console.print(plan_panel(study.title or study.name, plan))
         request()
 
@@ -125,19 +134,22 @@ def sample_and_report(
     return _report(study, built, directory, tree, console, reference=reference)
 
 
-def beginning(study: Study, built: Built, directory: Path, engine: Any) -> Callable[..., Any]:
+def beginning(
+    study: Study, built: Built, directory: Path, engine: Any, *, anyway: bool = False
+) -> Callable[..., Any]:
     """Return `consortia.sample` with the study's options, without the objects."""
     from consortia.run.sampling import sample
 
     options = study.run.model_dump()
     more = {"stop": built.stop, "engine": engine, "store": directory, "metadata": built.metadata}
+    more["on_divergence"] = "warn" if anyway else "raise"
     return functools.partial(sample, **options, **more)
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
     """Write the study and the options of the command into the directory of a run."""
     with writing(directory):
-        shutil.copyfile(source, directory / STUDY)
+        replace_file(directory / STUDY, [source.read_bytes()])
         content = {"study": str(source.resolve()), **options}
         replace_file(directory / COMMAND, [json.dumps(content, indent=1).encode()])
 
@@ -187,6 +199,10 @@ def _report(
     )
     _write(report, directory, figure=figure)
     console.print(report_tables(report))
+    if built.regression is not None and built.regression.names:
+        effects = str(built.regression.estimates(tree))
+        (directory / ESTIMATES).write_text(f"{effects}\n", encoding="utf-8")
+        console.print(effects, markup=False, highlight=False)
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )
@@ -251,10 +267,11 @@ def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
     from consortia.report.document import write_figures
     from consortia.report.tables import text_of
 
-    (directory / "summary.txt").write_text(text_of(report), encoding="utf-8")
-    (directory / "summary.json").write_text(report.json(), encoding="utf-8")
-    if figure:
-        write_figures(report, directory)
+    with writing(directory):
+        replace_file(directory / "summary.txt", [text_of(report).encode()])
+        replace_file(directory / "summary.json", [report.json().encode()])
+        if figure:
+            write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:

@@ -1,8 +1,11 @@
-"""``consortia site check | ledger``: what a site permits, and what has left it."""
+"""``consortia site check | rehearse | ledger``: what a site permits, what it risks, what left."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,11 +34,20 @@ def check(
             metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
         ),
     ] = None,
+    two_sites: Annotated[
+        bool,
+        typer.Option("--two-sites", help="Propose a policy for a study of two sites, too."),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The rows of the site, to be counted; nothing leaves."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Validate a policy; say what a study requires, and whether the policy permits it.
+    """Validate a policy; say in sentences what a study wants, and whether the policy permits it.
 
-    Without POLICY print a policy that permits the study and nothing else.
+    Without POLICY print a policy that permits the study and nothing else (the sentences then go to
+    the terminal's error output, so that the policy can be written to a file).
     """
     with reported(as_json):
         from consortia.errors import InputError, PolicyError
@@ -45,14 +57,16 @@ def check(
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
-        terms, of_app = _terms(study, app)
+        terms, of_app, told = _terms(study, app, data)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
             typer.echo(f"{policy} is a policy. Give --study or --app to ask it about a study.")
             return
         if found is None:
-            typer.echo(proposed(terms, of_app), nl=False)
+            if not as_json:
+                _show(terms, of_app, told, err=True)
+            typer.echo(proposed(terms, of_app, two_sites=two_sites), nl=False)
             return
         try:
             found.permits(terms, of_app)
@@ -61,12 +75,12 @@ def check(
                 answer = {"app": of_app, "permitted": False, "rules": error.rules}
                 typer.echo(json.dumps(_plain(terms) | answer))
             else:
-                _show(terms, of_app)
+                _show(terms, of_app, told)
             raise
         if as_json:
             typer.echo(json.dumps(_plain(terms) | {"app": of_app, "permitted": True, "rules": []}))
             return
-        _show(terms, of_app)
+        _show(terms, of_app, told)
         typer.echo(f"{policy} permits it, at a site with {found.minimum_rows} rows or more.")
 
 
@@ -107,23 +121,81 @@ def ledger(
         typer.echo(f"The chain is whole: {len(found.entries)} lines. Head: {found.head}")
 
 
+@site.command()
+def rehearse(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="The study file, or the app's folder or .fab.")
+    ],
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
+    name: Annotated[
+        str | None, typer.Option("--site", help="The site's name in the study; by default FILE's.")
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY", help="The site's policy; by default the proposed one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try the known attacks on the site's own rows, before it takes part; nothing leaves.
+
+    Copies of FILE stand for the other sites.
+    """
+    with reported(as_json), _study_in(study) as path:
+        from consortia.federation.rehearsal import rehearsed
+
+        found = []
+        for one in rehearsed(path, data, site=name, policy=policy):
+            found.append({"attack": one.attack, "sentence": one.sentence, **one.numbers})
+            if not as_json:
+                typer.echo(f"{one.attack[:1].upper()}{one.attack[1:]}: {one.sentence}\n")
+        if as_json:
+            typer.echo(json.dumps(found))
+
+
+@contextlib.contextmanager
+def _study_in(path: Path) -> Iterator[Path]:
+    """Yield a study file: the file itself, or that of an app."""
+    if path.suffix == ".toml":
+        yield path
+        return
+    from consortia.federation.bundle import study_of
+
+    with study_of(path) as found:
+        yield found
+
+
 # --- terms ---------------------------------------------------------------------------------------
 
 
-def _terms(study: Path | None, app: Path | None) -> tuple[StudyTerms | None, str | None]:
-    """Return the terms of a study or of the study in an app, and the hash of the app."""
-    from consortia.federation.governance import terms_of
-    from consortia.study.build import load_study
-
-    if study is not None:
-        return terms_of(load_study(study)), None
-    if app is None:
-        return None, None
+def _terms(
+    study: Path | None, app: Path | None, data: Path | None
+) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]]]:
+    """Return the terms of a study or of that in an app, the app's hash, and sentences on both."""
     from consortia.federation.bundle import app_hash, study_of
 
+    if study is not None:
+        return _told(study, data, None)
+    if app is None:
+        return None, None, []
     with study_of(app) as path:
-        terms = terms_of(load_study(path))
-    return terms, app_hash(app)
+        return _told(path, data, app_hash(app))
+
+
+def _told(
+    path: Path, data: Path | None, hashed: str | None
+) -> tuple[StudyTerms, str | None, list[tuple[str, str]]]:
+    from consortia.federation.governance import terms_of
+    from consortia.federation.governance.explanation import sentences
+    from consortia.study.build import load_study
+
+    study = load_study(path)
+    terms = terms_of(study)
+    rows = columns = None
+    if data is not None and study.data.files is not None:
+        facts = study.contribution(data, 0)
+        rows = facts.rows
+        columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
+    return terms, hashed, sentences(study, terms, rows=rows, columns=columns)
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:
@@ -132,27 +204,30 @@ def _plain(terms: StudyTerms) -> dict[str, Any]:
     return json.loads(json.dumps({"terms": asdict(terms)}))
 
 
-def _show(terms: StudyTerms, app: str | None) -> None:
+def _show(
+    terms: StudyTerms, app: str | None, told: list[tuple[str, str]], *, err: bool = False
+) -> None:
+    """Print the sentences, and behind them what they stand for, for whoever compares."""
     from rich.markup import escape
     from rich.table import Table
 
-    from consortia.federation.governance.terms import KINDS
+    from consortia.core.printable import printable
     from consortia.report.terminal import console_of
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_row("study", terms.study)
-    table.add_row("model", terms.model)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for heading, text in told:
+        table.add_row(heading, escape(printable(text)))
+    exact = Table.grid(padding=(0, 2))
+    exact.add_row("study", terms.study)
+    exact.add_row("model", terms.model)
     if app is not None:
-        table.add_row("app", app)
-    table.add_row("algorithm", terms.algorithm)
-    for name, value in terms.parameters.items():
-        table.add_row("", escape(f"{name} = {value}"))
-    table.add_row("rounds", f"{terms.rounds:,}, the warm-up included")
-    for number, kind in enumerate(terms.messages):
-        table.add_row("" if number else "messages", f"{kind}: {KINDS[kind]}")
-    table.add_row("version", terms.version)
-    console_of().print("[bold]The study requires[/]", table, "", sep="\n")
+        exact.add_row("app", app)
+    values = "; ".join(f"{name} = {value}" for name, value in terms.parameters.items())
+    exact.add_row("algorithm", escape(printable(f"{terms.algorithm}: {values}")))
+    exact.add_row("version", terms.version)
+    console_of(error=err).print(table, "", "To compare with others:", exact, "", sep="\n")
 
 
 # --- what has left -------------------------------------------------------------------------------
@@ -184,6 +259,7 @@ def _plain_ledger(found: Verification, totals: list[tuple[str, str, int, int]]) 
 def _show_ledger(
     found: Verification, totals: list[tuple[str, str, int, int]], run: str | None, lines: int
 ) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from consortia.report.terminal import console_of
@@ -196,10 +272,10 @@ def _show_ledger(
     for entry in shown[len(shown) - min(lines, len(shown)) :]:
         table.add_row(
             str(entry.index + 1),
-            entry.time[:19].replace("T", " "),
-            entry.run,
-            entry.event,
-            entry.kind,
+            escape(entry.time[:19].replace("T", " ")),
+            escape(entry.run),
+            escape(entry.event),
+            escape(entry.kind),
             "" if entry.round is None else str(entry.round),
             f"{entry.bytes:,}" if entry.left else "",
             entry.sha256[:12] if entry.left else "",
@@ -210,7 +286,7 @@ def _show_ledger(
         console.print(table, "", sep="\n")
     sums = Table("run", "kind", "messages", "bytes", box=None)
     for of_run, kind, count, size in totals:
-        sums.add_row(of_run, kind, f"{count:,}", f"{size:,}")
+        sums.add_row(escape(of_run), escape(kind), f"{count:,}", f"{size:,}")
     console.print("[bold]What has left the site[/]", sums, sep="\n")
     console.print(
         f"{sum(row[2] for row in totals):,} messages, {sum(row[3] for row in totals):,} bytes in "

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, KeywordError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INT32_MAX = 2**31 - 1
+
+TOML_BYTES = 2**20
+"""Of the largest study file or policy."""
 
 NAMES_LISTED_MAX = 16
 """Of the allowed names that a message lists."""
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number in [least, most]."""
+    """Return a whole number in [least, most]; ``most`` is the largest int32 when None."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} is {value!r}: it must be a whole number.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
-    if most is not None and value > most:
+    most = INT32_MAX if most is None else most
+    if value > most:
         raise InputError(f"{name} is {value}: it must be at most {most}.")
     return int(value)
 
@@ -62,6 +73,13 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
         raise InputError(f"{name} is {result}: it must be {limit}.")
     return result
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value; texts and numbers are none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {value!r}: it must be True or False.")
+    return bool(value)
 
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
@@ -160,6 +178,26 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     return f"unknown; {hint}There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
+def hinted(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function, which answers an unknown keyword with the nearest that it knows."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        check_keywords(function.__name__, options, known)
+        return function(*args, **options)
+
+    return call
+
+
+def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a keyword that a function does not have; name the nearest one."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise KeywordError(f"{called}: {name} is {unknown(name, names)}.")
+
+
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a TOML file, and its tables.
 
@@ -171,11 +209,20 @@ def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
         InputError: it is not there, cannot be read, or is not TOML.
     """
     try:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file; give the path of a {kind}.")
+        if not path.is_file() or path.stat().st_size > TOML_BYTES:
+            raise InputError(
+                f"{path} cannot be read: a {kind} is a file of at most {TOML_BYTES:,} bytes."
+            )
         content = path.read_bytes()
         return content, tomllib.loads(content.decode())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; give the path of a {kind}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path} is not TOML: {reason}") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not TOML: {error}") from error  # a number too long

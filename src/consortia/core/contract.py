@@ -21,7 +21,8 @@ with equal shapes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -173,6 +174,39 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
     return ()
 
 
+class Asked(NamedTuple):
+    """Where an inbox asks a site to look at its rows: what the site bounds before it computes.
+
+    Attributes:
+        positions: (..., d), with whatever axes the inbox has in front.
+        spreads: standard deviations of the points that the site itself draws around each, of the
+            same shape; () where it evaluates the positions themselves.
+        points: evaluated at, or drawn around, each position.
+    """
+
+    positions: Array
+    spreads: PyTree = ()
+    points: int = 1
+
+
+class Told(NamedTuple):
+    """What an outbox says, for a server that looks whether it is plausible.
+
+    Attributes:
+        positions: (..., d), to which the site has moved from where it was asked; () if none.
+        gradients: (..., d), of U_c / w_c where they are averaged, of U_c where they are summed; ()
+            if none.
+    """
+
+    positions: PyTree = ()
+    gradients: PyTree = ()
+
+
+def at_inbox(inbox: PyTree) -> Asked:
+    """Return that the inbox itself is a position, or several."""
+    return Asked(inbox)
+
+
 class Phase(NamedTuple):
     """One step of an iteration, which ends exactly where something must be exchanged.
 
@@ -182,12 +216,17 @@ class Phase(NamedTuple):
         exchange: how the outboxes become the message; None when nothing crosses the network.
         hub: ``(shared, hub_state, message) -> (hub_state, reply, info)``, or None: the reply is
             the message.
-        noise: ``RandomStreams -> pytree`` private to a (chain, node).
+        noise: ``RandomStreams -> pytree`` private to a (chain, node). Between institutions it comes
+            from a secret of the site, and nobody else can compute it; engines that promise the
+            draws of one process compute it from the seed, so that nothing is private there.
         shared: ``RandomStreams -> pytree`` common to all nodes and the hub of a chain.
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
             (a jittered trajectory); at most ``repeat``.
+        asked: ``inbox -> Asked``, on the host; None where ``local`` looks at rows nowhere that the
+            inbox decides.
+        told: ``outbox -> Told``, on the host; None where it says nothing that can be compared.
     """
 
     local: Callable[..., tuple[PyTree, PyTree, Info]] | None
@@ -197,6 +236,8 @@ class Phase(NamedTuple):
     shared: Callable[[random.RandomStreams], PyTree] = no_numbers
     repeat: int = 1
     repeats: Callable[[PyTree], Array] | None = None
+    asked: Callable[[PyTree], Asked] | None = at_inbox
+    told: Callable[[PyTree], Told] | None = None
 
     @property
     def repeated(self) -> bool:
@@ -208,16 +249,19 @@ class Draws(NamedTuple):
     """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
 
     Attributes:
-        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
+        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d); with ``chains`` in front.
         node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
         agents: also keep every node's own value, in the group ``agents``.
         per_iteration: draws that one iteration yields, in order; more than one from the hub only.
+        chains: independent chains that one hub holds, more than one only where an engine runs one
+            chain; each yields so many draws.
     """
 
     hub: Callable[[PyTree, PyTree], Array] | None = None
     node: Callable[[PyTree, PyTree], Array] | None = None
     agents: bool = False
     per_iteration: int = 1
+    chains: int = 1
 
 
 class Algorithm(NamedTuple):
@@ -271,7 +315,23 @@ class Claims:
     source: str
 
 
-class Method(ABC):
+class Named(ABCMeta):
+    """Classes that answer an unknown keyword with the nearest that they know."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the class, which `__call__` would hide."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Return a new object of the class."""
+        known = inspect.signature(cls).parameters
+        arguments.check_keywords(cls.__name__.lower(), options, known)
+        return super().__call__(*args, **options)
+
+
+class Method(metaclass=Named):
     """A sampler's parameters: a frozen dataclass, which compares and hashes by value.
 
     A method states its `name` and its `claims`, and `build` turns its parameters into phases for
@@ -281,10 +341,17 @@ class Method(ABC):
     Attributes:
         name: the name in plans, records and study files.
         step_size: a schedule, or a tuple with one for each server; None when it is learned.
+        most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
+            user says how long it is.
+        most_rounds: rounds of draws where the user names none; None where the user must.
+        effective_size: at which a run ends by itself; None: after all rounds.
     """
 
     name: str
     step_size: Any
+    most_warmup: int | None = None
+    most_rounds: int | None = None
+    effective_size: float | None = None
 
     @property
     @abstractmethod
@@ -338,6 +405,11 @@ class Method(ABC):
         return None
 
     @property
+    def gradient_rows(self) -> int | None:
+        """Rows of a site that a gradient reads; None where it reads all."""
+        return None
+
+    @property
     def dimension(self) -> int | None:
         """The number of parameters that an argument (a matrix, a point) fixes, else None."""
         return None
@@ -351,6 +423,10 @@ class Method(ABC):
     def adapts(self) -> bool:
         """True if the warm-up learns something, so that a run without it is another one."""
         return False
+
+    def with_chains(self, chains: int) -> tuple[Method, int]:
+        """Return the method for so many chains, and how many of them the engine is to run."""
+        return self, chains
 
     # --- checks, in the order in which a run makes them ------------------------------------------
 
@@ -371,6 +447,10 @@ class Method(ABC):
         """
         return ()
 
+    def warm(self, hub: PyTree) -> bool:
+        """Return True if the warm-up is over; asked after each round where it ends by itself."""
+        return False
+
     def check_learned(self, hub: PyTree) -> str | None:
         """Return why a run should end after its warm-up, with advice; None when it should not."""
         return None
@@ -378,6 +458,10 @@ class Method(ABC):
     def check_draws(self, hub: PyTree) -> tuple[str, ...]:
         """Return warnings about the draws that were made, from the hub's last state."""
         return ()
+
+    def report(self, hub: PyTree) -> dict[str, Any]:
+        """Return what the record should have of how the run went, from the hub's last state."""
+        return {}
 
     def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
         """Return why a chain turned non-finite at a site; empty where nothing is known.

@@ -20,13 +20,43 @@ PyTree = Any
 
 
 def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
-    """Apply the model's own check to the rows of each site that is here, by the site's name."""
+    """Check that numbers fit JAX's types, and apply the model's own check, at each site here.
+
+    Args:
+        model: the model.
+        held: the rows of the sites that are here, by the site's name.
+
+    Raises:
+        InputError: a whole number does not fit, or the model cannot use the rows; with the site.
+    """
+    for name, rows in held.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+            check_fits(leaf, f"site {name!r}, {jax.tree_util.keystr(path, simple=True)!r}")
     if model.check is None:
         return
     for name, rows in held.items():
         problem = model.check(rows)
         if problem:
             raise InputError(f"site {name!r}: {problem}")
+
+
+def check_fits(leaf: np.ndarray, where: str) -> None:
+    """Refuse whole numbers beyond the type that JAX has for them, in which they would wrap."""
+    own = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    if leaf.dtype.kind not in "iu" or own == leaf.dtype or not leaf.size:
+        return
+    limits = np.iinfo(own)
+    low, high = int(leaf.min()), int(leaf.max())
+    if limits.min <= low and high <= limits.max:
+        return
+    beyond = np.argwhere((leaf < limits.min) | (leaf > limits.max))[0]
+    column = "" if leaf.ndim == 1 else f", column {', '.join(map(str, beyond[1:]))}"
+    raise InputError(
+        f"{where}{column}: it holds whole numbers from {low} to {high}, {leaf.dtype}, and JAX runs "
+        f"in 32 bits, where {limits.min} to {limits.max} fit. Cast the column to float (of large "
+        "numbers seven digits are kept) or take a smaller unit, or set JAX_ENABLE_X64=1 before the "
+        "start."
+    )
 
 
 def check_density(target: Target, shard: PyTree) -> None:

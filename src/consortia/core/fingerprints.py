@@ -39,10 +39,13 @@ def of_model(target: Target, shard: Any) -> str:
         ),
         shard,
     )
-    model = target.model
-    if model.log_prior is not None:
-        _trace(digest, jax.make_jaxpr(model.log_prior)(target.structure))
-    _trace(digest, jax.make_jaxpr(model.log_likelihood)(target.structure, batch))
+    # Functions of this call alone: JAX would return what it traced of the model's own before, also
+    # where something that they close over has changed since.
+    prior, likelihood = target.model.log_prior, target.model.log_likelihood
+    if prior is not None:
+        _trace(digest, jax.make_jaxpr(lambda parameters: prior(parameters))(target.structure))
+    traced = jax.make_jaxpr(lambda parameters, rows: likelihood(parameters, rows))
+    _trace(digest, traced(target.structure, batch))
     return digest.hexdigest()
 
 

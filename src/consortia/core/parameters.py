@@ -50,13 +50,21 @@ class Variable:
         return slice(self.start, self.start + self.size)
 
 
+def is_function(init: Any) -> bool:
+    """Return True for a function that makes parameters, False for a pytree of them.
+
+    A module that is a pytree and can be called, as those of Equinox, is parameters.
+    """
+    return callable(init) and jax.tree.leaves(init) == [init]
+
+
 def structure_of(init: PyTree) -> PyTree:
     """Return the parameters' shapes, a pytree of `jax.ShapeDtypeStruct`; nothing is computed.
 
     Args:
         init: a pytree of arrays, or a function of a JAX key that returns one (`Model.init`).
     """
-    parameters = jax.eval_shape(init, jax.random.key(0)) if callable(init) else init
+    parameters = jax.eval_shape(init, jax.random.key(0)) if is_function(init) else init
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters)
 

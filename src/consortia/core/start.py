@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia.core import random
 from consortia.core.model import Model
+from consortia.core.parameters import is_function
 from consortia.core.target import Target
 from consortia.errors import InputError
 
@@ -19,10 +20,10 @@ PyTree = Any
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
     """Return the parameters each chain starts from, checked against the model's own structure."""
-    own = model.init(jax.random.key(0)) if callable(model.init) else model.init
+    own = model.init(jax.random.key(0)) if is_function(model.init) else model.init
     _check_leaves("Model.init", own)
     source, argument = (model.init, "Model.init") if init is None else (init, "init")
-    if not callable(source):
+    if not is_function(source):
         _check_start(argument, source, own)
         return [source] * chains
     result = []
@@ -39,6 +40,11 @@ def _check_leaves(argument: str, parameters: PyTree) -> None:
         raise InputError(f"{argument} has no parameters: give at least one floating array.")
     for path, leaf in leaves:
         where = f"{argument}{jax.tree_util.keystr(path)}"
+        if callable(leaf):
+            raise InputError(
+                f"{where} is a function: give the arrays of the module alone, e.g. of "
+                "equinox.partition(module, equinox.is_array)."
+            )
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
         if not jnp.issubdtype(dtype, jnp.floating):
             raise InputError(
@@ -65,13 +71,17 @@ def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
             raise InputError(f"{where} holds a value that is not finite.")
 
 
-def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, Array, Array]:
+def start_values(
+    target: Target, arrays: Any, positions: Array, *, most: int | None = None
+) -> tuple[Array, Array, Array]:
     """Return log-prior, U_c, and whether its gradient is finite, at every start; jit this.
 
     Args:
         target: the posterior.
         arrays: the engine's `SiteArrays`.
         positions: (chains, d).
+        most: rows of a site to look at, evenly spaced, as many as the method's gradients read;
+            all when None. U_c is estimated from them.
 
     Returns:
         log-prior (chains,), U_c (nodes, chains) and finite gradient (nodes, chains).
@@ -80,9 +90,19 @@ def start_values(target: Target, arrays: Any, positions: Array) -> tuple[Array, 
     def at_node(node: Array) -> tuple[Array, Array]:
         site = arrays.site(node)
         rows, mask = site.all()
+        few = most is not None and most < mask.shape[0]
+        if most is not None and few:
+            places = jnp.linspace(0, site.size - 1, most).astype(jnp.int32)
+            places = jnp.minimum(places, site.size - 1)
+            rows = jax.tree.map(lambda leaf: leaf[places], rows)
+
+        def potential(position: Array) -> Array:
+            if few:
+                return target.batch_potential(position, rows, site)
+            return target.potential(position, rows, mask, site)
 
         def at(position: Array) -> tuple[Array, Array]:
-            value, gradient = jax.value_and_grad(target.potential)(position, rows, mask, site)
+            value, gradient = jax.value_and_grad(potential)(position)
             return value, jnp.all(jnp.isfinite(gradient))
 
         return jax.lax.map(at, positions)

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from consortia.core.contract import Site
 from consortia.core.model import Model
+from consortia.core.parameters import is_function
 from consortia.errors import InputError
 
 Array = jax.Array
@@ -23,7 +24,7 @@ def parameters_of(model: Model, init: Any, key: Array) -> PyTree:
     A function is called with ``key``; anything else is taken as the pytree itself.
     """
     source = model.init if init is None else init
-    return source(key) if callable(source) else source
+    return source(key) if is_function(source) else source
 
 
 class Target:
@@ -41,7 +42,7 @@ class Target:
 
     def __init__(self, model: Model, parameters: PyTree) -> None:
         dtype = jnp.result_type(float)
-        example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), parameters)
+        example = jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), dtype), parameters)
         flat, self._unravel = ravel_pytree(example)
         if flat.size == 0:
             raise InputError(

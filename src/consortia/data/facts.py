@@ -7,6 +7,8 @@ moments and classes are pure functions of the gathered list. No row is among the
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -15,11 +17,39 @@ import jax
 import numpy as np
 
 from consortia.core.contract import Method
+from consortia.core.printable import is_printable
 from consortia.data import digest
-from consortia.data.sites import Rows, Sites, alike, check_finite, read_rows, site_names
+from consortia.data.preparation import Moments
+from consortia.data.sites import (
+    SITE_ROWS_MAX,
+    Rows,
+    Sites,
+    alike,
+    check_finite,
+    read_rows,
+    site_names,
+)
+from consortia.data.tables import TableFacts
 from consortia.errors import InputError
 
 Arrays = Mapping[str, np.ndarray]
+
+ARRAYS_MAX, AXES_MAX = 1000, 16
+ROW_NUMBERS_MAX = 2**27
+"""Numbers in a row, of all arrays together."""
+
+NAME_MAX = 1000
+"""Characters of a name."""
+
+LABEL_MAX = 2**63 - 1
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+NUMBER_TYPES = frozenset(
+    order + np.dtype(kind).str[1:]
+    for kind in ("?", "b", "h", "i", "q", "B", "H", "I", "Q", "e", "f", "d", "F", "D")
+    for order in "<>|"
+)
+"""NumPy's names of the types that a column may have."""
 Result = TypeVar("Result")
 
 
@@ -35,6 +65,7 @@ class SiteFacts:
         labels: whether the responses are whole numbers, the least and the largest; None without.
         moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
             where they are to be standardised.
+        table: what a formula must know of the rows, where there is one.
     """
 
     rows: int
@@ -43,6 +74,7 @@ class SiteFacts:
     columns: tuple[str, ...] = ()
     labels: tuple[bool, int, int] | None = None
     moments: Mapping[str, Any] = field(default_factory=dict)
+    table: TableFacts | None = None
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -57,36 +89,107 @@ class SiteFacts:
 
     @classmethod
     def read(cls, values: Any) -> SiteFacts:
-        """Return facts from another process's `plain`.
+        """Return facts from another process's `plain`; nothing in them is taken on trust.
 
         Raises:
-            ValueError: the values are no facts.
+            ValueError: the values are no facts; the text says which, and holds none of them.
         """
-        try:
-            arrays = {
-                str(name): (tuple(int(length) for length in shape), np.dtype(kind).str)
-                for name, (shape, kind) in values["arrays"].items()
-            }
-            labels = values["labels"]
-            if labels is not None:
-                labels = (bool(labels[0]), int(labels[1]), int(labels[2]))
-            facts = cls(
-                rows=int(values["rows"]),
-                arrays=arrays,
-                digest=str(values["digest"]),
-                columns=tuple(str(name) for name in values["columns"]),
-                labels=labels,
-                moments=dict(values["moments"]),
-            )
-        except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
-            raise ValueError(f"these are no facts of a site: {error!r}") from None
-        if facts.rows < 1 or not facts.arrays:
-            raise ValueError("these are no facts of a site: it has no rows")
-        return facts
+        wanted = {"rows", "arrays", "digest", "columns", "labels", "moments", "table"}
+        if not isinstance(values, dict) or values.keys() != wanted:
+            raise ValueError("these are no facts of a site")
+        if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
+            raise ValueError(f"the number of rows is not a whole number from 1 to {SITE_ROWS_MAX}")
+        if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
+            raise ValueError("the digest is not 64 digits 0-9 and a-f")
+        rows, arrays = values["rows"], _arrays(values["arrays"])
+        return cls(
+            rows=rows,
+            arrays=arrays,
+            digest=values["digest"],
+            columns=read_columns(values["columns"], arrays),
+            labels=read_labels(values["labels"]),
+            moments=_moments(values["moments"], rows, arrays),
+            table=None if values["table"] is None else TableFacts.read(values["table"]),
+        )
 
     def empty(self) -> dict[str, np.ndarray]:
         """Return arrays of these names, shapes and types without a row."""
         return {name: np.empty((0, *shape), kind) for name, (shape, kind) in self.arrays.items()}
+
+
+def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> tuple[str, ...]:
+    """Return names of features that another process sent: none, or one a column of x.
+
+    Raises:
+        ValueError: they are something else, or not to be shown.
+    """
+    if not isinstance(values, list) or not all(_is_name(name) for name in values):
+        raise ValueError("the names of columns are not texts")
+    if values and ("x" not in arrays or arrays["x"][0] != (len(values),)):
+        raise ValueError("there are not as many names as columns")
+    return tuple(values)
+
+
+def read_labels(values: Any) -> tuple[bool, int, int] | None:
+    """Return what another process sent as ``labels`` of `SiteFacts`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 3 or not isinstance(values[0], bool):
+        raise ValueError("the labels are not a truth value and two whole numbers")
+    whole, low, high = values
+    least = -LABEL_MAX if whole else 0
+    most = LABEL_MAX if whole else 0
+    if not (_is_whole(low, least, most) and _is_whole(high, low, most)):
+        raise ValueError("the least and the largest label are not whole numbers in order")
+    return whole, low, high
+
+
+def _arrays(values: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    if not isinstance(values, dict) or not 0 < len(values) <= ARRAYS_MAX:
+        raise ValueError(f"there are not 1 to {ARRAYS_MAX} arrays")
+    found, numbers = {}, 0
+    for name, value in values.items():
+        if not (_is_name(name) and isinstance(value, list) and len(value) == 2):
+            raise ValueError("an array is not a name, a shape and a type")
+        shape, kind = value
+        if not isinstance(shape, list) or len(shape) > AXES_MAX:
+            raise ValueError("the shape of a row is not a list of lengths")
+        if not all(_is_whole(length, 0, ROW_NUMBERS_MAX) for length in shape):
+            raise ValueError("the shape of a row is not a list of lengths")
+        numbers += math.prod(shape)
+        if not isinstance(kind, str) or kind not in NUMBER_TYPES:
+            raise ValueError("an array holds no numbers")
+        found[name] = (tuple(shape), kind)
+    if numbers > ROW_NUMBERS_MAX:
+        raise ValueError(f"a row has more than {ROW_NUMBERS_MAX} numbers")
+    return found
+
+
+def _moments(
+    values: Any, rows: int, arrays: Mapping[str, tuple[tuple[int, ...], str]]
+) -> dict[str, Any]:
+    """Return moments of x and y, of as many rows and columns as these arrays have."""
+    if not isinstance(values, dict) or not values.keys() <= {"x", "y"} & arrays.keys():
+        raise ValueError("there are moments of other arrays than x and y")
+    for name, plain in values.items():
+        numbers = math.prod(arrays[name][0])
+        if name == "x":
+            Moments.check_plain(plain, rows, numbers)
+        else:
+            Moments.check_plain(plain, rows * numbers, None)
+    return dict(values)
+
+
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
 
 
 class Gatherer(Protocol):
@@ -173,7 +276,10 @@ def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> 
                     f"processes {first} and {process} have read other rows for site "
                     f"{names[int(key)]!r}: give both the same."
                 )
-    return [SiteFacts.read(found[index][1]) for index in range(len(names))]
+    try:
+        return [SiteFacts.read(found[index][1]) for index in range(len(names))]
+    except ValueError as error:
+        raise InputError(f"the facts of a site cannot be used: {error}.") from error
 
 
 def run_on_all(engine: Gatherer, work: Callable[[], Result]) -> Result:

@@ -18,6 +18,15 @@ from consortia.errors import InputError
 Arrays = dict[str, np.ndarray]
 PyTree = Any
 
+MOST_LEVELS = 20
+"""Whole numbers within this of one another are levels, of which mean and spread say little."""
+
+
+MOMENT_MAX = 1e150
+"""Means and sums of squares beyond it are of no use: squares of them are not finite."""
+
+_PLAIN = (bool, int, float)
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -31,6 +40,8 @@ class Moments:
         squares: Σ_i (x_i − x̄)².
         constant: whether all rows are equal.
         value: their value where they are, else 0.
+        levels: whether all are whole numbers within `MOST_LEVELS` of one another, as indices,
+            categories and yes or no are.
     """
 
     rows: int
@@ -38,6 +49,7 @@ class Moments:
     squares: Any
     constant: Any
     value: Any
+    levels: Any
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
@@ -46,12 +58,38 @@ class Moments:
         squares = np.square(values - mean).sum(axis=0, dtype=np.float64)
         constant = (values == values[:1]).all(axis=0)
         value = np.where(constant, np.asarray(values[0], np.float64), 0.0)
-        return cls(len(values), mean, squares, constant, value)
+        whole = (values == np.round(values)).all(axis=0)
+        levels = whole & (values.max(axis=0) - values.min(axis=0) <= MOST_LEVELS)
+        return cls(len(values), mean, squares, constant, value, levels)
 
     def plain(self) -> list[Any]:
         """Return plain values, from which ``Moments(*values)`` has the same bits again."""
-        arrays = (self.mean, self.squares, self.constant, self.value)
+        arrays = (self.mean, self.squares, self.constant, self.value, self.levels)
         return [self.rows, *(np.asarray(array).tolist() for array in arrays)]
+
+    @staticmethod
+    def check_plain(values: Any, rows: int, columns: int | None) -> None:
+        """Refuse what is not `plain` of so many rows and columns; None: of values without columns.
+
+        Raises:
+            ValueError: with what is wrong.
+        """
+        if not isinstance(values, list) or len(values) != 6:
+            raise ValueError("the moments are not six values")
+        if type(values[0]) is not int or values[0] != rows:
+            raise ValueError("the moments are not those of the rows")
+        shape = () if columns is None else (columns,)
+        for part, kinds in zip(values[1:], ("fi", "fi", "b", "fi", "b"), strict=True):
+            flat = [part] if columns is None else part
+            if not isinstance(flat, list) or any(type(one) not in _PLAIN for one in flat):
+                raise ValueError("the moments are not numbers")
+            array = np.asarray(part)
+            if array.shape != shape or array.dtype.kind not in kinds:
+                raise ValueError("the moments are not those of the columns")
+            if array.dtype.kind != "b" and not (np.abs(array) <= MOMENT_MAX).all():
+                raise ValueError(f"the moments are not finite, or beyond {MOMENT_MAX:g}")
+        if (np.asarray(values[2]) < 0).any():
+            raise ValueError("a sum of squares is negative")
 
     def __add__(self, other: Moments) -> Moments:
         r"""Return the moments of both parts together.
@@ -71,7 +109,13 @@ class Moments:
             np.add(self.squares, other.squares) + delta**2 * (self.rows * other.rows / n),
             constant,
             np.where(constant, self.value, 0.0),
+            np.logical_and(self.levels, other.levels),
         )
+
+    @property
+    def measured(self) -> np.ndarray:
+        """True for columns that `standardise` changes of itself: constant ones, and no levels."""
+        return np.asarray(np.logical_or(np.logical_not(self.levels), self.constant))
 
     @property
     def centre(self) -> np.ndarray:
@@ -94,11 +138,17 @@ def moments_of_all(parts: Iterable[Sequence[Any]]) -> Moments:
 
 
 @overload
-def standardise(train: Arrays, test: None = None) -> tuple[Arrays, None]: ...
+def standardise(
+    train: Arrays, test: None = None, *, columns: Sequence[int] | None = None
+) -> tuple[Arrays, None]: ...
 @overload
-def standardise(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]: ...
-def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arrays | None]:
-    r"""Centre and scale the columns of x by the train rows' statistics.
+def standardise(
+    train: Arrays, test: Arrays, *, columns: Sequence[int] | None = None
+) -> tuple[Arrays, Arrays]: ...
+def standardise(
+    train: Arrays, test: Arrays | None = None, *, columns: Sequence[int] | None = None
+) -> tuple[Arrays, Arrays | None]:
+    r"""Centre and scale columns of x by the train rows' statistics.
 
     .. math:: x_{ij} \leftarrow (x_{ij} - \bar x_j) / s_j, \qquad
               s_j^2 = \tfrac1n \sum_i (x_{ij} - \bar x_j)^2
@@ -109,6 +159,8 @@ def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arra
     Args:
         train: dict with x, (rows, features).
         test: the same for other rows, or None.
+        columns: indices of the columns to be changed. When None all but those of whole numbers
+            within 20 of one another: indices of sites, categories, yes or no.
 
     Returns:
         train and test with x in float32 where it was, else float64; other entries unchanged.
@@ -117,19 +169,26 @@ def standardise(train: Arrays, test: Arrays | None = None) -> tuple[Arrays, Arra
         InputError: no x, x not (rows, features), or other columns in test than in train.
     """
     moments = Moments.of(features(train, "train"))
-    scaled = standardised(train, moments, "train")
-    return scaled, None if test is None else standardised(test, moments, "test")
+    changed = moments.measured
+    if columns is not None:
+        count = len(changed)
+        chosen = [arguments.whole("columns", one, 0, count - 1) for one in columns]
+        changed = np.isin(np.arange(count), chosen)
+    scaled = standardised(train, moments, "train", changed)
+    return scaled, None if test is None else standardised(test, moments, "test", changed)
 
 
-def standardised(arrays: Arrays, moments: Moments, where: str) -> Arrays:
-    """Return the arrays with x centred and scaled by these moments, see `standardise`."""
+def standardised(
+    arrays: Arrays, moments: Moments, where: str, changed: Sequence[bool] | np.ndarray
+) -> Arrays:
+    """Return the arrays with these columns of x centred and scaled, see `standardise`."""
     values = features(arrays, where)
     columns = len(moments.centre)
     if values.shape[1] != columns:
         raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
-    unit = units(moments)
     dtype = np.float32 if values.dtype == np.float32 else np.float64
-    return {**arrays, "x": ((values - moments.centre) / unit).astype(dtype)}
+    scaled = (values - moments.centre) / units(moments)
+    return {**arrays, "x": np.where(np.asarray(changed), scaled, values).astype(dtype)}
 
 
 def units(moments: Moments) -> np.ndarray:

@@ -29,8 +29,10 @@ class Sites:
 
     Made by `Sites.from_list`, by the functions of `consortia.partition`, or by
     `consortia.read_sites` where each process of several reads its own sites only. Immutable: the
-    arrays are read-only views of the given ones, and nothing is copied that need not be. Compares
-    and hashes by identity.
+    arrays are read-only views of the given ones, and nothing is copied that need not be. **Do not
+    change the arrays that were given**: a run takes their content when it first needs it, and later
+    runs on the same sites go on with that; make new sites of changed arrays. Compares and hashes by
+    identity.
 
     Attributes:
         names: one name per site.
@@ -264,6 +266,12 @@ def read_rows(tree: PyTree, where: str) -> Rows:
     if not with_paths:
         raise InputError(f"{_capital(where)} holds no array: give a pytree with at least one.")
     names = tuple(_leaf_name(path) for path, _ in with_paths)
+    for name, (_, leaf) in zip(names, with_paths, strict=True):
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise InputError(
+                f"{_capital(where)}, leaf {name!r}: a masked array, whose masked values would be "
+                "used. Leave their rows out, or fill them in: leaf.filled(...)."
+            )
     leaves = tuple(np.asarray(leaf) for _, leaf in with_paths)
     for name, leaf in zip(names, leaves, strict=True):
         at = f"{_capital(where)}, leaf {name!r}"

@@ -10,8 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.core.parameters import draw_weights, draws_to_pytree, posterior_draws, structure_of
+from consortia.core.parameters import (
+    draw_weights,
+    draws_to_pytree,
+    posterior_draws,
+    structure_of,
+    variables,
+)
 from consortia.errors import InputError
 
 PyTree = Any
@@ -23,6 +30,7 @@ BLOCK_VALUES = 2**22
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
+@arguments.hinted
 def predict(
     tree: Any,
     model: Model,
@@ -354,7 +362,15 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
     }
     weights = np.ones(draws) if step_weights is None else step_weights
     weights = np.broadcast_to(weights, (chains, draws)).ravel()[picked]
-    parameters = draws_to_pytree(structure_of(model.init), pooled)
+    structure = structure_of(model.init)
+    own = {part.name for part in variables(structure)}
+    more = [name for name in arrays if name not in own]
+    if more:
+        raise InputError(
+            f"posterior: the result has the variable{'s' * (len(more) > 1)} {', '.join(more)}, "
+            f"the model has {', '.join(sorted(own))} only. Give the model that was sampled."
+        )
+    parameters = draws_to_pytree(structure, pooled)
     return parameters, weights / weights.sum(), step_weights is not None
 
 

@@ -14,6 +14,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.convergence import add_diagnostics
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, MissingExtraError
 from consortia.store import results
 
@@ -97,6 +98,7 @@ def nuts(
             "parameters": {"target_acceptance": rate},
             "samples": "the posterior of the pooled data",
             "bias": "none but that of finite chains",
+            "prediction": BiasPrediction(basis="a Metropolis-type correction").plain(),
             "seed": seed,
             "chains": chains,
             "rounds": draws,

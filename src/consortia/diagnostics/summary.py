@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Literal
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.parameters import draw_weights, posterior_draws, posterior_group
 from consortia.diagnostics.convergence import (
     Between,
@@ -18,6 +20,7 @@ from consortia.diagnostics.convergence import (
     error_of_mean,
 )
 from consortia.diagnostics.units import in_column_units, scaling_in
+from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import InputError
 
 MISSING = "n/a"
@@ -35,7 +38,7 @@ _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
 _WHOLE = ("ess", "ess_bulk", "ess_tail")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """One row for every scalar coordinate of a posterior; `str` renders it as plain text.
 
@@ -44,12 +47,14 @@ class Summary:
         columns: by name, (rows,) each, NaN where a statistic is not available.
         notes: what is weighted, what is not available and why.
         missing: of these, the ones on "R-hat" and on "ESS".
+        verdict: on the run, where the draws are a run's and not mere arrays.
     """
 
     coordinates: tuple[str, ...]
     columns: Mapping[str, np.ndarray]
     notes: tuple[str, ...] = ()
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    verdict: Verdict | None = None
 
     def __getitem__(self, column: str) -> np.ndarray:
         """Return a column by its name."""
@@ -62,6 +67,25 @@ class Summary:
     def __str__(self) -> str:
         """Return the table as `text` renders it."""
         return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        heads = "".join(f"<th>{escape(name)}</th>" for name in ("", *self.columns))
+        rows = [
+            f"<th>{escape(name)}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            for name, *cells in self.cells(tuple(self.columns), MAX_ROWS)
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        below = "<br>".join(map(escape, self._notes(MAX_ROWS)))
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
+
+    def to_dataframe(self) -> Any:
+        """Return the table as a `pandas.DataFrame`, a row for each coordinate."""
+        import pandas
+
+        return pandas.DataFrame(dict(self.columns), index=list(self.coordinates))
 
     def row(self, coordinate: str) -> dict[str, float]:
         """Return the statistics of one coordinate, by column."""
@@ -87,15 +111,15 @@ class Summary:
 
     def to_rich(self, *, title: str | None = None, max_rows: int = MAX_ROWS) -> Any:
         """Return a `rich.table.Table`, the notes as its caption."""
-        from rich.markup import escape
+        from rich.markup import escape as plain
         from rich.table import Table
 
-        table = Table(title=title, caption=escape("\n".join(self._notes(max_rows))) or None)
+        table = Table(title=title, caption=plain("\n".join(self._notes(max_rows))) or None)
         table.caption_justify = "left"
         for place, name in enumerate(["", *self.columns]):
             table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place > 0)
         for cells in self.cells(tuple(self.columns), max_rows):
-            table.add_row(*map(escape, cells))
+            table.add_row(*map(plain, cells))
         return table
 
     def cells(self, columns: Sequence[str], max_rows: int) -> list[list[str]]:
@@ -110,7 +134,7 @@ class Summary:
         shown = max(1, max_rows)
         if shown < len(self):
             notes.insert(0, f"* the first {shown} of {len(self)} coordinates")
-        return notes
+        return notes if self.verdict is None else [*notes, *self.verdict.lines()]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -124,6 +148,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
+@arguments.hinted
 def summary(
     tree: Any,
     *,
@@ -169,7 +194,9 @@ def summary(
     if units not in ("columns", "sampled"):
         raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
     scaling = scaling_in(tree) if units == "columns" else None
+    sampled: Summary | None = None
     if scaling is not None:
+        sampled = summary(tree, reference=reference, between=between, units="sampled")
         tree = in_column_units(tree, scaling)
         reference = None if reference is None else in_column_units(reference, scaling)
     draws = _some_draws("tree", tree)
@@ -202,7 +229,21 @@ def summary(
         _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
     )
     missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
-    return Summary(tuple(names), columns, tuple(notes), missing)
+    made = Summary(tuple(names), columns, tuple(notes), missing)
+    if "algorithm" not in getattr(tree, "attrs", {}):
+        return made
+    if sampled is not None:
+        return replace(made, verdict=sampled.verdict)
+    beside = None
+    if reference is not None:
+        beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
+    return replace(made, verdict=verdict_of(tree, made, beside))
+
+
+def verdict_of(tree: Any, table: Summary, beside: Mapping[str, np.ndarray] | None) -> Verdict:
+    """Return the verdict on a result, from its table as sampled and the reference's columns."""
+    evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing, beside)
+    return judge(prediction_in(tree), evidence)
 
 
 # --- the statistics ------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
         raise InputError(
             f"the scaling is of {len(sds)} columns, the result has {slopes.shape[-1]} coefficients."
         )
+    if scaling.basis is not None:
+        return _in_basis(variables, np.asarray(scaling.basis))
     turned = np.asarray(slopes) * (unit / sds)
     shift = slopes.isel({slopes.dims[-1]: 0}, drop=True)  # as an intercept has: without columns
     shift = shift.copy(data=-unit * (np.asarray(slopes) @ (means / sds)) + centre)
@@ -89,3 +91,14 @@ def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
     if NOISE in variables:
         found[NOISE] = variables[NOISE] + np.log(unit)
     return {SLOPES: slopes.copy(data=turned)} | found
+
+
+def _in_basis(variables: Mapping[str, Any], basis: np.ndarray) -> dict[str, Any]:
+    """Return (a, β) = R (ã, β̃); without an intercept there is none in these units either."""
+    slopes = variables[SLOPES]
+    values = np.asarray(slopes)
+    found = {SLOPES: slopes.copy(data=values @ basis[1:, 1:].T)}
+    if CONSTANT in variables:
+        own = variables[CONSTANT]
+        found[CONSTANT] = own.copy(data=np.asarray(own) + values @ basis[0, 1:])
+    return found

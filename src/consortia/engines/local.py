@@ -164,7 +164,11 @@ class LocalEngine(Engine):
         key = (target.model, method, layout, divided, shaped)
         program = _programs.pop(key, None)
         if program is None:
-            parts = (method.build(target), layout, partial(start_values, target))
+            parts = (
+                method.build(target),
+                layout,
+                partial(start_values, target, most=method.gradient_rows),
+            )
             program = Program(*parts) if divided is None else ShardedProgram(*parts, divided)
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:
@@ -234,7 +238,7 @@ class LocalEngine(Engine):
         if self.node_mode == "auto":
             mapped = alone or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
-        kept = chains * target.dimension * target.dtype.itemsize
+        kept = chains * draws.chains * target.dimension * target.dtype.itemsize
         kept *= 1 + nodes if draws.agents else 1
         places = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
         places = max(places, draws.per_iteration)

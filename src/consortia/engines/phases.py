@@ -81,6 +81,7 @@ class Iteration:
 
     Attributes:
         first_turn: of `Carry`, at the begin of a program.
+        drawn: the layout with the chains of the result, of which one hub may hold several.
     """
 
     first_turn: Any = ()
@@ -90,6 +91,7 @@ class Iteration:
         self.layout = layout
         self.mailbox = mailbox.mailbox_of(algorithm)
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
+        self.drawn = replace(layout, chains=layout.chains * algorithm.draws.chains)
 
     def _iteration(
         self, randomness: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
@@ -345,6 +347,8 @@ class Iteration:
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
+            if draws.chains > 1:
+                hub_info = {name: copies(value, draws.chains) for name, value in hub_info.items()}
             return Yield(draw, None, node_info, hub_info)
         if draws.node is None:
             raise TypeError("Draws needs one of hub and node")
@@ -366,7 +370,7 @@ class Iteration:
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
             return record(buffers, made, iteration, window)
-        return record_several(buffers, made, iteration, window, self.layout, per_iteration)
+        return record_several(buffers, made, iteration, window, self.drawn, per_iteration)
 
     def draws_finite(self, carry: Carry) -> Bool[Array, " chains"]:
         """Return (chains,), whether the draws of each chain in this state are finite."""
@@ -572,7 +576,7 @@ class Program(Iteration):
         """Return empty buffers of one chunk."""
         if self._shapes is None:
             self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
-        return empty_buffers(self._shapes, self.layout, self.algorithm.draws.per_iteration)
+        return empty_buffers(self._shapes, self.drawn, self.algorithm.draws.per_iteration)
 
     def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
         """Return what one iteration yields, for its shapes."""

@@ -15,6 +15,9 @@ from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine, any_target
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
+from consortia.engines.flower.files import identity_of
+from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
+from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.site import BEGIN, FACTS, HELLO, FlowerSite, Gate
@@ -57,7 +60,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         path: the study file.
         transport: carries the messages.
         config: ``output``, ``origin``, ``deadline``, ``resend``, ``join-deadline``,
-            ``on-missing``, ``minimum-sites``, ``x64``, as in the app's pyproject.toml.
+            ``on-missing``, ``minimum-sites``, ``maximum-position``, ``maximum-step``, ``x64``, as
+            in the app's pyproject.toml.
 
     Raises:
         ConsortiaError: as `consortia.sample`.
@@ -89,6 +93,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         on_missing=str(config.get("on-missing", "stop")),
         minimum_sites=minimum,
         study=terms_of(study).study,
+        maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
+        maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
     )
     built = study.build(engine, data_folder=origin)
     begin = beginning(study, built, directory, engine)
@@ -164,7 +170,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
     try:
         key = (str(path.resolve()), *(f"{k}={v}" for k, v in sorted(node.items())))
         if key not in _sites:
-            _sites[key] = _site(path, node, config)
+            _sites[key] = site_of(path, node, config)
         return _sites[key].answer(message)
     except Exception as error:  # whatever it says stays here
         folder = _folder(node, config)
@@ -176,7 +182,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
             values = {REQUEST: digest_of_any(message), "reason": reason}
             return Envelope(REFUSAL, run, name, "", (), values).encode()
 
-        return _refusal(folder, name, error, run, wrap)
+        return _refusal(folder, name, error, identity_of(run), wrap)
 
 
 def _run_of(message: bytes) -> str:
@@ -186,7 +192,16 @@ def _run_of(message: bytes) -> str:
         return ""
 
 
-def _site(path: Path, node: Config, config: Config) -> FlowerSite:
+def site_of(path: Path, node: Config, config: Config, *, private: bool | None = None) -> FlowerSite:
+    """Return the site of a node.
+
+    Args:
+        path: the study file.
+        node: as of `answer`.
+        config: of the run.
+        private: what the phases declare as private comes from a secret of the site, not from the
+            study's seed; by default between institutions, and not in a simulation.
+    """
     from consortia.federation.governance import terms_of
 
     simulated = "site" not in node
@@ -213,10 +228,15 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
             raise InputError("a data set that one machine deals out has no facts of its sites.")
         folder_of_data = path.parent if origin is None else origin
         file = own.get(number, folder_of_data / study.data.files[number])
-        return study.contribution(file, number)
+        return study.contribution(file, number, least())
+
+    def least() -> int:
+        from consortia.federation.governance.policy import load_policy
+
+        return 1 if simulated else load_policy(_policy(folder, node)).minimum_level_rows
 
     def build(engine: Engine) -> Job:
-        built = study.build(engine, data_folder=origin, own=own)
+        built = study.build(engine, data_folder=origin, own=own, least=least())
         run = study.run
         return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)
 
@@ -238,6 +258,7 @@ def _site(path: Path, node: Config, config: Config) -> FlowerSite:
         build,
         gate,
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
+        private=not simulated if private is None else private,
     )
 
 
@@ -323,13 +344,25 @@ class Simulated:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
 
-    def rows(self, number: int) -> None:
+    def admit(self, kind: str, question: Question) -> bool:
+        """Any question will do."""
+        return False
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
         """Any number will do."""
 
-    def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
+    def place(self, place: Place, *, again: bool) -> None:
+        """Any place will do."""
+
+    def release(self, kind: str, question: Question, payload: bytes, arrays: Any) -> bytes:
         """Return the message."""
         return payload
 
-    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
         """Return the refusal of any site."""
         return _refusal(self._folder, self._name, error, "", wrap)

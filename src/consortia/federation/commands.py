@@ -32,7 +32,7 @@ def supernode_command(
     key: Path,
     config: Mapping[str, str | int | float | bool],
     port: int,
-    apps: Sequence[str] | None,
+    apps: Sequence[str] | Path | None,
 ) -> list[str]:
     """Return the command that starts a SuperNode.
 
@@ -42,12 +42,13 @@ def supernode_command(
         key: private key of the node.
         config: node configuration.
         port: on the loopback interface, for the node's own processes.
-        apps: hashes of the apps that it runs; all when None.
+        apps: hashes of the apps that it runs, or the policy that has them; all when None.
     """
     node_config = " ".join(f"{name}={as_toml(value)}" for name, value in config.items())
     start = [program("flower-supernode")]
     if apps is not None:
-        start = [sys.executable, supernode.__file__, ",".join(apps)]
+        given = f"@{apps}" if isinstance(apps, Path) else ",".join(apps)
+        start = [sys.executable, supernode.__file__, given]
     return [
         *start,
         *("--root-certificates", str(authority)),

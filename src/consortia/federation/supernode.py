@@ -1,11 +1,13 @@
 """Flower's SuperNode, for approved apps only; a program that imports nothing of consortia.
 
     python supernode.py HASH,HASH... [the options of flower-supernode]
+    python supernode.py @POLICY [the options of flower-supernode]
 
 A run of Flower brings the code that its sites run. Here that code (the app as one file, a FAB) is
 hashed before it is unpacked: an app that is not among the approved is never unpacked, and its
-server learns that it could not be verified. Flower has such a check for apps that its own hub has
-signed; this is the same check, at the same place, by hash.
+server learns that it could not be verified. With a policy the hashes are those under ``apps`` in
+that file at each message: an app that is taken out gets none of them any more. Flower has such a
+check for apps that its own hub has signed; this is the same check, at the same place, by hash.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Collection
+import tomllib
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 ANY = "any"
@@ -21,8 +24,34 @@ HOOKS = ("_pull_and_store_message", "_verify_fab")
 """Functions of Flower between which an app is received, checked, and stored."""
 
 
-def approve(internal: Any, approved: Collection[str]) -> None:
+class Runs:
+    """Flower's state of a node, in which a run is unknown unless its app is approved now.
+
+    Of an unknown run Flower gets the app anew and has it verified, which then refuses it.
+    """
+
+    def __init__(
+        self, state: Any, hashes: Mapping[int, str], approved: Callable[[str], bool]
+    ) -> None:
+        self._state, self._hashes, self._approved = state, hashes, approved
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def get_run(self, run: int) -> Any:
+        """Return what is known of a run, or None."""
+        known = self._state.get_run(run)
+        if known is None or self._approved(self._hashes.get(run, known.fab_hash)):
+            return known
+        return None
+
+
+def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
     """Have Flower's module ``start_client_internal`` refuse all apps but the approved ones.
+
+    Args:
+        internal: the module.
+        approved: returns the hashes that are approved now.
 
     Raises:
         SystemExit: the module is not that of a version for which this was written.
@@ -33,20 +62,27 @@ def approve(internal: Any, approved: Collection[str]) -> None:
             'flwr>=1.41,<1.42 (pip install "consortia[flower]").'
         )
     pull = internal._pull_and_store_message
+    hashes: dict[int, str] = {}
+
+    def is_approved(found: str) -> bool:
+        now = approved()
+        return found in now or ANY in now
 
     def pull_approved(**arguments: Any) -> Any:
         get_fab = arguments["get_fab"]
 
         def get(fab_hash: str, run: int) -> Any:
             fab = get_fab(fab_hash, run)
+            hashes[run] = hashlib.sha256(fab.content).hexdigest()
             return type(fab)(fab.hash_str, fab.content, {"valid_license": "approved by hash"})
 
-        checked = {"get_fab": get, "trusted_entities": {"approved by hash": ""}}
+        state = Runs(arguments["state"], hashes, is_approved)
+        checked = {"state": state, "get_fab": get, "trusted_entities": {"approved by hash": ""}}
         return pull(**arguments | checked)
 
     def verify(fab: Any, trusted_entities: Any) -> bool:
         found = hashlib.sha256(fab.content).hexdigest()
-        accepted = found in approved or ANY in approved
+        accepted = is_approved(found)
         word = "is approved" if accepted else "is NOT approved and will not be unpacked"
         print(f"The app {found} {word}.", flush=True)
         return accepted
@@ -55,13 +91,25 @@ def approve(internal: Any, approved: Collection[str]) -> None:
     internal._verify_fab = verify
 
 
+def apps_of(policy: str) -> frozenset[str]:
+    """Return the hashes under ``apps`` of a policy as it is now; none where it cannot be read."""
+    try:
+        with open(policy, "rb") as file:
+            apps = tomllib.load(file).get("apps", [])
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        print(f"{policy} cannot be read, no app is approved: {type(error).__name__}", flush=True)
+        return frozenset()
+    return frozenset(apps if isinstance(apps, list) else ())
+
+
 def main() -> None:
     """Start the SuperNode."""
     internal = importlib.import_module("flwr.supernode.start_client_internal")
     from flwr.supernode.cli import flower_supernode
 
-    approved = frozenset(sys.argv.pop(1).split(","))
-    approve(internal, approved)
+    given = sys.argv.pop(1)
+    hashes = frozenset(given.split(","))
+    approve(internal, lambda: apps_of(given[1:]) if given.startswith("@") else hashes)
     flower_supernode()
 
 

@@ -168,7 +168,10 @@ def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]
         count = len(number)
     else:
         if agents is None:
-            raise InputError("agents is missing: an edge list does not say how many there are.")
+            raise InputError(
+                "agents is missing: a list of edges does not say how many agents there are; give "
+                "agents=, or a networkx graph with a node for each site."
+            )
         pairs, count = list(graph), arguments.whole("agents", agents, 1)
     if count == 0:
         raise InputError("graph has no nodes: give one node for each site.")

@@ -77,6 +77,7 @@ def predictor(
     slopes, offset = names
     scale = arguments.positive("prior_scale", prior_scale)
     offset_scale = scale
+    intercept = arguments.flag(offset, intercept)
     if intercept_scale is not None:
         offset_scale = arguments.positive(f"{offset}_scale", intercept_scale)
     # On the host, so that making a model does not start JAX.

@@ -11,6 +11,7 @@ from consortia.models._features import arranged, predictor
 from consortia.models._shared import Array, PyTree, as_features, log_normal_density, wrong_batch
 
 
+@arguments.hinted
 def linear_regression(
     features: int,
     *,

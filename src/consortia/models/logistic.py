@@ -29,6 +29,7 @@ _log_probability.defjvps(
 )
 
 
+@arguments.hinted
 def logistic_regression(
     features: int,
     *,

@@ -21,6 +21,7 @@ from consortia.models._shared import (
 )
 
 
+@arguments.hinted
 def metric_learning(
     directions: int,
     *,

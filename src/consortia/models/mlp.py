@@ -25,6 +25,7 @@ from consortia.models._shared import (
 ACTIVATIONS = {"relu": jax.nn.relu, "selu": jax.nn.selu}
 
 
+@arguments.hinted
 def mlp(
     features: int,
     hidden: Sequence[int] = (512, 512),

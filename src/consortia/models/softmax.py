@@ -10,6 +10,7 @@ from consortia.models._features import arranged, predictor
 from consortia.models._shared import Array, PyTree, log_class_probability, wrong_batch, wrong_labels
 
 
+@arguments.hinted
 def softmax_regression(
     features: int,
     classes: int,

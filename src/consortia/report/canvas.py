@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from consortia.errors import MissingExtraError
+from consortia.store.durable import written_beside
 
 COLOURS = {
     "ink": ("#1d2126", "#e9ecef"),
@@ -100,7 +101,8 @@ def write_png(columns: Sequence[Sequence[Any]], path: Path) -> None:
             picture[top : top + rows, left : left + across] = pixels
             top += rows + gap
         left += width + gap
-    imsave(path, picture, dpi=DPI)
+    with written_beside(path) as temporary:
+        imsave(temporary, picture, dpi=DPI, format="png")
 
 
 def _pixels(canvas: Any) -> np.ndarray:
@@ -145,6 +147,7 @@ def drawing(more: dict[str, Any] | None = None) -> Iterator[None]:
         "legend.labelcolor": INK,
         "lines.linewidth": 1.2,
         "text.color": INK,
+        "text.parse_math": False,
         "xtick.color": RULE,
         "xtick.labelcolor": MUTED,
         "ytick.color": RULE,

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
+from consortia.diagnostics.verdict import Verdict
 from consortia.errors import InputError, StoreError
 from consortia.report import network, plots
 from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
-from consortia.report.checks import Check, Severity, checks_of, verdict
 from consortia.report.run_report import RunReport, load_run
 from consortia.report.tables import (
     PAGE,
@@ -24,6 +25,7 @@ from consortia.report.tables import (
     parameter_table,
     score_table,
 )
+from consortia.store.durable import replace_file
 
 MOST_ROWS = 200
 
@@ -48,14 +50,15 @@ class Chapter:
     key: str
     name: str
     lead: str
-    severity: Severity
-    checks: list[Check]
+    verdict: Verdict
     parts: list[Part]
 
 
 def write_report(
     runs: str | os.PathLike[str] | RunReport | Sequence[str | os.PathLike[str] | RunReport],
     output: str | os.PathLike[str],
+    *,
+    code: bool = False,
 ) -> Path:
     """Write a report of one run, or of several side by side, as one HTML file; return its path.
 
@@ -67,6 +70,7 @@ def write_report(
         runs: run directories (finished or not), or what `consortia.report.run_report.report_of`
             makes of results in memory.
         output: the HTML file; one that is there is written over.
+        code: run the factories of the runs' studies, as `load_run` does.
 
     Raises:
         StoreError: a directory holds no run, or no draw yet; or the file cannot be written.
@@ -76,10 +80,12 @@ def write_report(
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
     check_extra()
-    text = page(_distinct([r if isinstance(r, RunReport) else load_run(r) for r in given]))
+    text = page(
+        _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
+    )
     target = Path(output)
     try:
-        target.write_text(text, encoding="utf-8")
+        replace_file(target, [text.encode()])
     except OSError as error:
         raise StoreError(f"{str(target)!r} cannot be written: {error}.") from error
     return target
@@ -117,10 +123,10 @@ def page(reports: Sequence[RunReport]) -> str:
             else "The same numbers of every run, then the intervals of the parameters that all of "
             "them have. Runs of one posterior should agree."
         )
-        table = comparison_table(reports, [chapter.checks for chapter in chapters])
+        table = comparison_table(reports, [chapter.verdict for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, [shown], [table])
     counter = itertools.count()
-    return template.render(
+    text = template.render(
         css=(folder / "report.css").read_text(encoding="utf-8"),
         colours=COLOURS,
         version=__version__,
@@ -129,6 +135,7 @@ def page(reports: Sequence[RunReport]) -> str:
         comparison=comparison,
         svg=lambda plot: plot.svg(f"figure-{next(counter)}"),
     )
+    return printable(text, lines=True)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
@@ -143,13 +150,12 @@ def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
 
 
 def _chapter(report: RunReport, key: str) -> Chapter:
-    checks = checks_of(report)
     parts = [
         replace(part, key=f"{key}-{part.key}")
         for part in _parts(report)
         if any(part.plots) or any(part.tables) or part.notes or part.source
     ]
-    return Chapter(key, report.name, _lead(report), verdict(checks), checks, parts)
+    return Chapter(key, report.name, _lead(report), report.verdict, parts)
 
 
 def _lead(report: RunReport) -> str:

@@ -439,7 +439,8 @@ def _words(report: RunReport) -> list[str]:
     lines = [
         f"{record['algorithm']}, {chains} of {record['iterations_run']:,} rounds, "
         f"{record['bytes_sent'] / 1e6:,.1f} MB sent, {record['seconds']:.0f} s.",
-        *report.verdict.lines(),
+        report.verdict.lines()[0],
+        *report.worst.lines(),
     ]
     if report.scores is not None:
         beside = report.reference_scores

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,13 +22,19 @@ from consortia.diagnostics import (
     scores,
     summary,
 )
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.units import scaling_in
+from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
+from consortia.store.durable import read_regular
 from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import REQUEST, open_run
-from consortia.theory.bias import BiasPrediction, predict_bias
+from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
+
+STUDY_BYTES = 2**20
+"""Of a study file, and of the command that it was run with."""
 
 MOST_DRAWS = 4000
 """Predictions are averaged over at most so many draws, evenly spaced."""
@@ -50,7 +56,7 @@ class HeldOutScores:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Worst:
     """The worst numbers of a table; NaN where they are not available.
 
     Attributes:
@@ -68,12 +74,12 @@ class Verdict:
     sd_ratio: tuple[float, float] | None
 
     def lines(self) -> list[str]:
-        """Return the verdict in words."""
+        """Return the numbers in words."""
         r_hat = "not available" if math.isnan(self.r_hat) else f"at most {self.r_hat:.3f}"
         ess = "not available" if math.isnan(self.ess) else f"at least {self.ess:,.0f}"
         lines = [f"R-hat {r_hat}, effective sample size {ess}."]
         if self.shift is None or self.sd_ratio is None:
-            return [*lines, "Without a reference, bias cannot be seen in these numbers."]
+            return lines
         return [
             *lines,
             f"Means within {self.shift[0]:.2f} reference sd (farthest: {self.shift[1]}; "
@@ -160,15 +166,28 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
+        """What the run is worth, and why."""
+        own = self.reference_table
+        evidence = Evidence.of(
+            self.tree,
+            self.table.columns,
+            self.table.coordinates,
+            self.table.missing,
+            None if own is None else own.columns,
+        )
+        return judge(self.prediction, evidence)
+
+    @property
+    def worst(self) -> Worst:
         """The worst numbers of the table."""
         table, errors = self.table, self.shift_errors
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
         if errors is None:
-            return Verdict(r_hat, ess, None, math.nan, None)
+            return Worst(r_hat, ess, None, math.nan, None)
         worst = int(np.abs(table["shift"]).argmax())
         ratio = table["sd_ratio"]
-        return Verdict(
+        return Worst(
             r_hat,
             ess,
             (abs(float(table["shift"][worst])), self.names[worst]),
@@ -196,7 +215,9 @@ class RunReport:
 
         content = {
             "title": self.title,
-            "verdict": vars(self.verdict),
+            **self.verdict.plain(),
+            "worst": vars(self.worst),
+            "prediction": None if self.prediction is None else self.prediction.plain(),
             "parameters": rows(self.table),
             "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
@@ -259,9 +280,10 @@ def report_of(
             notes.append("predictive scores: the study holds no rows out")
     elif model is not None and model.predict is None:
         notes.append("predictive scores: the model has no predict function")
-    prediction = None
-    if model is not None and sites is not None and algorithm is not None:
-        prediction = predict_bias(model, sites, algorithm)
+    prediction = prediction_in(tree)
+    at_hand = not (model is None or sites is None or algorithm is None)
+    if at_hand and (prediction is None or prediction.open):
+        prediction = predict_bias(cast(Model, model), sites, algorithm)
     record = _record(tree)
     return RunReport(
         name=name,
@@ -286,7 +308,7 @@ def report_of(
     )
 
 
-def load_run(path: str | os.PathLike[str]) -> RunReport:
+def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
     """Return the report of a run directory, finished or not.
 
     The model, the held-out rows and the predicted bias come from the copy of the study in the
@@ -294,6 +316,8 @@ def load_run(path: str | os.PathLike[str]) -> RunReport:
 
     Args:
         path: a directory written by ``consortia run`` or ``sample(..., store=...)``.
+        code: run the study's factory, if it has one: it is code, and runs with your rights. One
+            that `consortia run` ran before on this machine needs no such word.
 
     Raises:
         StoreError: there is no run, or no draw in it yet.
@@ -310,30 +334,66 @@ def load_run(path: str | os.PathLike[str]) -> RunReport:
             f"{str(path)!r} holds no draw yet: wait for the first chunk of the run, and ask again."
         )
     facts: dict[str, Any] = {"name": directory.name}
+    _load(tree, directory)
     if (directory / REFERENCE).is_dir():
-        facts["reference"] = open_run(directory / REFERENCE)
+        beside = open_run(directory / REFERENCE)
+        _load(beside, directory / REFERENCE)
+        facts["reference"] = beside
     missing = f"there is no {REQUEST[0]} in the directory"
-    if (directory / REQUEST[0]).is_file():
-        facts["study"] = (directory / REQUEST[0]).read_text(encoding="utf-8")
+    if os.path.lexists(directory / REQUEST[0]):
+        # Of an error nothing is said: a page may be passed on, a data file may not.
+        missing = f"the study cannot be built here: `consortia check {REQUEST[0]}` says why"
         try:
-            return report_of(tree, **facts, **_built(directory))
-        except ConsortiaError as error:
-            missing = f"the study cannot be read again ({error})"
+            facts["study"] = read_regular(directory / REQUEST[0], STUDY_BYTES).decode()
+            objects = _built(directory, code=code)
+        except (ConsortiaError, OSError, ValueError, RecursionError):
+            objects = None
+        if isinstance(objects, str):
+            missing = objects
+        elif objects is not None:
+            return report_of(tree, **facts, **objects)
     note = f"model, scores and predicted bias: {missing}"
     return report_of(tree, **facts, skipped=(note,))
 
 
-def _built(directory: Path) -> dict[str, Any]:
-    """Return the study's objects and its title; its data files are where the study came from."""
+def _load(tree: Any, directory: Path) -> None:
+    """Read the draws of a result, and refuse what is no result of ours.
+
+    Raises:
+        StoreError: there are no draws, they are damaged, or not those of chains.
+    """
+    if "posterior" not in tree.children:
+        raise StoreError(f"{str(directory)!r} holds no draws.")
+    for group in ("posterior", "sample_stats"):
+        if group in tree.children:
+            try:
+                tree[group].load()
+            except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
+                raise StoreError(
+                    f"{str(directory)!r}: the draws in {group!r} are damaged "
+                    f"({type(error).__name__})."
+                ) from error
+    for name, array in tree["posterior"].data_vars.items():
+        if array.dims[:2] != ("chain", "draw") or array.dtype.kind != "f":
+            raise StoreError(f"{str(directory)!r}: {name!r} holds no draws of chains.")
+
+
+def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:
+    """Return the study's objects and its title, or why they are not made.
+
+    Its data files are where the study came from.
+    """
     from consortia.study.build import load_study  # half a second that a result in memory saves
+    from consortia.study.code import WARNING, may_run
 
     request, origin = directory / REQUEST[1], None
-    if request.is_file():
-        command = json.loads(request.read_text(encoding="utf-8"))
-        origin = (
-            Path(command["study"]) if isinstance(command, dict) and "study" in command else None
-        )
+    if os.path.lexists(request):
+        command = json.loads(read_regular(request, STUDY_BYTES))
+        source = command.get("study") if isinstance(command, dict) else None
+        origin = Path(source) if isinstance(source, str) else None
     study = load_study(directory / REQUEST[0], origin=origin)
+    if not may_run(*study.code, code=code):
+        return f"the factory {study.model.factory} was not run: {WARNING} (--code runs it)"
     built = study.build()
     return {
         "title": study.title or study.name,
@@ -405,7 +465,7 @@ def _record(tree: Any) -> dict[str, Any]:
         if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
             try:
                 return json.loads(value)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 return value
         return value
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.diagnostics.summary import MISSING, Summary, aligned
-from consortia.report.checks import Check, verdict
+from consortia.diagnostics.verdict import Verdict
 from consortia.report.run_report import RunReport, short_names
 
 HEADS = {
@@ -95,7 +96,7 @@ def _score(value: float | None) -> str:
 
 def cost_table(report: RunReport) -> Table:
     """Return the cost of a run, of its reference, and of an effective draw."""
-    record, reference, ess = report.record, report.reference_record, report.verdict.ess
+    record, reference, ess = report.record, report.reference_record, report.worst.ess
     warmup, rounds = record.get("warmup", 0), record.get("rounds", 0)
     done = record.get("iterations_run")
     found = {"draws kept": f"{report.draws * report.chains:,}"}
@@ -132,13 +133,13 @@ def cost_table(report: RunReport) -> Table:
     return Table("What the run has cost", ("", "this run"), tuple(found.items()))
 
 
-def comparison_table(reports: Sequence[RunReport], checks: Sequence[list[Check]]) -> Table:
+def comparison_table(reports: Sequence[RunReport], verdicts: Sequence[Verdict]) -> Table:
     """Return verdict, checks, scores and cost of several runs side by side."""
     columns: list[dict[str, str]] = []
-    for report, own in zip(reports, checks, strict=True):
-        cells = {"verdict": verdict(own).headline}
+    for report, own in zip(reports, verdicts, strict=True):
+        cells = {"verdict": own.headline}
         cells["algorithm"] = str(report.record.get("algorithm", MISSING))
-        cells |= {check.title: check.value for check in own}
+        cells |= {check.title: check.value for check in own.checks}
         scores = score_table(report)
         cells |= {} if scores is None else {row[0]: row[1] for row in scores.rows}
         columns.append(cells | {row[0]: row[1] for row in cost_table(report).rows})
@@ -149,10 +150,18 @@ def comparison_table(reports: Sequence[RunReport], checks: Sequence[list[Check]]
 
 def text_of(report: RunReport) -> str:
     """Return the whole report as plain text, every parameter and every column."""
-    parts = [report.title, "=" * len(report.title), "", *report.verdict.lines(), ""]
+    parts = [
+        report.title,
+        "=" * len(report.title),
+        "",
+        *report.worst.lines(),
+        "",
+        *report.verdict.lines(),
+        "",
+    ]
     parts += [report.shown_table.text(max_rows=len(report.shown_table)), ""]
     for table in (score_table(report), cost_table(report)):
         if table is not None:
             parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
     parts += [f"not done: {line}" for line in report.skipped]
-    return "\n".join(parts).rstrip() + "\n"
+    return printable("\n".join(parts).rstrip(), lines=True) + "\n"

@@ -8,24 +8,43 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table as Grid
+from rich.text import Text
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.contract import Plan
+from consortia.core.printable import printable
+from consortia.diagnostics.verdict import Severity, Verdict
 
 if TYPE_CHECKING:  # commands that only print need no report
     from consortia.report.run_report import RunReport
     from consortia.report.tables import Table
 
 MOST_ROWS = 40
+COLOURS = {
+    Severity.GOOD: "green",
+    Severity.UNKNOWN: "blue",
+    Severity.WARNING: "yellow",
+    Severity.BAD: "red",
+}
+"""The colours of a verdict."""
+
 WIDTH = 100
 """Of output that does not go to a terminal."""
 
 
+class Printing(Console):
+    """A console that shows the codes of control characters in the texts that it is given."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text with its markup read, as a table's cells and lines are."""
+        return super().render_str(printable(text, lines=True), **options)
+
+
 def console_of(*, quiet: bool = False, error: bool = False) -> Console:
     """Return a console; one hundred columns wide where the output is not a terminal."""
-    console = Console(stderr=error, quiet=quiet, highlight=False)
+    console = Printing(stderr=error, quiet=quiet, highlight=False)
     if not console.is_terminal:
-        console = Console(stderr=error, quiet=quiet, highlight=False, width=WIDTH)
+        console = Printing(stderr=error, quiet=quiet, highlight=False, width=WIDTH)
     return console
 
 
@@ -38,7 +57,7 @@ def plan_panel(title: str, plan: Plan) -> Any:
         grid.add_row(label, escape(value))
     for warning in plan.warnings:
         grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
-    return Panel(grid, title=escape(title), title_align="left")
+    return Panel(grid, title=escape(printable(title)), title_align="left")
 
 
 def report_tables(report: RunReport) -> Any:
@@ -56,7 +75,8 @@ def report_tables(report: RunReport) -> Any:
         notes.append(f"the first {MOST_ROWS} of {count} parameters; all are in summary.txt")
     posterior.caption = escape("; ".join(notes)) or None
     posterior.caption_justify = "left"
-    parts: list[Any] = [posterior, *report.verdict.lines(), ""]
+    worst = map(escape, report.worst.lines())
+    parts: list[Any] = [posterior, *worst, "", verdict_text(report.verdict), ""]
     scores = tables.score_table(report)
     parts += [] if scores is None else [_grid(scores, title=scores.caption), ""]
     cost = Grid.grid(padding=(0, 2))
@@ -64,6 +84,13 @@ def report_tables(report: RunReport) -> Any:
     for label, value in tables.cost_table(report).rows:
         cost.add_row(label, escape(value))
     return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
+
+
+def verdict_text(verdict: Verdict) -> Any:
+    """Return a verdict in its colour, a line for each reason."""
+    first, *rest = map(escape, verdict.lines())
+    colour = COLOURS[verdict.severity]
+    return "\n".join([f"[bold {colour}]{first}[/]", *(f"  {line}" for line in rest)])
 
 
 def _grid(table: Table, title: str | None = None) -> Grid:

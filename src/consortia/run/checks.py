@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 
 from consortia.core import arguments as checks
+from consortia.core import fingerprints
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -18,8 +21,16 @@ from consortia.errors import InputError, NonFiniteError
 from consortia.schedules import Tabulated
 from consortia.theory import stability
 
+PROCESS = os.getpid()
+"""In which JAX was loaded."""
+
+CHAINS_MAX = 100_000
+
 Array = jax.Array
 PyTree = Any
+
+_traced: WeakKeyDictionary[Model, dict[str, str]] = WeakKeyDictionary()
+"""Fingerprints of what has been sampled, by structure of parameters and rows."""
 
 
 def check_arguments(
@@ -32,8 +43,9 @@ def check_arguments(
     seed: Any,
     thin: Any,
     warmup: Any,
-) -> None:
-    """Check types and ranges of the arguments of `sample`."""
+) -> int:
+    """Check types and ranges of the arguments of `sample`; return the rounds."""
+    check_process()
     if not isinstance(model, Model):
         raise InputError(f"model is a {type(model).__name__}: give a consortia.Model.")
     if not isinstance(sites, Sites):
@@ -46,13 +58,52 @@ def check_arguments(
             f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns, "
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
+    if rounds is None:
+        rounds = method.most_rounds
+    if rounds is None:
+        raise InputError(f"rounds is missing: {method.name} does not end by itself.")
     checks.whole("rounds", rounds, 1)
-    checks.whole("chains", chains, 1)
+    checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
     checks.whole("warmup", warmup, 0)
     checks.whole("seed", seed, 0, 2**63 - 1)
     if rounds + warmup >= 2**31:
         raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
+    return int(rounds)
+
+
+def check_process() -> None:
+    """Refuse to run in a process that was forked: JAX's threads are not in it, and it would wait.
+
+    Raises:
+        InputError: it is one.
+    """
+    if os.getpid() != PROCESS:
+        raise InputError(
+            "this process was forked from one that has JAX in use, where it would wait for ever: "
+            "start processes by 'spawn' (multiprocessing.get_context('spawn')), or sample in the "
+            "first one."
+        )
+
+
+def check_unchanged(target: Target, shard: PyTree) -> None:
+    """Refuse a model whose functions compute something else than in its first run in this process.
+
+    Compiled programs are kept by model: they would go on with what the functions closed over then.
+
+    Raises:
+        InputError: they have changed.
+    """
+    leaves = [(leaf.shape[1:], str(leaf.dtype)) for leaf in jax.tree.leaves(shard)]
+    numerics = (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
+    key = str((target.structure, jax.tree.structure(shard), leaves, numerics))
+    now = fingerprints.of_model(target, shard)
+    if _traced.setdefault(target.model, {}).setdefault(key, now) != now:
+        raise InputError(
+            "the model's functions compute something else than when it was sampled first: what "
+            "they close over, or a global name, has changed. Make a new consortia.Model of them; a "
+            "model is compiled once."
+        )
 
 
 def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
@@ -73,21 +124,22 @@ def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyT
     return stability.predict_divergence(method, model, sites, parameters) or ""
 
 
-def check_stability(judgements: list[str | None]) -> tuple[str, ...]:
-    """Warn of a step size with which the method diverges; return notes for the plan.
+def check_stability(judgements: list[str | None]) -> tuple[tuple[str, ...], bool]:
+    """Warn of a step size with which the method diverges.
 
     Returns:
-        That no process could judge it, where none had all rows.
+        Notes for the plan: that no process could judge it, where none had all rows; and True if
+        there was a warning.
     """
     known = [text for text in judgements if text is not None]
     if not known:
         return (
             "step_size is not judged by the curvatures at the start: no process has the rows of "
             "all sites.",
-        )
+        ), False
     if known[0]:
         warnings.warn(known[0], UserWarning, stacklevel=3)
-    return ()
+    return (), bool(known[0])
 
 
 def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:

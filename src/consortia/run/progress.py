@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -102,6 +105,32 @@ class Bar(Progress):
         rate = self._rate(rounds)
         shown = "compiled" if rate is None else f"{rate:,.0f}/s"
         self._bar.update(self._task, completed=rounds, rate=shown)
+
+
+@contextlib.contextmanager
+def doing(what: str, *, show: bool) -> Iterator[None]:
+    """Say what is being done before the first round, on standard error: it may take minutes.
+
+    On a terminal while it lasts; elsewhere as a JSON line once it lasts.
+    """
+    if not show:
+        yield
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(what):
+            yield
+    else:
+        line = json.dumps({"doing": what})
+        timer = threading.Timer(
+            SECONDS_BETWEEN_LINES, lambda: print(line, file=sys.stderr, flush=True)
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def progress_of(name: str, total: int, *, show: bool) -> Progress:

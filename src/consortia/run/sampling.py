@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
+from consortia.core import arguments
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.data.sites import Sites
@@ -14,20 +15,23 @@ from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
+from consortia.run.prediction import check_response
 from consortia.run.specification import Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
+from consortia.theory.tuning import BiasTarget
 
 
+@arguments.hinted
 def sample(
     model: Model,
     sites: Sites,
     algorithm: Method,
     *,
-    rounds: int,
+    rounds: int | None = None,
     chains: int = 1,
     seed: int = 0,
     thin: int = 1,
@@ -39,6 +43,8 @@ def sample(
     stop: StopWhen | None = None,
     keep: AccumulatorSpec | str = "draws",
     metadata: Metadata | None = None,
+    on_divergence: str = "warn",
+    bias_target: Any = (0.05, 0.1),
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -50,11 +56,13 @@ def sample(
         model: log-prior and per-row log-likelihood.
         sites: the data, one shard per site.
         algorithm: what `consortia.fa_hmc` or another factory returns.
-        rounds: iterations after the warm-up ones; each yields one draw.
+        rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
+            itself (`consortia.few_rounds`) needs none: it is then the most that are run.
         chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
-        warmup: iterations before the first recorded one.
+        warmup: iterations before the first recorded one; a method that ends its warm-up by itself
+            may take more, or fewer.
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
@@ -68,6 +76,13 @@ def sample(
             predictions at given rows and nothing else.
         metadata: title, names of parameters, units of standardised columns, to be kept with the
             draws: a `consortia.Metadata`.
+        on_divergence: the bias of the settings is predicted from the posterior's curvature at its
+            mode, kept with the run, and warned of where it is bad. A chain that is predicted to
+            diverge is run with ``"warn"`` and refused with ``"raise"``; with ``"ignore"`` nothing
+            is predicted.
+        bias_target: with ``step_size=None`` the largest step is chosen whose predicted bias is
+            below these: of the means in posterior standard deviations, and of the standard
+            deviations as a share; a short pilot from the mode confirms it.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -80,13 +95,14 @@ def sample(
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
+        DivergenceError: see ``on_divergence``.
         StoreError: ``store`` already holds a run.
         NonFiniteError: a chain turned non-finite; ``error.tree`` holds every draw before it.
         SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
     """
-    checks.check_arguments(
+    rounds = checks.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
     stop = check_rule(stop)
@@ -105,12 +121,15 @@ def sample(
             keep=read_spec(keep),
             on_plan=on_plan,
             metadata=metadata,
+            on_divergence=check_response(on_divergence),
+            bias_target=BiasTarget.read(bias_target),
         )
     finally:
         if writer is not None:
             writer.release()
 
 
+@arguments.hinted
 def resume(
     path: str | os.PathLike[str],
     model: Model,
@@ -177,6 +196,7 @@ def resume(
                 before,
                 rounds,
                 done=checkpoint.done,
+                warmup=checkpoint.header.get("warmup", before["request"]["warmup"]),
                 ended=Ending.read(checkpoint.header["ended"]),
                 stop=rule,
             )

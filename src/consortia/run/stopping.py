@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,11 @@ class StopWhen:
     budget: float | None
     every: int
 
-    def reason(self, draws: np.ndarray, started: float) -> str | None:
+    def reason(self, so_far: Callable[[], np.ndarray], started: float) -> str | None:
         """Return why to stop now, or None.
 
         Args:
-            draws: the kept draws so far, (chains, draws, d).
+            so_far: returns the kept draws so far, (chains, draws, d); a budget needs none.
             started: `time.monotonic` at the start of the run.
         """
         if self.budget is not None and time.monotonic() - started >= self.budget:
@@ -34,6 +35,7 @@ class StopWhen:
             return None
         from consortia.diagnostics.convergence import rhat_and_ess
 
+        draws = so_far()
         rhat, ess, _ = rhat_and_ess(draws, between="chains" if draws.shape[0] > 1 else "halves")
         reached = []
         if self.rhat is not None:
@@ -47,6 +49,7 @@ class StopWhen:
         return " and ".join(reached)
 
 
+@arguments.hinted
 def stop_when(
     rhat: float | None = None,
     ess: float | None = None,

@@ -280,7 +280,7 @@ def keep_predictions(rows: Any, *, log_density: bool = True) -> PredictionSpec:
         rows: held-out rows, a pytree of arrays (rows, ...) as one site's data.
         log_density: with the rows' responses: their log predictive density too.
     """
-    return PredictionSpec(rows, bool(log_density))
+    return PredictionSpec(rows, arguments.flag("log_density", log_density))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ two checkpoints and no more.
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 
 from consortia.errors import StoreError
 from consortia.store.container import ContainerError, Format, VersionError
-from consortia.store.durable import replace_file
+from consortia.store.durable import AT_ONCE, NO_LINK, replace_file
+from consortia.store.record import Header, fits
 
 FORMAT = Format(b"CONSRTIA", 3, nonfinite=True)
 NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
@@ -83,9 +86,14 @@ class Checkpoints:
             if not path.exists():
                 continue
             try:
-                found.append(replace(read(path), index=index))
+                one = replace(read(path), index=index)
             except Damaged as error:
                 problems.append(str(error))
+                continue
+            if fits(Header, one.header):
+                found.append(one)
+            else:
+                problems.append(f"{path.name} is damaged")
         found.sort(key=lambda checkpoint: checkpoint.header["number"], reverse=True)
         return found, problems
 
@@ -107,8 +115,12 @@ def read(path: Path) -> Checkpoint:
         Damaged: it is not what was written.
     """
     try:
-        with path.open("rb") as file:
-            empty = not path.stat().st_size  # which cannot be mapped
+        handle = os.open(path, os.O_RDONLY | NO_LINK | AT_ONCE)
+        with open(handle, "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise Damaged(f"{path.name} is no regular file")
+            empty = not state.st_size  # which cannot be mapped
             data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return Checkpoint(*FORMAT.decode(data))
     except VersionError as error:
@@ -117,5 +129,7 @@ def read(path: Path) -> Checkpoint:
             f"{str(path)!r} was written by {age} version of consortia (checkpoint format "
             f"{error.version}, this one reads {FORMAT.version}): resume the run with that version."
         ) from None
-    except ContainerError as error:
+    except (ContainerError, OSError) as error:
+        if isinstance(error, StoreError):
+            raise
         raise Damaged(f"{path.name} is damaged") from error

@@ -24,6 +24,9 @@ DIGEST = slice(12, 44)
 PREAMBLE_BYTES = 52
 HEADER_BYTES_MAX = 2**26
 AXES_MAX = 16
+LENGTH_MAX = 2**40
+"""Of an axis, also of an array without content."""
+
 TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 """Types of the arrays' entries."""
 
@@ -48,17 +51,19 @@ class Format:
         magic: eight bytes that name it.
         version: of what stands in the header and the arrays.
         nonfinite: the header may hold NaN and infinities, for which JSON has no words.
+        header_bytes: the longest header.
     """
 
     magic: bytes
     version: int
     nonfinite: bool = False
+    header_bytes: int = HEADER_BYTES_MAX
 
     def pieces(self, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[Any]:
         """Return the bytes in pieces, without a copy of the arrays; equal content, equal bytes.
 
         Raises:
-            ContainerError: an array is of a type that cannot travel.
+            ContainerError: an array is of a type that cannot travel, or the header is too long.
         """
         table, parts = [], []
         for name, value in arrays.items():
@@ -70,6 +75,10 @@ class Format:
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             parts.append(little.reshape(-1).view(np.uint8))
         text = _ENCODER.encode([dict(header), table]).encode()
+        if len(text) > self.header_bytes:
+            raise ContainerError(
+                f"its header has {len(text)} bytes, the most is {self.header_bytes}"
+            )
         start = self.magic + self.version.to_bytes(4, "little")
         rest = [len(text).to_bytes(8, "little"), text, *parts]
         return [start, _digest([start, *rest]), *rest]
@@ -96,7 +105,7 @@ class Format:
         if version != self.version:
             raise VersionError(version, self.version)
         length = int.from_bytes(view[DIGEST.stop : PREAMBLE_BYTES], "little")
-        if length > min(HEADER_BYTES_MAX, len(view) - PREAMBLE_BYTES):
+        if length > min(self.header_bytes, len(view) - PREAMBLE_BYTES):
             raise ContainerError("its header is too long")
         text = bytes(view[PREAMBLE_BYTES : PREAMBLE_BYTES + length])
         try:
@@ -132,7 +141,12 @@ def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:
         size = math.prod(shape) * dtype.itemsize
         if size > len(data) - first:
             raise ContainerError("an array is longer than the content")
-        array = np.frombuffer(data[first : first + size], dtype).reshape(shape)
+        if max(shape, default=0) > LENGTH_MAX:
+            raise ContainerError("an axis of an array is too long")
+        try:
+            array = np.frombuffer(data[first : first + size], dtype).reshape(shape)
+        except ValueError:  # no content, and lengths that no array has
+            raise ContainerError("the shape of an array is not that of an array") from None
         if kind == "b1" and array.view(np.uint8).max(initial=0) > 1:
             raise ContainerError("an array of truth values holds something else")
         arrays[name] = array.astype(np.dtype(kind))  # a copy, aligned and writable

@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 
 from consortia.store.durable import sync_directory
+from consortia.store.layout import check_hierarchy
 
 DRAW = "draw"
 ORDER = "variables"
 """The attribute of a group that names its variables in the order of the run."""
+ZARR: dict[str, Any] = {"zarr_format": 3, "use_consolidated": False}
+"""How a group is opened: older formats and summaries of others are not read."""
+
 ALWAYS_WRITTEN = {"array.write_empty_chunks": True}
 """A file that is absent is then a lost one, and never one without content."""
 
@@ -60,7 +64,7 @@ class DrawStore:
 
     def put(self, name: str, dataset: Any) -> None:
         """Write a group that does not grow, over what was there."""
-        self._write(name, dataset)
+        self._write(name, dataset, {})
 
     def cut(self, sums: Mapping[str, int], kept: int) -> None:
         """Leave ``kept`` draws in the groups of these arrays, and remove all other groups.
@@ -89,7 +93,8 @@ class DrawStore:
         import zarr
 
         try:
-            groups = list(zarr.open_group(self.path, mode="r").group_keys())
+            check_hierarchy(self.path)
+            groups = list(zarr.open_group(self.path, mode="r", **ZARR).group_keys())
         except Exception as error:  # Zarr raises whatever a damaged description leads to
             return f"their description is damaged ({error})"
         for name in sorted({name.partition("/")[0] for name in sums}):
@@ -113,29 +118,32 @@ class DrawStore:
         return None
 
     def _create(self, name: str, dataset: Any) -> None:
-        from zarr.codecs import Crc32cCodec
-
-        encoding: dict[str, Any] = {}
+        chunks: dict[Any, tuple[int, ...]] = {}
         for variable, array in dataset.variables.items():
             if DRAW in array.dims:
                 sizes = [self._chunk if d == DRAW else n for d, n in array.sizes.items()]
-                encoding[variable] = {
-                    "chunks": tuple(max(size, 1) for size in sizes),
-                    "compressors": (Crc32cCodec(),),
-                }
-        self._write(name, dataset, encoding)
+                chunks[variable] = tuple(max(size, 1) for size in sizes)
+        self._write(name, dataset, chunks)
         for variable, array in self._arrays(name).items():
             values = np.asarray(dataset.variables[variable].values)
             self._added(f"{name}/{variable}", array, 0, values)
         sync_directory(self.path)
 
-    def _write(self, name: str, dataset: Any, encoding: Any = None) -> None:
+    def _write(self, name: str, dataset: Any, chunks: Mapping[Any, tuple[int, ...]]) -> None:
+        from zarr.codecs import Crc32cCodec
+
+        encoding: dict[Any, Any] = {
+            variable: {"compressors": (Crc32cCodec(),)} for variable in dataset.variables
+        }
+        for variable, own in chunks.items():
+            encoding[variable]["chunks"] = own
         dataset.assign_attrs({ORDER: list(dataset.data_vars)}).to_zarr(
             self.path,
             group=name,
             mode="w",
             encoding=encoding,
             consolidated=False,
+            zarr_format=3,
             write_empty_chunks=True,
         )
 
@@ -145,7 +153,7 @@ class DrawStore:
             import zarr
 
             with zarr.config.set(ALWAYS_WRITTEN):
-                group: Any = zarr.open_group(self.path, path=name, mode="r+")
+                group: Any = zarr.open_group(self.path, path=name, mode="r+", **ZARR)
                 self._growing[name] = {
                     variable: array
                     for variable, array in sorted(group.arrays())
@@ -169,14 +177,19 @@ class DrawStore:
         import zarr
 
         growing = list(self._arrays(name))
-        group: Any = zarr.open_group(self.path, path=name, mode="r")
+        group: Any = zarr.open_group(self.path, path=name, mode="r", **ZARR)
         for variable, array in group.arrays():
             if variable not in growing:
                 for chunk in np.ndindex(array.cdata_shape):
                     if not (_folder(array) / array.metadata.encode_chunk_key(chunk)).is_file():
                         raise FileNotFoundError(f"{variable}: a file is missing")
         xarray.open_zarr(
-            self.path, group=name, consolidated=False, chunks=None, drop_variables=growing
+            self.path,
+            group=name,
+            consolidated=False,
+            zarr_format=3,
+            chunks=None,
+            drop_variables=growing,
         ).load()
 
 

@@ -1,16 +1,45 @@
-"""Files that are written whole or not at all, whatever ends the process or the machine."""
+"""Files that are written whole or not at all, whatever ends the process or the machine.
+
+What is written has a name that nobody can have foreseen, and no link is followed: a directory may
+come from somebody else.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+PART = ".part"
+"""How the names of files end that are being written; what a kill has left of one is of no use."""
+
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""Flags that only POSIX has: a link is an error; who opens a pipe does not wait for its writer."""
 
 
 def private(name: str, flags: int) -> int:
     """Open a file that only its owner may read, as the ``opener`` of `open`."""
     return os.open(name, flags, 0o600)
+
+
+def fresh(name: str, flags: int) -> int:
+    """Open a file that is not there yet, as the ``opener`` of `open`."""
+    return os.open(name, flags | os.O_EXCL | NO_LINK, 0o666)
+
+
+def fresh_private(name: str, flags: int) -> int:
+    """Open a file that is not there yet and that only its owner may read."""
+    return os.open(name, flags | os.O_EXCL | NO_LINK, 0o600)
+
+
+def part_of(path: Path) -> Path:
+    """Return a name beside ``path``, to write its content under before it gets its own name."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
 
 
 def write_through(file: BinaryIO, *pieces: Any) -> None:
@@ -20,13 +49,53 @@ def write_through(file: BinaryIO, *pieces: Any) -> None:
     os.fsync(file.fileno())
 
 
-def replace_file(path: Path, pieces: Iterable[Any], opener: Any = None) -> None:
-    """Put a file of these bytes in the place of ``path``, once they are on the disk."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb", opener=opener) as file:
+def replace_file(path: Path, pieces: Iterable[Any], *, own: bool = False) -> None:
+    """Put a file of these bytes in the place of ``path``, once they are on the disk.
+
+    Args:
+        path: of the file; a link of this name is replaced, and what it points to is left alone.
+        pieces: the bytes.
+        own: only its owner may read it.
+    """
+    opener = fresh_private if own else fresh
+    with written_beside(path) as temporary, open(temporary, "wb", opener=opener) as file:
         write_through(file, *pieces)
-    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """Give a name to write to; it replaces ``path`` at the end, and is removed after an error."""
+    temporary = part_of(path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the bytes of a file that is no link, no pipe, no device and not longer than ``most``.
+
+    Raises:
+        OSError: it is something else, longer, or cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | NO_LINK | AT_ONCE)
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path.name} is no regular file")
+        if found.st_size > most:
+            raise OSError(f"{path.name} has {found.st_size} bytes, the most is {most}")
+        return file.read(most + 1)
+
+
+def remove_parts(directory: Path) -> None:
+    """Remove what a kill has left in a directory of files that were being written."""
+    for path in directory.glob(f"*{PART}"):
+        path.unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.errors import MissingExtraError, StoreError
+from consortia.store.durable import written_beside
 from consortia.store.runs import open_run
 
 
@@ -39,11 +40,9 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     if path.exists():
         raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
     tree = open_run(run) if isinstance(run, (str, os.PathLike)) else run
-    temporary = path.with_name(path.name + ".part")
     try:
-        tree.to_netcdf(temporary, engine="h5netcdf")
-        os.replace(temporary, path)
+        with written_beside(path) as temporary:
+            tree.to_netcdf(temporary, engine="h5netcdf")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
     return path

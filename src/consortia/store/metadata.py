@@ -24,12 +24,15 @@ class Scaling:
         means: m_j; 0 for a column that is as it was.
         sds: s_j; 1 likewise.
         response: m_y and s_y; None where the response is as it was.
+        basis: in the place of means and sds, where columns are centred in products too: R, with
+            which (a, β) = R (ã, β̃), the intercept first.
     """
 
     columns: tuple[str, ...]
     means: tuple[float, ...]
     sds: tuple[float, ...]
     response: tuple[float, float] | None = None
+    basis: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,11 @@ def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
     found = record.get("scaling")
     if not found:
         return None
-    response = found.get("response")
+    response, basis = found.get("response"), found.get("basis")
     return Scaling(
         tuple(map(str, found["columns"])),
         tuple(map(float, found["means"])),
         tuple(map(float, found["sds"])),
         None if response is None else (float(response[0]), float(response[1])),
+        None if basis is None else tuple(tuple(map(float, row)) for row in basis),
     )

@@ -15,7 +15,7 @@ from consortia.core import parameters
 from consortia.core.version import __version__
 from consortia.store.metadata import Labels, with_labels
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Records(NamedTuple):

@@ -13,16 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.errors import StoreError
 from consortia.store.checkpoint import Checkpoint, Checkpoints
-from consortia.store.draws import DRAW, DrawStore, in_order
-from consortia.store.durable import replace_file
+from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
+from consortia.store.durable import read_regular, remove_parts, replace_file
+from consortia.store.layout import check_hierarchy
+from consortia.store.record import Record, Specification, fits
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
 POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
+RECORD_BYTES = 2**26
+"""The longest record; one with a hundred thousand sites is far shorter."""
+
 REQUEST = ("study.toml", "command.json")
 """Files that the command line writes before a run begins."""
 
@@ -91,6 +97,8 @@ class RunStore:
         self._lock = lock
         if not existing:
             self._check_free()
+        with writing(self.path):
+            remove_parts(self.path)
 
     def release(self) -> None:
         """Let others write."""
@@ -247,11 +255,15 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     if not file.exists():
         raise StoreError(f"{str(path)!r} holds no run: there is no {RECORD} in it.")
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(read_regular(file, RECORD_BYTES))
         version, given = record.pop("format"), record.pop("checksum", None)
         specification = dict(record.get("specification", {}))
-        damaged = version == FORMAT_VERSION and given != checksum(record)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        damaged = version == FORMAT_VERSION and not (
+            given == checksum(record)
+            and fits(Record, record)
+            and (not specification or fits(Specification, specification))
+        )
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         damaged = True
     if damaged:
         raise DamagedRecord(f"{str(file)!r} is damaged: it is not what was written.")
@@ -302,12 +314,14 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     groups = {}
     if (directory / DRAWS).exists() and kept != 0:
         try:
-            names = zarr.open_group(directory / DRAWS, mode="r").group_keys()
+            check_hierarchy(directory / DRAWS)
+            names = zarr.open_group(directory / DRAWS, mode="r", **ZARR).group_keys()
             for name in sorted(names, key=lambda name: (name != POSTERIOR, name)):
                 groups[name] = in_order(_group(directory / DRAWS, name, kept))
         except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
             raise StoreError(
-                f"{str(path)!r}: the description of its draws is damaged ({error})."
+                f"{str(path)!r}: the description of its draws is damaged "
+                f"({printable(str(error), most=500)})."
             ) from error
     return tree_of(groups, record)
 
@@ -324,10 +338,15 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
 
     def opened(without: list[str]) -> Any:
         return xarray.open_zarr(
-            path, group=name, consolidated=False, chunks=None, drop_variables=without
+            path,
+            group=name,
+            consolidated=False,
+            zarr_format=3,
+            chunks=None,
+            drop_variables=without,
         )
 
-    arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r").arrays())
+    arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r", **ZARR).arrays())
     growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
     if DRAW not in growing:
         return opened([])

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,11 +30,20 @@ from consortia.data.sites import Sites
 from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
+from consortia.models.regression.model import Regression
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.store.metadata import Labels, Metadata
+from consortia.study.code import files_of
 from consortia.study.files import Arrays
-from consortia.study.options import arguments, called, check_options, given
-from consortia.study.tables import PARTITIONS, Data, Partition, Prepared, Table, deal
+from consortia.study.formulas import (
+    check_data,
+    formula_rows,
+    options_of,
+    question_in,
+    site_facts,
+)
+from consortia.study.options import arguments, called, check_options, given, shown
+from consortia.study.tables import CLASSES_MAX, PARTITIONS, Data, Partition, Prepared, Table, deal
 
 MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
 """The ready models, by the name that ``model.kind`` takes."""
@@ -50,10 +59,10 @@ FROM_DATA = ("features", "classes")
 
 
 class ModelTable(Table):
-    """The model: a ready one, or a function of your own that returns a `consortia.Model`.
+    """The model: a formula, a ready one, or a function of your own that returns a model.
 
-    All other keys are arguments of that function ("none" stands for None); features and classes
-    follow from the data.
+    All other keys are arguments of `consortia.regression`, or of that function ("none" stands for
+    None); features and classes follow from the data.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -62,13 +71,22 @@ class ModelTable(Table):
         None,
         pattern=r"^[\w.]+:\w+$",
         description="instead of kind: 'package.module:function'; modules beside the study file "
-        "are found",
+        "are found. A factory is code, it runs with your rights",
+    )
+
+    formula: str | None = Field(
+        None,
+        description="instead of kind: 'response ~ terms' of columns of the sites' tables; see "
+        "docs/formulas.md",
     )
 
     @model_validator(mode="after")
     def _known(self) -> ModelTable:
-        if (self.kind is None) == (self.factory is None):
-            raise ValueError("give exactly one of kind and factory")
+        if sum(one is not None for one in (self.kind, self.factory, self.formula)) != 1:
+            raise ValueError("give exactly one of formula, kind and factory")
+        if self.formula is not None:
+            check_options("model", options_of, self.options)
+            question_in(self.formula, self.options)
         if self.kind is not None:
             if self.kind not in MODELS:
                 raise ValueError(f"model.kind = {self.kind!r}: {unknown(self.kind, MODELS)}")
@@ -78,6 +96,9 @@ class ModelTable(Table):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that were given."""
+        if self.formula is not None:  # its tables are no schedules
+            extra = self.model_extra or {}
+            return {key: None if value == "none" else value for key, value in extra.items()}
         return given(self.model_extra)
 
     def make(self, data: Prepared, directory: Path) -> Model:
@@ -90,6 +111,12 @@ class ModelTable(Table):
             known["classes"] = len(data.class_names)
         wanted = inspect.signature(factory).parameters
         options = {name: value for name, value in known.items() if name in wanted} | self.options
+        needed = "classes" in wanted and wanted["classes"].default is inspect.Parameter.empty
+        if self.kind and needed and "classes" not in options:
+            raise InputError(
+                f"model.kind = {self.kind!r}: the response is no class. Give the labels 0, 1, ..., "
+                f"fewer than {CLASSES_MAX:,}, as whole numbers, and do not standardise them."
+            )
         check_options("model", factory, options)
         made = called("model", factory, options)
         if not isinstance(made, Model):
@@ -128,6 +155,14 @@ class Run(Table):
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    bias_target: list[float] | None = Field(
+        None,
+        min_length=2,
+        max_length=2,
+        description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
+        "in posterior standard deviations, and of the standard deviations, as a share, with which "
+        "a step size is chosen; [0.05, 0.1] by default",
+    )
     keep: Literal["draws", "moments"] = Field(
         "draws",
         description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
@@ -190,6 +225,8 @@ class Study(Table):
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
         if self.data.files is not None and self.partition is not None:
             raise ValueError("with data.files every file is a site: remove [partition]")
+        if self.model.formula is not None:
+            check_data(self.data)
         if self.run.thin > self.run.rounds:
             raise ValueError(
                 f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "
@@ -212,6 +249,11 @@ class Study(Table):
         """The file that it was read from, or None."""
         return self._path
 
+    @property
+    def code(self) -> tuple[str | None, Path]:
+        """The factory of the model, if it has one, and the folder of the study."""
+        return self.model.factory, self._path.parent if self._path else Path()
+
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
         given = {key: value for key, value in changes.items() if value is not None}
@@ -223,6 +265,7 @@ class Study(Table):
         *,
         data_folder: Path | None = None,
         own: Mapping[int, Path] | None = None,
+        least: int = 1,
     ) -> Built:
         """Return the objects that `consortia.sample` takes, and the rest.
 
@@ -232,6 +275,7 @@ class Study(Table):
                 the sites that it runs.
             data_folder: where names of data files start; the study file's folder when None.
             own: where the files of sites are that are not there, by the sites' numbers.
+            least: levels of a factor with fewer rows at a site of this process are not told.
 
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
@@ -242,19 +286,27 @@ class Study(Table):
         engine.check_same_arguments(lambda: {"study": self.model_dump()})
         try:
             return self._build(
-                self._path.parent if self._path else Path(), engine, data_folder, own
+                self._path.parent if self._path else Path(), engine, data_folder, own, least
             )
         except InputError as error:
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
 
-    def contribution(self, path: Path, index: int) -> SiteFacts:
+    def contribution(self, path: Path, index: int, least: int = 1) -> SiteFacts:
         """Return what other processes learn of the site whose file is at ``path``.
+
+        Args:
+            path: of the file.
+            index: of the site.
+            least: levels of a factor with fewer rows are not told.
 
         Raises:
             InputError: the file cannot be used.
         """
+        if self.model.formula is not None:
+            question = question_in(self.model.formula, self.model.options)
+            return site_facts(self.data, question, path, index, least)[2]
         return self.data.contribution(path, index)[1]
 
     def _build(
@@ -263,12 +315,22 @@ class Study(Table):
         engine: Engine,
         data_folder: Path | None,
         own: Mapping[int, Path] | None,
+        least: int,
     ) -> Built:
         method = self.algorithm._method
         folder = directory if data_folder is None else data_folder
+        stop = None if self.stop is None else stop_when(**self.stop.model_dump())
+        if self.model.formula is not None:
+            asked = (self.model.formula, self.model.options, folder, engine, method)
+            made = formula_rows(self.data, self.partition, *asked, own or {}, least)
+            found = made.regression
+            settings = self._settings() | {"regression": dict(found.metadata.settings)}
+            title = self.title or self.name
+            metadata = replace(found.metadata, title=title, settings=settings)
+            parts = (found.model, found.sites, method, made.held_out, stop, metadata)
+            return Built(*parts, made.skipped, found)
         prepared = self.data.read(folder, engine, method, own)
         sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
-        stop = None if self.stop is None else stop_when(**self.stop.model_dump())
         model = run_on_all(engine, lambda: self.model.make(prepared, directory))
         metadata = self._metadata(model, prepared)
         return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
@@ -278,8 +340,7 @@ class Study(Table):
         ranks = {part.name: len(part.shape) for part in variables(structure_of(model.init))}
         labels = {} if self.model.kind is None else prepared.labels()
         kept = {name: axes[-rank:] for name, axes in labels.items() if (rank := ranks.get(name))}
-        settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
-        settings["algorithm"] = {"name": self.algorithm.name} | self.method.parameters()
+        settings = self._settings()
         if self.model.kind is not None:
             known = arguments(MODELS[self.model.kind])
             defaults = {name: one.default for name, one in known.items()}
@@ -291,6 +352,11 @@ class Study(Table):
         linear = self.model.kind in LINEAR
         title = self.title or self.name
         return Metadata(title, kept, prepared.scaling if linear else None, settings)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
+        settings["algorithm"] = {"name": self.algorithm.name} | self.method.parameters()
+        return settings
 
 
 @dataclass(frozen=True)
@@ -305,6 +371,7 @@ class Built:
         stop: the stopping rule, or None.
         metadata: title, settings, names along the axes of a ready model's variables, units.
         skipped: what cannot be had in this process, each with the reason.
+        regression: of a formula, what gives results in the user's terms; else None.
     """
 
     model: Model
@@ -314,6 +381,7 @@ class Built:
     stop: StopWhen | None
     metadata: Metadata
     skipped: tuple[str, ...] = ()
+    regression: Regression | None = None
 
     @property
     def labels(self) -> Labels:
@@ -392,11 +460,25 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
     sys.path.insert(0, str(directory.resolve()))
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"model.factory = {factory!r} cannot be imported: {error}.") from error
+    except (Exception, SystemExit) as error:  # whatever the user's own code raises
+        raise InputError(
+            f"model.factory = {factory!r} cannot be imported: {shown(error)}."
+        ) from error
     finally:
         sys.path.pop(0)
+    beside, found = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
+    if beside and (found is None or Path(found).resolve() not in beside):
+        raise InputError(
+            f"model.factory = {factory!r}: another module of this name is in use already, from "
+            f"{found}: give this one another name, or begin a new process."
+        )
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"model.factory = {factory!r}: {module_name} has no function {name!r}.")
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"model.factory = {factory!r}: its arguments are not known: name a function of Python."
+        ) from None
     return function

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.core.arguments import unknown
+from consortia.core.arguments import INT32_MAX, unknown
+from consortia.core.printable import printable
 from consortia.data import preparation
 from consortia.data.facts import SiteFacts
+from consortia.data.sites import NUMERIC_KINDS
 from consortia.errors import InputError
 
 Arrays = dict[str, np.ndarray]
+
+EXPANDED_BYTES, EXPANSION = 2**28, 200
+"""An array may have so many bytes, or so many times those that it is packed into."""
+
+NAME_SHOWN = 40
+"""Longer names of columns are not shown: what is read may be no table at all."""
 
 
 class FileRows(NamedTuple):
@@ -95,19 +108,36 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     """
     if path.suffix not in (".csv", ".npz"):
         raise InputError(f"{path}: give a .csv or an .npz file.")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: there is no such file (names start at the study file's folder).")
     try:
         return _read_npz(path, target) if path.suffix == ".npz" else _read_csv(path, target)
-    except (ValueError, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not written in UTF-8: save it so.") from error
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: it is cut short, or damaged.") from error
+    except MemoryError as error:
+        raise InputError(f"{path} cannot be read: there is not enough memory for it.") from error
 
 
 def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: np.atleast_1d(stored[name]) for name in stored.files}
+    with zipfile.ZipFile(path) as stored:
+        for entry in stored.infolist():
+            most = max(EXPANDED_BYTES, EXPANSION * entry.compress_size)
+            if entry.file_size > most or entry.compress_size > path.stat().st_size:
+                raise InputError(
+                    f"{path}: an array in it is said to have {entry.file_size} bytes, packed into "
+                    f"{entry.compress_size}: that is no data file. Save it with numpy.savez."
+                )
+        arrays = {}
+        for entry in stored.infolist():
+            with stored.open(entry) as content:
+                _check_length(content, entry.file_size, path)
+            with stored.open(entry) as content:
+                array = np.lib.format.read_array(content, allow_pickle=False)
+            arrays[printable(entry.filename.removesuffix(".npy"))] = np.atleast_1d(array)
     if target != "y":
         if target not in arrays:
             raise InputError(f"{path}: data.target = {target!r}: {unknown(target, arrays)}.")
@@ -115,19 +145,49 @@ def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     return arrays, ()
 
 
+def _check_length(content: Any, size: int, path: Path) -> None:
+    """Check that an array is as long as its description says, before room is made for it."""
+    version = np.lib.format.read_magic(content)
+    if version not in ((1, 0), (2, 0)):
+        raise InputError(f"{path}: an array is in a version of NumPy's format that is not read.")
+    readers = {(1, 0): np.lib.format.read_array_header_1_0}
+    read = readers.get(version, np.lib.format.read_array_header_2_0)
+    shape, _, dtype = read(content)
+    if dtype.hasobject or dtype.kind not in NUMERIC_KINDS:
+        raise InputError(f"{path}: an array holds {dtype}, and no numbers.")
+    if math.prod(shape) * dtype.itemsize != size - content.tell():
+        raise InputError(f"{path}: an array is not as long as it says.")
+
+
+def _where(text: str, header: list[str]) -> str:
+    """Return what is wrong with a table, from NumPy's text, and nothing of what is in it."""
+    found = re.search(r"at row (\d+)(?:, column (\d+))?", text)
+    if found is None:
+        return "it is no table of numbers"
+    if found[2] is None:
+        return f"row {found[1]} under the header has more or fewer fields than those before"
+    row, place = int(found[1]) + 1, int(found[2]) - 1
+    named = f"column {header[place]!r}" if place < len(header) else f"column {place + 1}"
+    return f"row {row} under the header, {named}: it is no number"
+
+
 def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     with path.open(encoding="utf-8-sig") as lines:
-        header = [name.strip().strip('"') for name in lines.readline().split(",")]
-        table = np.loadtxt(lines, delimiter=",", ndmin=2)
+        header = [printable(name.strip().strip('"')) for name in lines.readline().split(",")]
+        try:
+            table = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read: {_where(str(error), header)}.") from None
     if target not in header:
-        raise InputError(f"{path}: data.target = {target!r}: {unknown(target, header)}.")
+        known = [name for name in header if len(name) <= NAME_SHOWN]
+        raise InputError(f"{path}: data.target = {target!r}: {unknown(target, known)}.")
     if table.shape[0] == 0 or table.shape[1] != len(header):
         raise InputError(
             f"{path}: {table.shape[0]} rows of {table.shape[1]} numbers under {len(header)} names."
         )
     place = header.index(target)
     y = table[:, place]
-    if bool((y == np.round(y)).all()):
-        y = y.astype(np.int64)
+    if bool((y == np.round(y)).all() and (np.abs(y) <= INT32_MAX).all()):
+        y = y.astype(np.int64)  # of larger ones JAX keeps the first digits, as of fractions
     names = tuple(name for name in header if name != target)
     return {"x": np.delete(table, place, axis=1), "y": y}, names

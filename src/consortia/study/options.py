@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from consortia import latency, schedules
 from consortia.core.arguments import unknown
-from consortia.errors import InputError
+from consortia.errors import ConsortiaError, InputError
 
 SCHEDULES = (
     *("constant", "polynomial", "fa_hmc_stages", "fa_hmc_step_size", "stale_error_step_size"),
@@ -44,11 +45,20 @@ def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) 
     """Return what the factory makes; a value that it cannot use is the study's mistake."""
     try:
         return factory(**options)
-    except (TypeError, OverflowError) as error:
-        shown = ", ".join(f"{key} = {str(value)[:60]}" for key, value in options.items())
+    except ConsortiaError:
+        raise
+    except (Exception, SystemExit) as error:  # the factory may be the user's own
+        values = ", ".join(f"{key} = {str(value)[:60]}" for key, value in options.items())
         raise InputError(
-            f"{table}: a value of {shown or 'no options'} cannot be used ({error})."
+            f"{table}: a value of {values or 'no options'} cannot be used ({shown(error)})."
         ) from error
+
+
+def shown(error: BaseException) -> str:
+    """Return an error of the user's own code in a line, with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", in line {frames[-1].lineno} of {frames[-1].filename}" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:300]}{where}"
 
 
 def given(options: Mapping[str, Any] | None) -> dict[str, Any]:

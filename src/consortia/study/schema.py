@@ -9,12 +9,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from consortia import latency, schedules
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.models.regression.model import regression
 from consortia.study.build import FROM_DATA, MODELS, Study
+from consortia.study.formulas import NOT_IN_FILE
 from consortia.study.options import SCHEDULES, arguments
 
 KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -41,6 +43,18 @@ def json_schema() -> dict[str, Any]:
     factories = {name: entry.factory for name, entry in ALGORITHMS.items()}
     _decide(tables["AlgorithmTable"], "name", factories)
     _decide(tables["ModelTable"], "kind", MODELS)
+    own = tables["ModelTable"]["properties"]
+    tables["ModelTable"]["allOf"].append(
+        {
+            "if": {"properties": {"formula": {"type": "string"}}, "required": ["formula"]},
+            "then": {
+                "properties": {part: {} for part in own}
+                | argument_schemas(regression, NOT_IN_FILE),
+                "required": [],
+                "additionalProperties": False,
+            },
+        }
+    )
     for key, name in TABLES.items():
         place = schema["properties"][key]
         place["description"] = tables[name]["description"].split("\n\n")[0].replace("\n", " ")
@@ -76,11 +90,20 @@ def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..
         )
 
 
-def argument_schemas(factory: Callable[..., Any]) -> dict[str, dict[str, Any]]:
-    """Type, description and default of every argument that a study file may give."""
+def argument_schemas(
+    factory: Callable[..., Any], elsewhere: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Type, description and default of every argument that a study file may give.
+
+    Args:
+        factory: whose arguments they are.
+        elsewhere: those that the file says in another place.
+    """
     texts, hints = described(factory), typing.get_type_hints(factory)
     found = {}
     for name, parameter in arguments(factory).items():
+        if name in elsewhere:
+            continue
         one = _type(name, hints.get(name, Any))
         if name in texts:
             one["description"] = texts[name]

@@ -18,7 +18,7 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import SiteFacts, read_table, rows_of, run_on_all
+from consortia.data.facts import SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
@@ -27,6 +27,12 @@ from consortia.store.metadata import Scaling
 from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
+
+CLASSES_MAX = 10_000
+"""Whole numbers from 0 up to it may be classes."""
+
+WHOLE_MAX = 2**53
+"""Whole numbers beyond it are no labels: not every one of them is a float."""
 
 
 class Table(BaseModel):
@@ -62,8 +68,11 @@ class Data(Table):
     scale: float | None = Field(
         None, gt=0, description="factor of the features; 1/255 by default for images"
     )
-    standardise: bool = Field(
-        False, description="centre and scale the features by the statistics of all train rows"
+    standardise: bool | list[str] = Field(
+        False,
+        description="centre and scale the features by the statistics of all train rows: those "
+        "named, or with true all but columns of whole numbers within 20 of one another (indices, "
+        "categories, yes or no)",
     )
     standardise_target: bool = Field(
         False, description="the same for the response; scores are then in units of its sd"
@@ -149,16 +158,23 @@ class Data(Table):
                 return None
             test_rows.append(read_rows(directory / self.test_file, self.target, None, 0))
             arrays, _, columns = test_rows[0]
-            return {"columns": list(columns), "labels": _labels([arrays])}
+            labels = _labels([arrays])
+            return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
         facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test)
         kinds = common_kinds(facts, paths)
-        if of_test is not None and tuple(of_test["columns"]) != facts[0].columns:
-            raise InputError(f"{directory / str(self.test_file)} has other columns than the sites.")
         labels = [one.labels for one in facts]
         if of_test is not None:
-            labels.append(of_test["labels"])
-        agreed = self._agreed(labels, [one.moments for one in facts], ())
+            try:
+                columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
+            except (TypeError, KeyError, ValueError) as error:
+                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+            if columns != list(facts[0].columns):
+                raise InputError(
+                    f"{directory / str(self.test_file)} has other columns than the sites."
+                )
+            labels.append(of_rows)
+        agreed = self._agreed(labels, [one.moments for one in facts], (), facts[0].columns)
 
         def prepared(arrays: Arrays) -> Arrays:
             return self._made(self._changed(in_kinds(arrays, kinds)), agreed)
@@ -200,7 +216,9 @@ class Data(Table):
         raw = self._changed(train)
         tests = [] if test is None else [self._changed(test)]
         labels, moments = self._contribution(raw, None)
-        agreed = self._agreed([labels, _labels(tests)], [moments], found.target_names)
+        agreed = self._agreed(
+            [labels, _labels(tests)], [moments], found.target_names, found.feature_names
+        )
         columns = {name: raw["x"][:, place] for place, name in enumerate(found.feature_names)}
         columns |= {name: array for name, array in raw.items() if array.ndim == 1}
         made, *made_test = (self._made(arrays, agreed) for arrays in (raw, *tests))
@@ -243,8 +261,9 @@ class Data(Table):
             return None
         means, sds = np.zeros(features), np.ones(features)
         if agreed.x is not None:
-            count = len(agreed.x.centre)
-            means[:count], sds[:count] = agreed.x.centre, preparation.units(agreed.x)
+            changed = np.flatnonzero(agreed.changed)
+            means[changed] = agreed.x.centre[changed]
+            sds[changed] = preparation.units(agreed.x)[changed]
         response = None
         if agreed.y is not None:
             response = (float(agreed.y.centre), float(agreed.y.sd))
@@ -267,7 +286,7 @@ class Data(Table):
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
         """Return the arrays in the units of all rows."""
         if agreed.x is not None:
-            arrays = preparation.standardised(arrays, agreed.x, "the rows")
+            arrays = preparation.standardised(arrays, agreed.x, "the rows", agreed.changed)
         if agreed.y is not None:
             arrays = _scaled(arrays, "y", float(agreed.y.centre), float(agreed.y.sd))
         if self.intercept:
@@ -293,16 +312,29 @@ class Data(Table):
         labels: Sequence[Labels | None],
         moments: Sequence[Mapping[str, Any]],
         target_names: tuple[str, ...],
+        columns: tuple[str, ...],
     ) -> _Agreed:
         """Return what follows from the rows of all sites together."""
         classes = _classes(labels, target_names)
         x = preparation.moments_of_all(one["x"] for one in moments) if self.standardise else None
+        changed = () if x is None else self._changed_columns(x, columns)
         if not self.standardise_target:
-            return _Agreed(x, None, classes)
+            return _Agreed(x, None, classes, changed)
         y = preparation.moments_of_all(one["y"] for one in moments)
-        if classes is not None or y.sd == 0:
+        if len(target_names) > 1 or y.sd == 0:
             raise InputError("data.standardise_target: the response is not a measured number.")
-        return _Agreed(x, y, classes)
+        return _Agreed(x, y, None, changed)
+
+    def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
+        """Return which columns of x are standardised."""
+        if isinstance(self.standardise, bool):
+            return tuple(x.measured.tolist())
+        if not columns:
+            raise InputError("data.standardise: the columns have no names; give true.")
+        for name in self.standardise:
+            if name not in columns:
+                raise InputError(f"data.standardise: {name!r} is {unknown(name, columns)}.")
+        return tuple(name in self.standardise for name in columns)
 
 
 @dataclass(frozen=True)
@@ -425,11 +457,13 @@ class _Agreed(NamedTuple):
         x: moments of the features, where they are to be standardised.
         y: of the response, likewise.
         classes: names of the classes, when the response is one.
+        changed: which columns of x are standardised, where some are.
     """
 
     x: Moments | None
     y: Moments | None
     classes: tuple[str, ...] | None
+    changed: tuple[bool, ...] = ()
 
 
 def _labels(parts: list[Arrays]) -> Labels | None:
@@ -437,7 +471,7 @@ def _labels(parts: list[Arrays]) -> Labels | None:
     responses = [part["y"] for part in parts if "y" in part]
     if not responses:
         return None
-    if not all(_whole(y) for y in responses):
+    if not all(_whole(y) and y.size and np.abs(y).max() <= WHOLE_MAX for y in responses):
         return (False, 0, 0)
     return (True, min(int(y.min()) for y in responses), max(int(y.max()) for y in responses))
 
@@ -454,6 +488,8 @@ def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[s
     if len(names) > 1:
         return names
     if names or not all(whole for whole, _, _ in known) or min(low for _, low, _ in known) < 0:
+        return None
+    if max(high for _, _, high in known) >= CLASSES_MAX:
         return None
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
 
@@ -473,7 +509,15 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
     def narrowed(name: str, array: np.ndarray) -> np.ndarray:
         if name == "x" or array.dtype.kind == "f":
             return array.astype(dtype)
-        wide = array.dtype.kind in "iu" and array.dtype.itemsize > whole.itemsize
-        return array.astype(whole) if wide else array
+        if array.dtype.kind not in "iu" or array.dtype.itemsize <= whole.itemsize:
+            return array
+        limits = np.iinfo(whole)
+        if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+            raise InputError(
+                f"data.dtype = {dtype!r}: {name!r} holds whole numbers from {array.min()} to "
+                f"{array.max()}, of which {whole} cannot hold all: write them as fractions (1.0), "
+                "or take a smaller unit."
+            )
+        return array.astype(whole)
 
     return {name: narrowed(name, array) for name, array in arrays.items()}

@@ -6,8 +6,7 @@ that law with the posterior, or says why there is no prediction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, singledispatch
 from typing import Any
 
@@ -19,6 +18,7 @@ from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedExactHMC, DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
+from consortia.algorithms.few_rounds import FewRounds
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.surrogate_hmc import SurrogateHMC
@@ -29,6 +29,7 @@ from consortia.core.model import Model
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.surrogates import Gaussian
@@ -39,6 +40,7 @@ from consortia.theory.expansion import Expansion, expand
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
+from consortia.theory.looks import Gatherer, Looks
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
 from consortia.theory.travelling import travelling_law
@@ -51,6 +53,9 @@ LARGEST_SYSTEM = 700
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
 
+MOST_K_HAT = 10.0
+"""What an infinite k-hat is kept as, in JSON."""
+
 MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
@@ -62,10 +67,17 @@ class Problem:
         model: the model.
         sites: the data, all rows in this process.
         init: where the search for the mode starts, instead of ``model.init``.
+        engine: gathers what the sites tell, where their rows are in several processes.
     """
 
-    def __init__(self, model: Model, sites: Sites, init: PyTree = None) -> None:
-        self.model, self.sites = model, sites
+    def __init__(
+        self,
+        model: Model,
+        sites: Sites,
+        init: PyTree = None,
+        engine: Gatherer | None = None,
+    ) -> None:
+        self.model, self.sites, self._engine = model, sites, engine
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
@@ -75,11 +87,13 @@ class Problem:
         Raises:
             InputError: it is too large, or has no mode.
         """
-        return expand(self.model, self.sites, self.start)
+        return expand(Looks(self.model, self.sites, self.start, self._engine))
 
     def agents(self, *, rows: bool) -> GaussianAgents:
         """Return the sites as agents of equal shares, with every row's expansion if asked for."""
         near = self.near
+        if rows and self.sites.elsewhere:
+            raise InputError("the noise of minibatches needs the rows of all sites in one process")
         if rows and self.sites.rows * near.mode.size**2 > MOST_ROW_CURVATURES:
             raise InputError("the noise of minibatches of so many rows is too large to be computed")
         share = np.full(len(near.sizes), 1 / len(near.sizes))
@@ -111,6 +125,8 @@ def law_of(method: Method, problem: Problem) -> Law:
 def _constant(method: Method) -> float:
     """Return the step size, where it is one number."""
     given = method.step_schedules
+    if isinstance(given[0], schedules.Unchosen):
+        raise InputError("step_size is None: `consortia.sample` chooses it for a run")
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):
@@ -292,66 +308,28 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     return replace(law, notes=notes)
 
 
-def _keeps_posterior(method: Method) -> bool:
+def keeps_posterior(method: Method) -> bool:
     """Return True if a Metropolis test on the summed log-density makes the method exact."""
-    return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
-
-
-@dataclass(frozen=True, eq=False)
-class BiasPrediction:
-    """How far the draws will be from the posterior, coordinate by coordinate.
-
-    Attributes:
-        reason: why there is no prediction, or None where there is one.
-        basis: what the prediction rests on, in words.
-        notes: what it leaves out, and what else it says.
-        names: of the coordinates, "theta[3]", in the order of the flat position.
-        mean: of the posterior's Gaussian law, (d,); the mode.
-        sd: its standard deviations, (d,).
-        shift: (predicted mean − mean) / sd, (d,).
-        sd_ratio: predicted standard deviation / sd, (d,), or None where it is not predicted.
-        gaussian: True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
-    """
-
-    reason: str | None = None
-    basis: str = ""
-    notes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    mean: Float[np.ndarray, " d"] | None = None
-    sd: Float[np.ndarray, " d"] | None = None
-    shift: Float[np.ndarray, " d"] | None = None
-    sd_ratio: Float[np.ndarray, " d"] | None = None
-    gaussian: bool = False
-
-    def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """Return the prediction in words, with other names of the coordinates where given."""
-        if self.reason is not None:
-            return [f"No prediction: {self.reason}."]
-        if self.shift is None:
-            return [f"Predicted bias: none ({self.basis}).", *self.notes]
-        worst = int(np.abs(self.shift).argmax())
-        lines = [
-            f"Predicted means within {abs(self.shift[worst]):.2g} posterior sd "
-            f"(farthest: {(names or self.names)[worst]})."
-        ]
-        if self.sd_ratio is not None:
-            lines.append(
-                f"Predicted standard deviations {self.sd_ratio.min():.4g} to "
-                f"{self.sd_ratio.max():.4g} times the posterior's."
-            )
-        return [*lines, *self.notes, f"It rests on {self.basis}."]
+    return isinstance(method, DecentralizedExactHMC | FederatedHMC | FewRounds | SurrogateHMC)
 
 
 def predict_bias(
-    model: Model, sites: Sites, algorithm: Method, *, init: PyTree = None
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    *,
+    init: PyTree = None,
+    engine: Gatherer | None = None,
 ) -> BiasPrediction:
     """Predict the bias that a method has at its settings, without running it.
 
     Args:
         model: the model.
-        sites: the data, read in one place.
+        sites: the data.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         init: where the search for the mode starts, instead of ``model.init``.
+        engine: that of the run, where the rows are in several processes, which all call this
+            alike: of their rows the sites tell value, gradient and Hessian at about ten points.
 
     Returns:
         The prediction. Where there is none (no oracle for the method or its settings, a posterior
@@ -368,14 +346,24 @@ def predict_bias(
         >>> found.gaussian, found.mean, found.sd_ratio.round(3)
         (True, array([2.]), array([1.155]))
     """
-    if _keeps_posterior(algorithm):
+    if keeps_posterior(algorithm):
         basis = "a Metropolis test on the summed log-density keeps the posterior exactly"
         return BiasPrediction(basis=basis)
-    problem = Problem(model, sites, init)
+    problem = Problem(model, sites, init, engine)
     try:
-        law = law_of(algorithm, problem)
+        return prediction_by(algorithm, problem, law_of(algorithm, problem))
+    except InputError as error:
+        return BiasPrediction(reason=str(error).rstrip("."))
+
+
+def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPrediction:
+    """Return the prediction from a method's law on a posterior."""
+    try:
         if not law.stable:
-            raise InputError("the chain diverges near the mode: lower step_size")
+            return BiasPrediction(
+                reason=f"the chain diverges near the mode ({law.instability}): lower step_size",
+                diverges=True,
+            )
         moments, gaussian = law.stationary, problem.near
     except InputError as error:
         return BiasPrediction(reason=str(error).rstrip("."))
@@ -388,12 +376,13 @@ def predict_bias(
     return BiasPrediction(
         basis=f"{law.basis}, on {own if gaussian.gaussian else near}",
         notes=law.notes,
-        names=_names(model, problem.start),
+        names=_names(problem.model, problem.start),
         mean=gaussian.mode,
         sd=sd,
         shift=moments.mean / sd,
         sd_ratio=moments.sd / sd if law.variance_known else None,
         gaussian=gaussian.gaussian,
+        k_hat=None if gaussian.gaussian else min(gaussian.k_hat, MOST_K_HAT),
     )
 
 

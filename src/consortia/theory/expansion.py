@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,21 @@ from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.surrogates.curvature import hessian, mode_of
+from consortia.surrogates.curvature import hessian
+from consortia.theory.looks import Looks
+
+RATIOS = 500
+"""Points at which `Expansion.k_hat` compares the posterior with its Gaussian law."""
+
+PROBES = tuple(np.arange(2.0, 12.5, 0.5).tolist())
+"""Standard deviations from the mode at which mass is looked for that the Gaussian law misses."""
+
+MOST_LINES = 40
+"""Principal axes, and coordinates' lines, on which it is looked for."""
+
+EXCESS, DEPTH = 4.0, 6.0
+"""Mass is missed where the log-density is so much above the Gaussian law's, and at most so much
+below that of the mode."""
 
 PyTree = Any
 Scalar = Float[Array, ""]
@@ -43,22 +57,52 @@ class Expansion:
         mode: of the posterior, (d,).
         curvatures: H_c, (S, d, d).
         gradients: g_c, (S, d).
-        row_covariances: covariance of the gradients of single rows (divided by n_c), (S, d, d).
         prior_curvature: P, (d, d).
         prior_gradient: p, (d,).
         sizes: n_c, (S,).
         gaussian: True if the curvature is the same two standard deviations away.
+        looks: where it is from.
     """
 
     mode: Float[np.ndarray, " d"]
     curvatures: Float[np.ndarray, "S d d"]
     gradients: Float[np.ndarray, "S d"]
-    row_covariances: Float[np.ndarray, "S d d"]
     prior_curvature: Float[np.ndarray, "d d"]
     prior_gradient: Float[np.ndarray, " d"]
     sizes: Float[np.ndarray, " S"]
     gaussian: bool
     covariance: Float[np.ndarray, "d d"] = field(repr=False)
+    looks: Looks = field(repr=False)
+
+    @cached_property
+    def row_covariances(self) -> Float[np.ndarray, "S d d"]:
+        """Covariance of the gradients of single rows (divided by n_c) at every site."""
+        return self.looks.rows(self.mode)
+
+    @cached_property
+    def k_hat(self) -> float:
+        """Pareto shape of the importance ratios of the posterior to the Gaussian law.
+
+        Infinite where the posterior has mass that the Gaussian law does not reach at all: another
+        mode, which its draws would not find, on a principal axis or a coordinate's own line.
+        """
+        rng, d = np.random.default_rng(0), self.mode.size
+        values, axes = np.linalg.eigh(self.covariance)
+        principal = (axes * np.sqrt(values)).T[::-1][:MOST_LINES]
+        lines = np.concatenate([principal, (self.covariance / self.sd).T[:MOST_LINES]])
+        far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
+        normal = rng.normal(size=(RATIOS, d))
+        inside = normal @ (axes * np.sqrt(values)).T
+        places = np.concatenate([np.zeros((1, d)), inside, far])
+        density = self.looks.values(self.mode + places)
+        density = density - density[0]
+        gaussian = -0.5 * np.einsum("ki,ij,kj->k", places, self.precision, places)
+        ratios = density - gaussian
+        inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
+        if not np.isfinite(density[inner]).all():
+            return float("inf")
+        missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
+        return float("inf") if missed.any() else pareto_shape(ratios[inner])
 
     @property
     def sd(self) -> Float[np.ndarray, " d"]:
@@ -80,52 +124,50 @@ class Expansion:
         return curvatures, self.gradients / weights[:, None] + share[:, None] * self.prior_gradient
 
 
-def expand(model: Model, sites: Sites, parameters: PyTree) -> Expansion:
-    """Find the mode downhill from these parameters, and the curvatures there.
-
-    Args:
-        model: log-prior and per-row log-likelihood.
-        sites: the data.
-        parameters: where the search starts.
+def expand(looks: Looks) -> Expansion:
+    """Find the mode downhill from the start, and the curvatures there.
 
     Raises:
         InputError: too many parameters, no mode is found, or it is not log-concave there.
     """
-    potentials, start = Potentials.of(model, parameters)
-    d, rows = start.size, sites.rows
+    d, rows = looks.start.size, int(looks.sizes.sum())
     if d > MOST_PARAMETERS or rows * d**2 > MOST_OPERATIONS:
         raise InputError(
             f"the curvature of {rows:,} rows in {d:,} parameters is too large to be computed here"
         )
-    data, sizes = on_device(sites)
-    mode, _, found = potentials.mode(start, data, sizes)
-    if not bool(found):
-        raise InputError(
-            "the search for the posterior's mode did not end: it has none near the start, or is "
-            "not log-concave there"
-        )
-    curvatures, gradients = double(potentials.sites(mode, data, sizes))
-    prior_curvature, prior_gradient = double(potentials.prior(mode))
+    mode = looks.mode()
+    _, gradients, curvatures = looks.expansion(mode)
+    _, prior_gradient, prior_curvature = looks.prior(mode)
     precision = curvatures.sum(axis=0) + prior_curvature
     values = np.linalg.eigvalsh(precision)
     if not values[0] > 1e-6 * values[-1]:
         raise InputError("the posterior is flat in some direction at its mode")
     covariance = np.linalg.inv(precision)
-    away = mode + jnp.asarray(2 * np.sqrt(np.diagonal(covariance)), mode.dtype)
-    there = double(potentials.sites(away, data, sizes))[0].sum(axis=0)
-    there = there + double(potentials.prior(away))[0]
+    away = mode + 2 * np.sqrt(np.diagonal(covariance))
+    there = looks.expansion(away)[2].sum(axis=0) + looks.prior(away)[2]
     change = np.abs(there - precision).max() / np.abs(precision).max()
     return Expansion(
-        np.asarray(mode, np.float64),
+        mode,
         curvatures,
         gradients,
-        double([potentials.row_covariances(mode, data, sizes)])[0],
         prior_curvature,
         prior_gradient,
-        np.asarray(sites.sizes, np.float64),
+        looks.sizes,
         bool(change < GAUSSIAN),
         covariance,
+        looks,
     )
+
+
+def pareto_shape(log_ratios: Float[np.ndarray, " K"]) -> float:
+    """Return k-hat, the shape of the generalised Pareto law of the largest importance ratios.
+
+    Source: Vehtari, Simpson, Gelman, Yao, Gabry (2024).
+    """
+    from arviz_stats.base.array import array_stats  # a second that few runs need
+
+    with np.errstate(all="ignore"):  # of ratios that are all but equal
+        return float(array_stats.psislw(log_ratios)[1])
 
 
 def on_device(sites: Sites) -> tuple[PyTree, Int[Array, " S"]]:
@@ -143,17 +185,13 @@ class Potentials(NamedTuple):
     """Compiled functions of a position x and of all sites' padded rows and their numbers.
 
     Attributes:
-        mode: the minimum of U downhill from x, the curvature there, and whether it was reached.
         sites: Hessian and gradient of every site's −log-likelihood, (S, d, d) and (S, d).
         rows: those of every row, (S, n, d, d) and (S, n, d); of x and the rows.
-        row_covariances: covariance of the gradients of single rows at every site, (S, d, d).
         prior: Hessian and gradient of −log-prior, of x alone.
     """
 
-    mode: Callable[..., tuple[Flat, Square, Array]]
     sites: Callable[..., tuple[Array, Array]]
     rows: Callable[..., tuple[Array, Array]]
-    row_covariances: Callable[..., Array]
     prior: Callable[..., tuple[Square, Flat]]
 
     @classmethod
@@ -186,14 +224,6 @@ def _compiled(
         return hessian(function, x, full=True), jax.grad(function)(x)
 
     @jax.jit
-    def mode(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> tuple[Flat, Square, Array]:
-        def potential(at: Flat) -> Scalar:
-            parts = jax.lax.map(lambda own: likelihood(at, *own), (data, sizes))
-            return jnp.sum(parts) - target.log_prior(at)
-
-        return mode_of(potential, x)
-
-    @jax.jit
     def sites(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> tuple[Array, Array]:
         return jax.lax.map(lambda own: expansion(lambda at: likelihood(at, *own), x), (data, sizes))
 
@@ -204,22 +234,5 @@ def _compiled(
 
         return jax.lax.map(of_site, data)
 
-    @jax.jit
-    def row_covariances(x: Flat, data: PyTree, sizes: Int[Array, " S"]) -> Array:
-        def of_site(site: tuple[PyTree, Int[Array, ""]]) -> Square:
-            own, size = site
-
-            def add(total: Square, each: tuple[Array, PyTree]) -> tuple[Square, None]:
-                index, row = each
-                value = jax.grad(of_row)(x, row)
-                return total + jnp.where(index < size, jnp.outer(value, value), 0), None
-
-            indices = jnp.arange(jax.tree.leaves(own)[0].shape[0], dtype=size.dtype)
-            square, _ = jax.lax.scan(add, jnp.zeros((x.size, x.size), x.dtype), (indices, own))
-            gradient, count = jax.grad(likelihood)(x, own, size), size.astype(x.dtype)
-            return square / count - jnp.outer(gradient, gradient) / count**2
-
-        return jax.lax.map(of_site, (data, sizes))
-
     prior = jax.jit(lambda x: expansion(lambda at: -target.log_prior(at), x))
-    return Potentials(mode, sites, rows, row_covariances, prior)
+    return Potentials(sites, rows, prior)

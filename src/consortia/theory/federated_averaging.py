@@ -79,8 +79,9 @@ def fa_hmc_law(
         leapfrog_steps: K.
         local_steps: T, the iterations of a round.
         momentum_correlation: ρ in [0, 1]: share of the momentum's variance that is common.
-        gradient_noise: σ², variance per coordinate added to every :math:`\nabla f_c` (to the
-            whole force when ``debias``); a number or ``(N,)``.
+        gradient_noise: σ², variance per coordinate added to every :math:`\nabla f_c` (when
+            ``debias`` to the whole force, and to the gradient that each client sends, whose average
+            is part of the force of the next round); a number or ``(N,)``.
         gradient_draws: 2, independent noise at the end of a step and at the start of the next,
             2K - 1 draws an iteration (the paper's); 1, the same noise for both, K draws.
         debias: the de-biased variant; round 0 has no correction yet.
@@ -119,7 +120,8 @@ def fa_hmc_law(
             gradient_draws=gradient_draws,
             heat=heat,
         )
-        return _law(clients, response, spread, heat, debias=debias)
+        sent = float(np.sum(clients.weights**2 * noise))
+        return _law(clients, response, spread, heat, sent, debias=debias)
 
 
 def leading_order_mean_bias(
@@ -239,10 +241,15 @@ def _law(
     response: Float[np.ndarray, "N blocks w w"],
     spread: Blocks,
     heat: float,
+    sent: float,
     *,
     debias: bool,
 ) -> Law:
-    """Return the law from what a round does to every client's position."""
+    """Return the law from what a round does to every client's position.
+
+    ``sent`` is the variance per coordinate of the average of the gradients that the clients send,
+    which is a constant force of a whole round at all of them.
+    """
     centre, precision = clients.target_mean, clients.precision
     own, shared = response @ clients.curvatures, response @ precision
     one, nil = np.zeros_like(precision) + np.eye(centre.shape[1]), np.zeros_like(precision)
@@ -252,16 +259,20 @@ def _law(
     # What a plain round adds to the centred mean, Σ_c w_c (1 - a_c^T)(m_c - m*).
     pull = clients.average(_applied(own, clients.means - centre))
     still = np.zeros_like(pull)
+    common = clients.average(response)
+    innovation = spread + sent * common @ np.swapaxes(common, -1, -2) if debias else spread
     if debias:  # the state is (u_r, u_{r-1}) with u = x - m*
         step = AffineMap(
             np.block([[alpha, anchor], [one, nil]]),
             np.concatenate([still, still], axis=-1),
-            np.block([[spread, nil], [nil, nil]]),
+            np.block([[innovation, nil], [nil, nil]]),
         )
-        # β' acts on an anchor that does not exist yet: only the columns of the position remain.
-        first = step._replace(
-            matrix=np.concatenate([alpha, one], axis=-2),
-            offset=np.concatenate([pull, still], axis=-1),
+        # β' acts on an anchor that does not exist yet: only the columns of the position remain,
+        # and no gradient has been sent.
+        first = AffineMap(
+            np.concatenate([alpha, one], axis=-2),
+            np.concatenate([pull, still], axis=-1),
+            np.block([[spread, nil], [nil, nil]]),
         )
     else:
         step = first = AffineMap(alpha, pull, spread)
@@ -272,7 +283,7 @@ def _law(
         alpha=alpha,
         anchor_coefficient=anchor,
         beta=((0.0 if debias else pull) + _applied(relaxation, centre)).reshape(-1),
-        innovation_covariance=spread,
+        innovation_covariance=innovation,
     )
     covariance = heat * np.linalg.inv(precision)
     return Law(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import ConsortiaError, InputError, LedgerError, NonFiniteError, PolicyError
+from consortia.engines.flower.questions import Place, Question
+from consortia.errors import (
+    ConsortiaError,
+    InputError,
+    LedgerError,
+    NonFiniteError,
+    PolicyError,
+    RunClosedError,
+)
 from consortia.federation.governance import Gate, StudyTerms, open_gate, refusal, verify
-from consortia.federation.governance.gate import ERRORS, LEDGER, PHRASES
+from consortia.federation.governance.gate import ERRORS, LEDGER, MOST_STRANGERS, PHRASES
 
 TERMS = StudyTerms(
     run="41",
@@ -23,6 +32,9 @@ TERMS = StudyTerms(
     algorithm="fa_hmc",
     parameters={},
     rounds=10,
+    chains=2,
+    sites=3,
+    exchanges=13,
     messages=("description", "round"),
     version=consortia.__version__,
 )
@@ -38,6 +50,11 @@ def gate_of(folder: Path, terms: StudyTerms = TERMS, **limits: Any) -> Gate:
     return open_gate(folder / "site", path, site="north", terms=terms)
 
 
+def asked(kind: str, round: int | None, digest: str = "aa") -> Question:
+    """What is asked at a place of the run."""
+    return Question(kind, () if round is None else (2, round, 0, 0), digest)
+
+
 def lines(folder: Path) -> list[Any]:
     path = folder / "site" / LEDGER
     return list(verify(path).entries) if path.exists() else []
@@ -45,7 +62,7 @@ def lines(folder: Path) -> list[Any]:
 
 def test_a_message_leaves_as_it_is_and_has_its_line(tmp_path: Path) -> None:
     gate = gate_of(tmp_path)
-    assert gate.release("round", 3, PAYLOAD, ARRAYS) is PAYLOAD
+    assert gate.release("round", asked("round", 3), PAYLOAD, ARRAYS) is PAYLOAD
     opened, line = lines(tmp_path)
     assert opened.event == "opened"
     assert opened.details["study"] == TERMS.study
@@ -96,21 +113,26 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, int | None, bytes, dict[str, np.
 }
 
 
+OF_ROWS = {name for name in BAD if "kind" not in name and "round" not in name}
+"""These are found once the message is computed; their rules are not named to anybody."""
+
+
 @pytest.mark.parametrize("what", BAD)
 def test_a_message_that_may_not_leave_has_no_line(tmp_path: Path, what: str) -> None:
     limits, message, rule = BAD[what]
     gate = gate_of(tmp_path, **limits)
     with pytest.raises(PolicyError) as caught:
-        gate.release(*message)
+        gate.release(message[0], asked(*message[:2]), *message[2:])
     assert caught.value.rules == (rule,)
+    assert caught.value.of_rows == (what in OF_ROWS)
     assert [line.event for line in lines(tmp_path)] == ["opened"]
 
 
 def test_the_limits_themselves_are_permitted(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, maximum_bytes=24, maximum_norm=5.0, maximum_messages=1)
-    gate.release("round", 9, PAYLOAD, ARRAYS)
+    gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)
     with pytest.raises(PolicyError) as caught:
-        gate.release("round", 9, PAYLOAD, ARRAYS)
+        gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)
     assert caught.value.rules == ("maximum_messages",)
 
 
@@ -118,11 +140,11 @@ def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> N
     first = gate_of(tmp_path, maximum_messages=2)
     second = gate_of(tmp_path, maximum_messages=2)
     other = gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_messages=2)
-    first.release("round", 0, b"1", {})
-    second.release("round", 1, b"1", {})
+    first.release("round", asked("round", 0), b"1", {})
+    second.release("round", asked("round", 1), b"1", {})
     with pytest.raises(PolicyError, match="maximum_messages"):
-        first.release("round", 2, b"1", {})
-    other.release("round", 0, b"1", {})
+        first.release("round", asked("round", 2), b"1", {})
+    other.release("round", asked("round", 0), b"1", {})
 
 
 def test_runs_are_counted(tmp_path: Path) -> None:
@@ -195,13 +217,113 @@ def test_an_error_that_is_not_finite_tells_no_position(tmp_path: Path) -> None:
 
 
 def test_of_a_policy_s_refusal_the_rules_leave_and_no_number(tmp_path: Path) -> None:
-    gate = gate_of(tmp_path, minimum_rows=987654)
+    gate = gate_of(tmp_path, maximum_messages=987654)
     with pytest.raises(PolicyError) as caught:
-        gate.rows(123)
+        gate.admit("round", asked("round", 123))
     text = gate.refusal(caught.value).decode()
-    assert text.startswith("the site's policy does not permit this (minimum_rows); ")
+    assert text.startswith("the site's policy does not permit this (maximum_rounds); ")
     assert "123 " not in text
     assert "987654" not in text
+
+
+CALLS_OF_ROWS: dict[str, Callable[[Gate], Any]] = {
+    "minimum_rows": lambda gate: gate.rows(49),
+    "maximum_parameters_per_row": lambda gate: gate.rows(50, 11),
+    "maximum_norm": lambda gate: gate.release("round", asked("round", 0), PAYLOAD, ARRAYS),
+}
+
+
+@pytest.mark.parametrize("rule", CALLS_OF_ROWS)
+def test_a_rule_that_depends_on_rows_is_never_named(tmp_path: Path, rule: str) -> None:
+    gate = gate_of(tmp_path, minimum_rows=50, maximum_parameters_per_row=0.2, maximum_norm=1.0)
+    with pytest.raises(PolicyError, match=rule) as caught:
+        CALLS_OF_ROWS[rule](gate)
+    text = gate.refusal(caught.value).decode()
+    assert text.startswith("the site's policy does not permit this; the site has the details")
+    assert rule in (tmp_path / "site" / ERRORS).read_text()
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+def rules_of(call: Any, *arguments: Any, **more: Any) -> tuple[str, ...]:
+    with pytest.raises(PolicyError) as caught:
+        call(*arguments, **more)
+    return caught.value.rules
+
+
+def test_a_place_has_one_answer_and_the_same_question_has_it_again(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path)
+    assert not gate.admit("round", asked("round", 3))
+    gate.release("round", asked("round", 3), PAYLOAD, ARRAYS)
+    assert gate.admit("round", asked("round", 3))
+    gate.release("round", asked("round", 3), PAYLOAD, ARRAYS)
+    other = asked("round", 3, "bb")
+    assert rules_of(gate.admit, "round", other) == ("maximum_answers",)
+    assert rules_of(gate_of(tmp_path).release, "round", other, b"", {}) == ("maximum_answers",)
+    assert not gate.admit("round", asked("round", 4, "bb"))
+    assert not gate_of(tmp_path, maximum_answers=2).admit("round", other)
+
+
+def test_after_some_refusals_a_run_is_closed_and_a_larger_number_opens_it(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, maximum_refusals=2)
+    for _ in range(2):
+        with pytest.raises(PolicyError) as caught:
+            gate.admit("round", asked("round", 10))
+        gate.refusal(caught.value)
+    written = len(lines(tmp_path))
+    with pytest.raises(RunClosedError) as closed:
+        gate.admit("round", asked("round", 0))
+    assert gate.refusal(closed.value) == b"the run is closed at the site"
+    assert len(lines(tmp_path)) == written
+    another = gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_refusals=2)
+    another.admit("round", asked("round", 0))
+    gate_of(tmp_path, maximum_refusals=3)  # the policy is written anew
+    assert not gate.admit("round", asked("round", 0))
+
+
+def test_one_refusal_that_depends_on_rows_closes_the_run(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, maximum_norm=1.0)
+    with pytest.raises(PolicyError) as caught:
+        gate.release("round", asked("round", 0), PAYLOAD, ARRAYS)
+    gate.refusal(caught.value)
+    with pytest.raises(RunClosedError):
+        gate.admit("round", asked("round", 1))
+
+
+def test_rows_are_not_looked_at_far_out_or_far_from_the_last_time(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, maximum_position=5.0, maximum_step=2.0, maximum_points=8)
+    nowhere = np.zeros((0, 0))
+    gate.place(Place(8, 5.0, 2.0, nowhere), again=False)
+    gate.place(Place(8, 5.0, 9.0, nowhere), again=True)
+    for place, rule in (
+        (Place(9, 1.0, 1.0, nowhere), "maximum_points"),
+        (Place(8, 5.1, 1.0, nowhere), "maximum_position"),
+        (Place(8, 1.0, 2.1, nowhere), "maximum_step"),
+        (Place(8, float("nan"), 1.0, nowhere), "maximum_position"),
+    ):
+        assert rules_of(gate.place, place, again=False) == (rule,)
+
+
+def test_a_policy_that_changes_takes_effect_at_the_next_question(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path)
+    gate.admit("round", asked("round", 0))
+    gate_of(tmp_path, maximum_runs=1)
+    gate.admit("round", asked("round", 0))
+    path = tmp_path / "site-policy.toml"
+    path.write_text(path.read_text().replace("a" * 64, "c" * 64))
+    assert rules_of(gate.admit, "round", asked("round", 0)) == ("studies",)
+
+
+def test_of_strangers_without_end_the_ledger_has_some_lines(tmp_path: Path) -> None:
+    where = {"folder": tmp_path / "site", "site": "north"}
+    texts = {refusal(OSError(), run=f"{n:08x}", **where)[:34] for n in range(MOST_STRANGERS + 5)}
+    assert texts == {b"a file of the site cannot be used;", b"a file of the site cannot be used"}
+    assert len(lines(tmp_path)) == MOST_STRANGERS
+    assert len((tmp_path / "site" / ERRORS).read_text().split("OSError")) == MOST_STRANGERS + 1
+    gate_of(tmp_path)  # a permitted run: they are counted anew
+    refusal(OSError(), run="ab", **where)
+    assert len(lines(tmp_path)) == MOST_STRANGERS + 2
 
 
 def test_a_refusal_needs_no_gate_and_is_in_the_ledger(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ TERMS = StudyTerms(
         "momentum_correlation": 0.75,
     },
     rounds=100,
+    chains=4,
+    sites=3,
+    exchanges=103,
     messages=("description", "round"),
     version=consortia.__version__,
 )
@@ -44,6 +47,7 @@ STRICTEST: dict[str, Any] = {
     "maximum_rounds": 100,
     "minimum_rows": 50,
     "minimum_batch": 16,
+    "maximum_chains": 4,
     "versions": [consortia.__version__],
     "noise": {"gradient_noise": 0.5, "temperature": 1.0, "private_momentum": 0.25},
 }
@@ -56,6 +60,8 @@ BROKEN: dict[str, dict[str, Any]] = {
     "messages": {"messages": ("description", "moments", "round")},
     "maximum_rounds": {"rounds": 101},
     "minimum_batch": {"parameters": TERMS.parameters | {"batch_size": 15}},
+    "maximum_chains": {"chains": 5},
+    "two_sites": {"sites": 2},
     "noise.gradient_noise": {"parameters": TERMS.parameters | {"gradient_noise": 0.49}},
     "noise.temperature": {"parameters": TERMS.parameters | {"temperature": 0.9}},
     "noise.private_momentum": {"parameters": TERMS.parameters | {"momentum_correlation": 0.8}},
@@ -98,7 +104,9 @@ def test_a_refusal_has_every_reason() -> None:
 
 def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
     of_gate = {"apps", "minimum_rows", "maximum_bytes", "maximum_norm"}
-    of_gate |= {"maximum_messages", "maximum_runs"}
+    of_gate |= {"maximum_messages", "maximum_runs", "maximum_parameters_per_row"}
+    of_gate |= {"maximum_points", "minimum_level_rows"}  # the latter where facts are made
+    of_gate |= {"maximum_position", "maximum_step", "maximum_answers", "maximum_refusals"}
     tried = {rule for rule in BROKEN if "." not in rule} | of_gate
     assert set(Policy.model_fields) - {"noise"} == tried
     assert {f"noise.{name}" for name in Noise.model_fields} <= BROKEN.keys()
@@ -140,6 +148,17 @@ def test_an_app_is_permitted_by_its_hash() -> None:
     assert rules_of(policy, TERMS, "f" * 64) == ("apps",)
     assert rules_of(policy_of(apps=["any"]), TERMS, "f" * 64) == ()
     assert rules_of(policy_of(), TERMS, "f" * 64) == ("apps",)
+
+
+def test_two_sites_need_a_word() -> None:
+    two = dataclasses.replace(TERMS, sites=2)
+    with pytest.raises(PolicyError, match="from its own message and the average each computes"):
+        policy_of().permits(two)
+    assert rules_of(policy_of(two_sites=True), two) == ()
+    with pytest.raises(InputError, match="--two-sites"):
+        proposed(two)
+    assert "two_sites = true" in proposed(two, two_sites=True)
+    assert "two_sites" not in proposed(TERMS)
 
 
 def test_too_few_rows_are_refused() -> None:

@@ -29,7 +29,7 @@ def policy(tmp_path: Path) -> Path:
     made = command("check", "--study", EXAMPLE)
     assert made.exit_code == 0
     path = tmp_path / "site-policy.toml"
-    path.write_text(made.output)
+    path.write_text(made.stdout)
     return path
 
 
@@ -43,6 +43,39 @@ def test_the_policy_that_check_proposes_permits_the_study_and_refuses_another(po
     assert "models:" in refused.output
 
 
+def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
+    north = FILES.parent / "north.csv"
+    text = " ".join(command("check", "--study", FILES, "--data", north).stderr.split())
+    for sentence in (
+        "Does the dose help? Three hospitals",
+        "The column 'ill' is the response; every other column of your file is used",
+        "Bayesian logistic regression for two classes. Before any data each coefficient is taken "
+        "to be normal around 0 with a standard deviation of 1.",
+        "14 rounds, 2 of them to warm up, 16 chains side by side: your site sends at most 17",
+        "Once: how many rows you have",
+        "(round; docs/threat-model.md#messages)",
+        "120 rows × 4 columns = 480 numbers",
+        "which is more than your rows hold",
+        "Nothing of what is sent is hidden by noise that only your site knows",
+    ):
+        assert sentence in text, sentence
+    hashes = text.index("To compare with others")
+    assert not any(len(word) == 64 for word in text[:hashes].split())
+    assert "None" not in text[:hashes]
+
+
+def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(FILES.read_text().replace(', "west.csv"', ""))
+    for words in (("site", "check", "--study"), ("flower", "new")):
+        made = CliRunner().invoke(app, [*words, str(study)])
+        assert made.exit_code == 2
+        assert "from its own message and the average each computes the other's" in " ".join(
+            made.output.split()
+        )
+    assert "two_sites = true" in command("check", "--study", study, "--two-sites").stdout
+
+
 def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path: Path) -> None:
     app = tmp_path / "app.fab"
     with zipfile.ZipFile(app, "w") as packed:
@@ -51,7 +84,7 @@ def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path:
     assert refused.exit_code == 9
     assert "apps: the app" in refused.output
     assert "studies" not in refused.output.split("error:")[1]
-    policy.write_text(command("check", "--app", app).output)
+    policy.write_text(command("check", "--app", app).stdout)
     assert hashlib.sha256(app.read_bytes()).hexdigest() in policy.read_text()
     assert command("check", policy, "--app", app).exit_code == 0
 

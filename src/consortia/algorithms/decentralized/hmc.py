@@ -179,7 +179,7 @@ class DecentralizedHMC(Agents):
             self,
             gossip_rounds=arguments.whole("gossip_rounds", self.gossip_rounds, 1),
             metropolis_from=arguments.whole("metropolis_from", self.metropolis_from, 0),
-            draw_before_mixing=bool(self.draw_before_mixing),
+            draw_before_mixing=arguments.flag("draw_before_mixing", self.draw_before_mixing),
         )
         if not self.published and self.metropolis_from > 0:
             raise InputError(

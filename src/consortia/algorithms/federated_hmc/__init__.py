@@ -163,7 +163,7 @@ class FederatedHMC(Method):
             step_size=given,
             leapfrog_steps=arguments.optional_whole("leapfrog_steps", self.leapfrog_steps, 1),
             mass_matrix=_mass_matrix(self.mass_matrix),
-            dither=bool(self.dither),
+            dither=arguments.flag("dither", self.dither),
             jitter=jitter,
             target_acceptance=arguments.positive("target_acceptance", self.target_acceptance, 1.0),
         )
@@ -251,9 +251,16 @@ class FederatedHMC(Method):
             noise=partial(wire.noise, target),
             repeat=self.most_steps,
             repeats=partial(_evaluations, self),
+            asked=wire.asked,
+            told=wire.told,
         )
         end = Phase(None, hub=partial(_end, self), shared=_end_randomness)
-        setup = Phase(partial(wire.evaluate_start, target), Sum(), hub=partial(_setup, self))
+        setup = Phase(
+            partial(wire.evaluate_start, target),
+            Sum(),
+            hub=partial(_setup, self),
+            asked=wire.asked,
+        )
         draws = Draws(hub=lambda hub, inbox: hub.here.position)
         return Algorithm(partial(_init, self), (begin, leapfrog, end), draws, setup=(setup,))
 

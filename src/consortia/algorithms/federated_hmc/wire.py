@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from consortia.core.contract import Info, Site
+from consortia.core.contract import Asked, Info, Site, Told
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -75,6 +75,14 @@ class FullWidth:
     def position(self, inbox: PyTree) -> Vector:
         """Return the position that a reply carries."""
         return inbox
+
+    def asked(self, inbox: PyTree) -> Asked:
+        """Return where an inbox asks."""
+        return Asked(self.position(inbox))
+
+    def told(self, outbox: PyTree) -> Told:
+        """Return the gradients of an outbox."""
+        return Told(gradients=outbox[1])
 
     def up(self, state: PyTree, message: PyTree) -> tuple[metropolis.Potential, Array, PyTree]:
         """Return U, its gradient and the wire's state from the sum of the messages."""
@@ -160,6 +168,10 @@ class Quantized(FullWidth):
         whole = jnp.clip(jnp.round(jnp.nan_to_num(raw)), -self.limit, self.limit)
         width = jnp.int8 if self.bits == 8 else jnp.int16
         return state, (potential, whole.astype(width), clipped.astype(jnp.int8)), {}
+
+    def told(self, outbox: PyTree) -> Told:
+        """Return nothing: whole numbers are bounded by their width."""
+        return Told()
 
     def up(self, state: Grid, message: PyTree) -> tuple[metropolis.Potential, Array, Grid]:
         """Return the sum of whole numbers, times 2^e_i."""

@@ -288,7 +288,7 @@ class SurrogateHMC(Method):
             hub=partial(warmup.learn, self.angles, self.covariance_inflation),
             repeats=warmup.due,
         )
-        adopt = Phase(_recall, Mean(), hub=partial(_adopt, self))
+        adopt = Phase(_recall, Mean(), hub=partial(_adopt, self), asked=None)
         if self.surrogate is not None:
             adopt = Phase(None, hub=partial(_adopt_given, self, self.surrogate))
         return Algorithm(
@@ -425,7 +425,7 @@ def _evaluate(
     site: Site,
 ) -> tuple[PyTree, metropolis.Potential, Info]:
     """Send U_c at all proposals."""
-    potentials = search.at_all(lambda at: metropolis.potential(target, at, site), inbox, site)
+    potentials = metropolis.at_all(lambda at: metropolis.potential(target, at, site), inbox, site)
     return state, potentials, {}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from consortia.core.printable import printable
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.errors import PHRASES
 from consortia.engines.flower.transport import Arrival, Transport
@@ -35,6 +36,9 @@ FIRST_LOOK = 0.9
 LONGEST_REASON = 300
 """Characters of a site's refusal that are shown."""
 
+LONGEST_LINE = 500
+"""Characters of a line on a reply that was not used."""
+
 MOST_NAMED = 1000
 """Rejected replies that the record of a run describes; the others are counted."""
 
@@ -47,10 +51,10 @@ class Rejected:
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: str) -> None:
-        """Add one reply."""
+        """Add one reply, in a line that sites have written parts of."""
         self.count += 1
         if len(self.lines) < MOST_NAMED:
-            self.lines.append(line)
+            self.lines.append(printable(line, most=LONGEST_LINE))
 
 
 class RequestChannel:
@@ -66,6 +70,7 @@ class RequestChannel:
 
     Attributes:
         node: node of each site, by its number.
+        private: sites that draw what is private from secrets of their own.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
@@ -83,6 +88,7 @@ class RequestChannel:
         self.transport, self.names, self.run, self.study = transport, names, run, study
         self.deadline, self.resend = deadline, resend
         self.node: dict[int, int] = {}
+        self.private: set[int] = set()
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.messages, self.seconds = 0, 0.0
@@ -239,6 +245,9 @@ class RequestChannel:
 
 def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
     """Return the error that a site's refusal is."""
-    code, text = answer.values.get("mismatch"), str(answer.values.get("reason"))
-    reason = PHRASES.get(str(code), text[:LONGEST_REASON])
+    code, text = answer.values.get("mismatch"), answer.values.get("reason")
+    reason = PHRASES.get(code) if isinstance(code, str) else None
+    if reason is None:
+        said = text if isinstance(text, str) else "it does not say why"
+        reason = printable(said, most=LONGEST_REASON)
     return SiteRefusedError((site,), reason=reason, waited=0.0, round=iteration)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,14 +22,18 @@ from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.envelope import HEADER_BYTES, Envelope, EnvelopeError
 from consortia.engines.flower.handshake import joined
+from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
+
+MOST_FACTS = HEADER_BYTES - 2**14
+"""Characters of the facts of all sites, which each site is sent."""
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
@@ -60,6 +66,11 @@ class FlowerEngine(Engine):
         run: identity of the run, by which the sites know their state again: 32 digits 0-9 and
             a-f; made when None.
         study: fingerprint of the study, the same at server and sites.
+        maximum_position: farthest that a site's position may be from the prior's centre, in any
+            parameter, in standard deviations of the prior. One site beyond it, or beyond a thousand
+            times the median of the sites' gradients or moves, ends the run with
+            `consortia.errors.SiteImplausibleError`.
+        maximum_step: farthest that a site may move a chain in a round, likewise.
 
     Raises:
         MissingExtraError: a Flower grid is given, and flwr is not installed.
@@ -80,6 +91,8 @@ class FlowerEngine(Engine):
         join_deadline: float | None = None,
         run: str | None = None,
         study: str = "",
+        maximum_position: float = MAXIMUM_POSITION,
+        maximum_step: float = MAXIMUM_STEP,
     ) -> None:
         names = site_names(sites, len(sites))
         if on_missing not in ON_MISSING:
@@ -94,6 +107,10 @@ class FlowerEngine(Engine):
             self.minimum_sites = arguments.whole("minimum_sites", minimum_sites, 1, len(names))
         self.deadline = arguments.number("deadline", deadline, 0.0, LONGEST_DEADLINE)
         resend = arguments.number("resend", resend, 0.0, LONGEST_DEADLINE)
+        self._bounds = (
+            arguments.positive("maximum_position", maximum_position, math.inf),
+            arguments.positive("maximum_step", maximum_step, math.inf),
+        )
         transport = grid
         if hasattr(grid, "push_messages"):
             from consortia.engines.flower.grid import GridTransport
@@ -150,6 +167,12 @@ class FlowerEngine(Engine):
         answers = self._channel.ask(requests, read)
         facts = [answers[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
+        if len(json.dumps(self._facts)) > MOST_FACTS:
+            raise InputError(
+                f"the facts of {len(names)} sites are longer than the {MOST_FACTS:,} characters "
+                "that a message to a site may have: scale the columns at the sites instead of "
+                "data.standardise, or give files without names of columns (.npz)."
+            )
         return facts, from_root
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
@@ -163,7 +186,9 @@ class FlowerEngine(Engine):
         self.local_sites(len(sites), method)
         self.barrier()
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
-        program = Program(algorithm, layout, partial(start_values, target))
+        program = Program(
+            algorithm, layout, partial(start_values, target, most=method.gradient_rows)
+        )
         weights = method.site_weights(np.asarray(sites.sizes, np.int64))
         one = _shapes(target.model, sites, 1)
         several = _shapes(target.model, sites, len(sites))
@@ -186,6 +211,7 @@ class FlowerEngine(Engine):
             self._channel,
             begin,
             self.minimum_sites,
+            self._bounds,
         )
 
 

@@ -15,9 +15,18 @@ import numpy as np
 from consortia.errors import ConsortiaError
 from consortia.store.container import DIGEST, ContainerError, Format, are_counts
 
-FORMAT = Format(b"CONSFLWR", 2)
+HEADER_BYTES = 2**20
+"""Of the longest header; plain values are few, numbers travel as arrays."""
+
+FORMAT = Format(b"CONSFLWR", 2, header_bytes=HEADER_BYTES)
 FIELDS = {"kind": str, "run": str, "site": str, "study": str, "label": list, "values": dict}
 """The entries of the header, all needed."""
+
+LONGEST_TEXT = 1000
+"""Characters of a text of the header."""
+
+LARGEST_COUNT = 2**31 - 1
+"""Iterations, phases and repetitions are int32."""
 
 
 class EnvelopeError(ConsortiaError, ValueError):
@@ -50,7 +59,8 @@ class Envelope:
         """Return the message as bytes; equal messages give equal bytes.
 
         Raises:
-            EnvelopeError: an array is of a type that does not travel.
+            EnvelopeError: an array is of a type that does not travel, or the plain values are too
+                long.
         """
         header = {name: kind(getattr(self, name)) for name, kind in FIELDS.items()}
         try:
@@ -76,8 +86,11 @@ def decode(data: bytes) -> Envelope:
     for name, kind in FIELDS.items():
         if not isinstance(header[name], kind):
             raise EnvelopeError(f"the header's {name} is of another type")
+        if kind is str and len(header[name]) > LONGEST_TEXT:
+            raise EnvelopeError(f"the header's {name} is too long")
     label = header.pop("label")
-    if len(label) not in (0, 4) or not are_counts(label):
+    few = len(label) in (0, 4) and are_counts(label)
+    if not few or max(label, default=0) > LARGEST_COUNT:
         raise EnvelopeError("the label is not four whole numbers")
     return Envelope(**header, label=tuple(label), arrays=arrays)
 

@@ -9,6 +9,7 @@ PHRASES = {
     "study": "the server runs another study than the site has",
     "model": "its model is not that of the server: the densities, or constants in them, differ",
     "facts": "its rows have changed since the run was prepared",
+    "start": "the server begins elsewhere than seed and init of the study say",
     "begun": "the run has not begun there, or the folder of the site was emptied",
 }
 

@@ -18,10 +18,12 @@ import numpy as np
 
 from consortia.engines.flower.stages import Label
 from consortia.errors import StoreError
-from consortia.store.checkpoint import Checkpoint, read, write
-from consortia.store.durable import private, write_through
+from consortia.store.checkpoint import FORMAT, Checkpoint, read, write
+from consortia.store.durable import fresh_private, part_of, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+NO_IDENTITY = "(no identity)"
+"""What logs call a run that a message names in another way."""
 SECRET = "secret"
 STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
@@ -47,6 +49,25 @@ class RunFiles:
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
         """Write a file in the place of the one of that name."""
         write(self.folder / f"{name}.bin", Checkpoint(dict(header), dict(arrays)))
+
+    def note(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write a file in place, so that nothing waits for the disk: a crash may lose it."""
+        content = b"".join(FORMAT.pieces({}, dict(arrays)))
+        handle = os.open(self.folder / f"{name}.bin", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, content)
+            if os.fstat(handle).st_size > len(content):
+                os.ftruncate(handle, len(content))
+        finally:
+            os.close(handle)
+
+    def noted(self, name: str) -> Mapping[str, np.ndarray] | None:
+        """Return what was noted, or None where there is nothing, or a crash has damaged it."""
+        try:
+            found = self.kept(name)
+        except StoreError:
+            return None
+        return None if found is None else found.arrays
 
     def kept(self, name: str) -> Checkpoint | None:
         """Return a file's content, or None where there is none.
@@ -99,13 +120,18 @@ def _name(label: Label) -> str:
     return "state-" + "-".join(map(str, label))
 
 
+def identity_of(run: str) -> str:
+    """Return the identity of a run, or `NO_IDENTITY` where a text is none."""
+    return run if IDENTITY.fullmatch(run) else NO_IDENTITY
+
+
 def secret_of(folder: Path) -> bytes:
     """Return the site's own secret, which is made at the first call."""
     path = folder / SECRET
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = folder / f"{SECRET}.{os.getpid()}.part"
-        with open(partial, "wb", opener=private) as file:
+        partial = part_of(path)
+        with open(partial, "wb", opener=fresh_private) as file:
             write_through(file, secrets.token_hex(32).encode())
         try:
             os.link(partial, path)  # who comes first makes it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from consortia.core.printable import printable
 from consortia.engines.flower.asking import POLLS, REFUSAL, REQUEST, RequestChannel, refused
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.site import HELLO, description
@@ -83,6 +84,8 @@ def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, 
     if difference is not None:
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     channel.node[site] = arrival.sender
+    if answer.values.get("private") is True:
+        channel.private.add(site)
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:
@@ -92,7 +95,7 @@ def _difference(there: Any, here: dict[str, Any]) -> str | None:
         return "it does not say which versions it runs"
     for name, version in here["versions"].items():
         if versions.get(name) != version:
-            found = str(versions.get(name))[:30]
+            found = printable(str(versions.get(name)), most=30)
             return f"it runs {name} {found}, the server {version}: install the same everywhere"
     if there.get("x64") is not here["x64"]:
         return "it computes with other numbers (32 or 64 bits): set JAX_ENABLE_X64 alike everywhere"

@@ -12,9 +12,10 @@ from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
-from consortia.engines.flower import nonfinite
+from consortia.engines.flower import nonfinite, plausible
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.stages import (
     STAGES,
     Label,
@@ -26,6 +27,7 @@ from consortia.engines.flower.stages import (
 )
 from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
+from consortia.errors import SiteImplausibleError
 
 Note = Callable[[PyTree, Any], None]
 
@@ -45,6 +47,7 @@ class Rounds:
         channel: carries the messages.
         enough: so many sites make an average; all when None.
         base: the run's base key.
+        judge: finds implausible messages.
 
     Attributes:
         away: of the rounds in which not all took part, bool (sites,).
@@ -57,7 +60,9 @@ class Rounds:
         channel: RequestChannel,
         enough: int | None,
         base: np.ndarray,
+        judge: Judge,
     ) -> None:
+        self.judge = judge
         self.away: dict[int, np.ndarray] = {}
         self.weights, self.channel, self.enough = weights, channel, enough
         self._loops = {number: StageLoop(stages.of(number), base, self) for number in STAGES}
@@ -95,6 +100,17 @@ class Rounds:
             values=self.places(carry, site),
             arrays=arrays,
         )
+
+    def check(self, phase: Phase, sent: Mapping[int, plausible.Sent], iteration: int) -> None:
+        """Refuse implausible messages.
+
+        Raises:
+            SiteImplausibleError: it names the site.
+        """
+        found = self.judge.implausible(phase, sent)
+        if found is not None:
+            names = (self.channel.names[found[0]],)
+            raise SiteImplausibleError(names, reason=found[1], waited=0.0, round=iteration)
 
     def places(self, carry: Carry, site: int) -> dict[str, Any]:
         """Return after which message the state is that a site starts from, and the oldest kept."""
@@ -194,6 +210,12 @@ class StageLoop(Iteration):
             iteration=label.iteration,
             enough=self._run.enough if may_miss else None,
         )
+        one = {site: jax.tree.map(lambda leaf: leaf[0], answers[site][0]) for site in answers}
+        self._run.check(
+            phase,
+            {s: plausible.Sent(carry.inbox, part) for s, part in one.items()},
+            label.iteration,
+        )
         here = np.array([site in answers for site in self._sites])
         if not here.all():
             away = self._run.away.get(label.iteration, np.zeros(len(here), bool))
@@ -212,14 +234,14 @@ class StageLoop(Iteration):
         """Do one visit of every chain, each at its site."""
         alone = self.stage.chains == 1
         visits = np.atleast_1d(np.asarray(self._visited(self._keys(0), self._packed(label))))
-        requests, likes, chains = {}, {}, {}
+        requests, likes, chains, inboxes = {}, {}, {}, {}
         sent = self.stage.shapes(label.phase)
         for site in np.unique(visits).tolist():
             which = chains[site] = np.flatnonzero(visits == site).astype(np.int32)
-            inbox = jax.tree.map(
+            inboxes[site] = jax.tree.map(
                 lambda leaf, which=which: np.asarray(leaf)[None if alone else which], carry.inbox
             )
-            arrays = named_arrays(inbox, "inbox") | {"chains": which}
+            arrays = named_arrays(inboxes[site], "inbox") | {"chains": which}
             requests[site] = self._run.request(label, carry, site, arrays)
             likes[site] = jax.tree.map(
                 lambda leaf, which=which: jax.ShapeDtypeStruct(
@@ -232,6 +254,8 @@ class StageLoop(Iteration):
             lambda site, answer: _read(likes[site], {}, site, answer),
             iteration=label.iteration,
         )
+        visited = {site: plausible.Sent(inboxes[site], answers[site][0]) for site in requests}
+        self._run.check(self.stage.phases[label.phase], visited, label.iteration)
         order = np.argsort(np.concatenate([chains[site] for site in requests]))
         outbox = jax.tree.map(
             lambda *leaves: np.concatenate(leaves)[order],

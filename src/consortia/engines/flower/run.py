@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
+from consortia.core.prior import prior_scale
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
@@ -19,6 +20,7 @@ from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import BEGIN, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
@@ -47,11 +49,12 @@ class FlowerRun(Run):
         channel: RequestChannel,
         begin: Mapping[str, Any],
         enough: int | None,
+        bounds: tuple[float, float],
     ) -> None:
         super().__init__(program, sites, arrays)
         self._stages, self._target, self._channel = stages, target, channel
         self._weights = np.asarray(weights, jnp.result_type(float))
-        self._begin, self._enough = begin, enough
+        self._begin, self._enough, self._bounds = begin, enough, bounds
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
         self._shapes: Yield | None = None
@@ -102,7 +105,7 @@ class FlowerRun(Run):
         warmup: int = 0,
     ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round."""
-        self._keyed(seed)
+        self._keyed(seed, positions)
         algorithm = self.program.algorithm
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
@@ -123,7 +126,7 @@ class FlowerRun(Run):
                 )
                 for site in self._all
             },
-            lambda site, answer: from_arrays(answer.arrays, like, "node"),
+            lambda site, answer: from_arrays(nonfinite.unmarked(answer.arrays), like, "node"),
         )
         node = jax.tree.map(
             lambda *leaves: np.concatenate(leaves), *(answers[site] for site in self._all)
@@ -133,9 +136,11 @@ class FlowerRun(Run):
         )
         return node, everywhere
 
-    def _keyed(self, seed: int) -> None:
+    def _keyed(self, seed: int, positions: Float[Array, "chains d"]) -> None:
         base = random.base_key(seed)
-        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base)
+        scale = prior_scale(self._target, np.asarray(positions)[0])
+        judge = Judge(scale, self._weights, *self._bounds)
+        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
 
     @property
     def rounds(self) -> Rounds:
@@ -174,7 +179,7 @@ class FlowerRun(Run):
                 "in it. Go on with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
-        self._keyed(seed)
+        self._keyed(seed, positions)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry
@@ -238,7 +243,9 @@ class FlowerRun(Run):
             name: list(self._channel.received.get(self._channel.node[site], (0, 0)))
             for site, name in enumerate(self.names)
         }
+        private = ", ".join(self.names[site] for site in sorted(self._channel.private))
         facts: dict[str, Any] = {
+            "private_numbers": f"from secrets of {private}" if private else "none: from the seed",
             "flower_run": self._channel.run,
             "rejected_replies": rejected.count,
             "rejected": rejected.lines,
@@ -281,7 +288,7 @@ class FlowerRun(Run):
             self._shapes = jax.eval_shape(
                 self.program.yielded, self._whole_carry(), self._arrays, keys
             )
-        return empty_buffers(self._shapes, self.layout, self.draws_per_iteration)
+        return empty_buffers(self._shapes, self.program.drawn, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:

@@ -1,11 +1,14 @@
 """What a site computes: the first half of each phase, at its own node.
 
-A piece is compiled once for a phase. Its random numbers are those that one process would draw for
-this node.
+A piece is compiled once for a phase. What the phases have in common is drawn as one process would
+draw it; what they declare as private likewise, or from a secret of the site.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +20,23 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Route
+from consortia.core.contract import Method, Phase, Route
 from consortia.core.model import Model
+from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.files import RunFiles
+from consortia.engines.flower.questions import (
+    NOWHERE,
+    Place,
+    Question,
+    last_asked,
+    place_of,
+    question_of,
+)
 from consortia.engines.flower.stages import (
     Label,
     Stage,
@@ -38,6 +50,11 @@ from consortia.engines.phases import Carry, SiteArrays, kept_where
 from consortia.engines.rng import PhaseKeys
 
 BEFORE_ALL = (-1, -1, -1, -1)
+PLACE = "asked"
+"""File of where the chains were asked last."""
+
+START_TOLERANCE = 1e-5
+"""Relative and absolute; functions of a key may round otherwise on another processor."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,7 @@ class Job:
         chains: of the run.
         seed: of the run.
         warmup: of the run.
+        init: as `consortia.sample` takes it.
     """
 
     model: Model
@@ -59,6 +77,7 @@ class Job:
     chains: int
     seed: int
     warmup: int
+    init: Any = None
 
 
 class SiteRuntime:
@@ -69,29 +88,46 @@ class SiteRuntime:
         number: of this site.
         files: of the run.
         begun: the arrays that the run began with: positions (chains, d).
+        run: identity of the run.
+        secret: of the site, from which it draws what is private; from the seed when None.
+
+    Attributes:
+        dimension: d.
     """
 
     def __init__(
-        self, job: Job, number: int, files: RunFiles, begun: Mapping[str, np.ndarray]
+        self,
+        job: Job,
+        number: int,
+        files: RunFiles,
+        begun: Mapping[str, np.ndarray],
+        run: str,
+        secret: bytes | None,
     ) -> None:
         self._job, self._number, self._files = job, number, files
-        example = start.starting_parameters(job.model, None, job.seed, 1)[0]
-        self._target = Target(job.model, example)
-        self._algorithm = job.algorithm.build(self._target)
+        self._run, self._secret = run, secret
+        method, chains = job.algorithm.with_chains(job.chains)
+        starts = start.starting_parameters(job.model, job.init, job.seed, chains)
+        self._target = Target(job.model, starts[0])
+        self._algorithm = method.build(self._target)
         check_carried(self._algorithm)
         sizes = np.asarray(job.sites.sizes, np.int64)
-        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([number]))
-        layout = LocalEngine(block=1).layout(self._target, job.sites, job.algorithm, job.chains)
-        d = self._target.dimension
+        self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
+        d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
-        if self._positions.shape != (job.chains, d):
+        if self._positions.shape != (chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
-        weights = job.algorithm.site_weights(sizes)
+        expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
+        if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
+            raise MismatchError("start")
+        weights = method.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
         self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
         self._fitted_there = False
+        self._asked: Mapping[str, np.ndarray] | None = None
 
     def check_model(self, fingerprint: str) -> None:
         """Refuse another model than the server's.
@@ -104,7 +140,9 @@ class SiteRuntime:
 
     def start_flags(self) -> dict[str, np.ndarray]:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
-        values_at = jax.jit(partial(start.start_values, self._target))
+        values_at = jax.jit(
+            partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows)
+        )
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
         codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3
@@ -123,12 +161,7 @@ class SiteRuntime:
 
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Do the first half of a phase; keep the state after it, and return what is sent."""
-        stage = self._stages.of(label.stage)
-        if label.stage > rng.ROUND or label.phase >= len(stage.phases):
-            raise EnvelopeError("the study has no such phase")
-        phase = stage.phases[label.phase]
-        if phase.local is None or label.repetition >= phase.repeat:
-            raise EnvelopeError("this phase has nothing to do at a site")
+        stage, phase = self._phase(label)
         if label.stage != rng.FIT and self._algorithm.fit:
             self._take_fitted()
         before = stage.before(label.phase)
@@ -142,14 +175,65 @@ class SiteRuntime:
             if phase.repeats is not None:
                 like = jax.ShapeDtypeStruct((stage.chains,), bool)
                 runs = from_arrays(request.arrays, like, "runs")
+            keys = self._keys_of(stage, label, request)
             after, outbox, info = self._piece(stage, label.phase, self._star)(
-                node, inbox, runs, self._counter(label), self._keys_of(stage, label), self._arrays
+                node, inbox, runs, self._counter(label), keys, self._arrays
             )
         if jax.tree.leaves(after):
             oldest = _label(request.values.get("oldest"))
             self._files.keep_state(label, named_arrays(after, "node"), oldest)
         info = {} if phase.repeated else info
         return {}, named_arrays(outbox, "outbox") | named_arrays(info, "info")
+
+    def _phase(self, label: Label) -> tuple[Stage, Phase]:
+        """Return the stage and the phase of a label, if a site has something to do there."""
+        stage = self._stages.of(label.stage)
+        if label.stage > rng.ROUND or label.phase >= len(stage.phases):
+            raise EnvelopeError("the study has no such phase")
+        phase = stage.phases[label.phase]
+        if phase.local is None or label.repetition >= phase.repeat:
+            raise EnvelopeError("this phase has nothing to do at a site")
+        if label.stage != rng.ROUND and label.iteration:
+            raise EnvelopeError("there is no such iteration before the rounds")
+        return stage, phase
+
+    # --- what is asked ------------------------------------------------------------------------
+
+    def place(self, label: Label, request: Envelope) -> Place:
+        """Return where a message asks the site to look at its rows; nothing is computed of them."""
+        stage, phase = self._phase(label)
+        if phase.asked is None:
+            return Place(0, 0.0, 0.0, NOWHERE)
+        like, which = stage.before(label.phase).inbox, np.arange(stage.chains)
+        if isinstance(phase.exchange, Route):
+            which = self._chains_here(stage, request)
+            like = self._inboxes(stage, label, len(which))
+        before, iterations = self._last_asked(label.stage)
+        rounds = np.maximum(label.iteration - iterations[which], 1)
+        asked = phase.asked(from_arrays(request.arrays, like, "inbox"))
+        return place_of(asked, len(which), self._scale, before[which], rounds)
+
+    def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
+        """Note where the chains of a message were asked, for the next one."""
+        if not place.points:
+            return
+        middles, iterations = (values.copy() for values in self._last_asked(label.stage))
+        which = np.arange(len(middles))
+        if isinstance(self._phase(label)[1].exchange, Route):
+            which = self._chains_here(self._stages.of(label.stage), request)
+        middles[which], iterations[which] = place.middles, label.iteration
+        stage = np.array(label.stage)
+        self._asked = {"stage": stage, "middles": middles, "iterations": iterations}
+        self._files.note(PLACE, self._asked)
+
+    @functools.cached_property
+    def _scale(self) -> PriorScale:
+        return prior_scale(self._target, self._positions[0])
+
+    def _last_asked(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._asked is None:
+            self._asked = self._files.noted(PLACE)
+        return last_asked(self._asked, stage, self._positions)
 
     # --- states -------------------------------------------------------------------------------
 
@@ -186,12 +270,29 @@ class SiteRuntime:
             self._pieces[key] = jax.jit(partial(function, stage, index))
         return self._pieces[key]
 
-    def _keys_of(self, stage: Stage, label: Label) -> PhaseKeys:
-        """Return the keys of a phase, made once: that costs as much as a message of numbers."""
+    def _keys_of(self, stage: Stage, label: Label, request: Envelope) -> PhaseKeys:
+        """Return the keys of a phase, made once: that costs as much as a message of numbers.
+
+        Private ones are of the question where they come from the site's secret.
+        """
         if stage.number not in self._keys:
             keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
             self._keys[stage.number] = jax.block_until_ready(keys)
-        return self._keys[stage.number][label.phase]
+        keys = self._keys[stage.number][label.phase]
+        phase = stage.phases[label.phase]
+        if self._secret is None or not self._draws_alone(stage.number, label.phase):
+            return keys
+        index = self._number if isinstance(phase.exchange, Route) else 0
+        private = np.array(keys.private)
+        question = question_of(request)
+        private[index] = private_keys(self._secret, self._run, question, stage.chains)
+        return PhaseKeys(keys.shared, jnp.asarray(private))
+
+    @functools.cache  # noqa: B019 (a runtime lives as long as its process)
+    def _draws_alone(self, stage: int, index: int) -> bool:
+        """Return True if a phase declares private numbers."""
+        declare = self._stages.of(stage).phases[index].noise
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: declare(random.RandomStreams(0, 0)))))
 
     def _counter(self, label: Label) -> np.ndarray:
         warmup = self._job.warmup if label.stage == rng.ROUND else 0
@@ -224,24 +325,11 @@ class SiteRuntime:
         self, stage: Stage, label: Label, request: Envelope, node: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Do the visits of the chains that are here in this iteration, one after the other."""
-        chains = request.arrays.get("chains")
-        if (
-            chains is None
-            or chains.dtype != np.int32
-            or chains.ndim != 1
-            or not 0 < len(chains) <= stage.chains
-            or not ((chains >= 0) & (chains < stage.chains)).all()
-        ):
-            raise EnvelopeError("it does not say which chains are here")
-        several = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (len(chains), *leaf.shape[int(stage.chains > 1) :]), leaf.dtype
-            ),
-            stage.before(label.phase).inbox,
-        )
+        chains = self._chains_here(stage, request)
+        several = self._inboxes(stage, label, len(chains))
         inbox = from_arrays(request.arrays, several, "inbox")
         piece = self._piece(stage, label.phase, self._visit)
-        keys = self._keys_of(stage, label)
+        keys = self._keys_of(stage, label, request)
         left = []
         for place, chain in enumerate(chains):
             own = jax.tree.map(lambda leaf, place=place: leaf[place], inbox)
@@ -252,6 +340,29 @@ class SiteRuntime:
                 raise EnvelopeError("a chain is said to be here that visits another site")
             left.append(outbox)
         return node, jax.tree.map(lambda *leaves: np.stack(leaves), *left)
+
+    def _chains_here(self, stage: Stage, request: Envelope) -> np.ndarray:
+        """Return the chains that a message says are here, int32."""
+        chains = request.arrays.get("chains")
+        if (
+            chains is None
+            or chains.dtype != np.int32
+            or chains.ndim != 1
+            or not 0 < len(chains) <= stage.chains
+            or not ((chains >= 0) & (chains < stage.chains)).all()
+            or len(np.unique(chains)) != len(chains)
+        ):
+            raise EnvelopeError("it does not say which chains are here")
+        return chains
+
+    def _inboxes(self, stage: Stage, label: Label, count: int) -> PyTree:
+        """Return the shapes of the inboxes of so many chains, chain axis first."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                (count, *leaf.shape[int(stage.chains > 1) :]), leaf.dtype
+            ),
+            stage.before(label.phase).inbox,
+        )
 
     def _visit(
         self,
@@ -271,6 +382,22 @@ class SiteRuntime:
         )
         visited = jnp.atleast_1d(jnp.asarray(drawn.visited))[chain]
         return visited, after, outbox
+
+
+def private_keys(secret: bytes, run: str, question: Question, chains: int) -> np.ndarray:
+    """Return the keys of what is private in a message, uint32 (chains, 2), or (2,) of one chain.
+
+    Each is the beginning of an HMAC-SHA-256 of run, label, question and chain under the site's
+    secret: the same question has the same noise, so that asking again averages nothing out; two
+    questions at one label, where a policy permits them, have noise of their own.
+    """
+
+    def key(chain: int) -> bytes:
+        text = f"{run} {question.place} {question.digest} {chain}"
+        return hmac.new(secret, text.encode(), hashlib.sha256).digest()[:8]
+
+    keys = np.frombuffer(b"".join(map(key, range(chains))), np.uint32).reshape(chains, 2)
+    return keys[0] if chains == 1 else keys
 
 
 def _label(value: Any) -> Label:

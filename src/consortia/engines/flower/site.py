@@ -24,13 +24,19 @@ from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.facts import SiteEngine
-from consortia.engines.flower.files import RunFiles, secret_of
+from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
+from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.stages import STAGES, Label
 from consortia.store import results
 
 HELLO, FACTS, BEGIN, FITTED = "hello", "facts", "begin", "fitted"
 """Kinds of messages beside the names of the stages."""
+
+LEAVES = {HELLO: "description", FACTS: "description", BEGIN: "description", FITTED: "fit"} | {
+    name: name for name in STAGES.values()
+}
+"""What leaves a site in answer to each kind of message; with its facts it may be moments."""
 
 KEPT_FROM = 1.0
 """Seconds of work from which on an answer is kept; one that is asked for again is else computed."""
@@ -39,17 +45,30 @@ KEPT_FROM = 1.0
 class Gate(Protocol):
     """Through which everything leaves; see `consortia.federation.governance.open_gate`."""
 
-    def rows(self, number: int) -> None:
-        """Take note of how many rows the site has read, or refuse them."""
+    def admit(self, kind: str, question: Question) -> bool:
+        """Refuse a question, before anything is read; return True if it was answered before."""
+        ...
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
+        """Take note of how many rows the site has read for how many parameters, or refuse them."""
+        ...
+
+    def place(self, place: Place, *, again: bool) -> None:
+        """Refuse to look at rows there, before anything is computed."""
         ...
 
     def release(
-        self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
         """Return the message, when it may leave."""
         ...
 
-    def refusal(self, error: BaseException, wrap: Callable[[str], bytes]) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
         """Return what may leave of an error: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
@@ -69,6 +88,8 @@ class FlowerSite:
         build: builds the study with an engine.
         gate: opens the gate of a run, before ``build``; it may refuse the study.
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
+        private: what the phases declare as private comes from the site's own secret, not from the
+            seed of the study.
     """
 
     def __init__(
@@ -81,9 +102,12 @@ class FlowerSite:
         build: Callable[[SiteEngine], Job],
         gate: Callable[[str], Gate],
         refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
+        *,
+        private: bool = False,
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
+        self._private = private
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
         self._work: dict[str, SiteRuntime] = {}
@@ -92,27 +116,29 @@ class FlowerSite:
         """Return the reply to a message of the server; an error at the site is a refusal."""
         request = Envelope("", "", self.name, self.study)
         gate: Gate | None = None
+        question: Question | None = None
         try:
             request = decode(message)
             self._check(request)
-            files = self._files.get(request.run)
-            if files is None:
-                files = self._files[request.run] = RunFiles(self.folder, request.run)
+            question = question_of(request)
             gate = self._gates.get(request.run)
             if gate is None:
                 gate = self._gates[request.run] = self._open(request.run)
+            again = gate.admit(LEAVES[request.kind], question)
+            files = self._files.get(request.run)
+            if files is None:  # only now, or whoever is refused could fill the disk
+                files = self._files[request.run] = RunFiles(self.folder, request.run)
             named = digest(message)
             before = files.reply(named)
             if before is not None:
                 kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
             else:
                 began = time.monotonic()
-                kind, values, arrays = self._answer(request, files, gate)
+                kind, values, arrays = self._answer(request, files, gate, again=again)
                 if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = self._reply(request, named, values, arrays)
-            at = request.label[1] if request.label else None
-            return gate.release(kind, at, reply, arrays)
+            return gate.release(kind, question, reply, arrays)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 
@@ -122,8 +148,8 @@ class FlowerSite:
                 return Envelope(REFUSAL, *labelled).encode()
 
             if gate is None:
-                return self._refuse(error, request.run, wrap)
-            return gate.refusal(error, wrap)
+                return self._refuse(error, identity_of(request.run), wrap)
+            return gate.refusal(error, wrap, question)
 
     def _reply(
         self, request: Envelope, named: str, values: Mapping[str, Any], arrays: Mapping[str, Any]
@@ -143,29 +169,44 @@ class FlowerSite:
             raise MismatchError("site")
         if request.study != self.study:
             raise MismatchError("study")
+        if not IDENTITY.fullmatch(request.run):
+            raise EnvelopeError("the run has no identity")
+        labelled = STAGES.get(request.label[0]) if request.label else None
+        if request.kind not in LEAVES or labelled != (
+            request.kind if request.kind in STAGES.values() else None
+        ):
+            raise EnvelopeError("there are no messages of this kind and label")
 
     # --- what is asked ------------------------------------------------------------------------
 
-    def _answer(self, request: Envelope, files: RunFiles, gate: Gate) -> tuple[str, Any, Any]:
+    def _answer(
+        self, request: Envelope, files: RunFiles, gate: Gate, *, again: bool
+    ) -> tuple[str, Any, Any]:
         """Return the kind of what leaves, plain values, arrays."""
         if request.kind == HELLO:
-            return "description", description(), {}
+            return "description", description() | {"private": self._private}, {}
         if request.kind == FACTS:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
             return "moments" if facts.moments else "description", {"facts": facts.plain()}, {}
         if request.kind == BEGIN:
-            files.keep("begun", request.arrays, facts=json.dumps(request.values["facts"]))
+            every, model = (request.values.get(name) for name in ("facts", "model"))
+            if not isinstance(every, dict) or not isinstance(model, str):
+                raise EnvelopeError("the run begins without facts of the sites, or a model")
+            files.keep("begun", request.arrays, facts=json.dumps(every))
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
-            work.check_model(request.values["model"])
+            work.check_model(model)
             return "description", {}, work.start_flags()
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED:
             return "fit", {}, work.finish_fit(request)
-        if not request.label or STAGES.get(request.label[0]) != request.kind:
-            raise EnvelopeError(f"there are no messages of the kind {request.kind!r}")
-        values, arrays = work.step(Label(*request.label), request)
+        label = Label(*request.label)
+        place = work.place(label, request)
+        gate.place(place, again=again)
+        values, arrays = work.step(label, request)
+        if not again:
+            work.keep_place(label, request, place)
         return request.kind, values, nonfinite.marked(arrays)
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
@@ -179,16 +220,24 @@ class FlowerSite:
             begun = files.kept("begun")
             if begun is None:
                 raise MismatchError("begun")
-            facts = json.loads(begun.header["facts"])
-            try:
-                known = [SiteFacts.read(one) for one in facts["sites"]]
-            except ValueError as error:
-                raise EnvelopeError(str(error)) from None
-            job = self._build(SiteEngine(self.number, (known, facts["root"]), self._own))
+            job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            gate.rows(int(job.sites.sizes[self.number]))
-            work = self._work[run] = SiteRuntime(job, self.number, files, begun.arrays)
+            secret = secret_of(self.folder) if self._private else None
+            work = SiteRuntime(job, self.number, files, begun.arrays, run, secret)
+            gate.rows(int(job.sites.sizes[self.number]), work.dimension)
+            self._work[run] = work
         return work
+
+
+def _facts(text: str) -> tuple[list[SiteFacts], Any]:
+    """Return the facts of all sites, and of the root, with which the server began."""
+    facts = json.loads(text)
+    if facts.keys() != {"sites", "root"} or not isinstance(facts["sites"], list):
+        raise EnvelopeError("the run began with something else than facts of the sites")
+    try:
+        return [SiteFacts.read(one) for one in facts["sites"]], facts["root"]
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
 
 
 def description() -> dict[str, Any]:

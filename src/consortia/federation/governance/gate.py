@@ -1,31 +1,36 @@
-"""The one gate through which everything leaves a site.
+"""The one gate of a site: what is asked of it, and what leaves.
 
-A message is checked against the policy, written into the ledger, and only then handed out. Of an
-error at the site nothing leaves but a fixed phrase and a number, under which its text lies at the
-site.
+A question is checked against policy and ledger before anything is computed; a message is checked
+again, written into the ledger, and only then handed out. Of an error at the site nothing leaves but
+a fixed phrase and a number, under which its text lies at the site; of a rule that depends on rows
+not even its name. A run of which too much was refused is closed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from consortia.core.printable import printable
 from consortia.errors import (
     InputError,
     LedgerError,
     MissingExtraError,
     NonFiniteError,
     PolicyError,
+    RunClosedError,
     StoreError,
 )
-from consortia.federation.governance.ledger import Ledger
-from consortia.federation.governance.policy import Policy, forbidden, load_policy
+from consortia.federation.governance.ledger import BY_ROWS, Ledger
+from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import StudyTerms
 from consortia.store.durable import private
 
@@ -38,6 +43,13 @@ OVERHEAD_OF_ARRAY = 512
 
 UNRECORDED = "the site's ledger cannot be written"
 """Text that may leave without a line in the ledger, because there can be none."""
+
+CLOSED = "the run is closed at the site"
+"""Text that leaves without a line: it says nothing new, and lines without end would fill a disk."""
+
+MOST_STRANGERS = 100
+"""Refusals of runs that were never opened that the ledger has one after the other; of further ones
+no line is written."""
 
 PHRASES: tuple[tuple[type[BaseException], str], ...] = (
     (PolicyError, "the site's policy does not permit this"),
@@ -54,8 +66,34 @@ PHRASES: tuple[tuple[type[BaseException], str], ...] = (
 """All that may be said elsewhere of an error, by its class; the first that fits."""
 
 
+class Asked(Protocol):
+    """A question: the place in the run that has one answer, its round, and what it is."""
+
+    @property
+    def place(self) -> str: ...  # noqa: D102
+
+    @property
+    def round(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def digest(self) -> str: ...  # noqa: D102
+
+
+class Looked(Protocol):
+    """Where rows would be looked at, in standard deviations of the prior."""
+
+    @property
+    def points(self) -> int: ...  # noqa: D102
+
+    @property
+    def farthest(self) -> float: ...  # noqa: D102
+
+    @property
+    def moved(self) -> float: ...  # noqa: D102
+
+
 class Gate:
-    """The way of a site's messages out; made by `open_gate`.
+    """What is asked of a site, and the way of its messages out; made by `open_gate`.
 
     Attributes:
         policy: what is permitted.
@@ -64,30 +102,96 @@ class Gate:
     """
 
     def __init__(
-        self, folder: Path, policy: Policy, ledger: Ledger, site: str, terms: StudyTerms
+        self, folder: Path, policy: Path, ledger: Ledger, site: str, terms: StudyTerms
     ) -> None:
-        self.policy = policy
+        self.policy = load_policy(policy)
         self.terms = terms
         self.site = site
-        self._folder = folder
+        self._folder, self._path = folder, policy
         self._ledger = ledger
+        self._opened()
 
-    def rows(self, count: int) -> None:
-        """Check the count of the site's rows, as soon as they are read.
+    def _opened(self) -> None:
+        """Check the study against the policy, and have both in the ledger."""
+        policy, terms, ledger = self.policy, self.terms, self._ledger
+        policy.permits(terms)
+        details = {"policy": policy.digest, "study": terms.study, "model": terms.model}
+
+        def check() -> None:
+            runs = {**ledger.runs, terms.run: details}
+            if policy.maximum_runs is not None and len(runs) > policy.maximum_runs:
+                raise forbidden(
+                    "this study", [("maximum_runs", f"{len(ledger.runs)} runs are in the ledger")]
+                )
+
+        if ledger.runs.get(terms.run) != details:
+            ledger.append("opened", run=terms.run, site=self.site, details=details, check=check)
+
+    def admit(self, kind: str, question: Asked) -> bool:
+        """Check what is asked, before anything is read or computed; a policy that changed is read.
+
+        Args:
+            kind: of what would leave, of `consortia.federation.governance.terms.KINDS`.
+            question: which one, and where in the run.
+
+        Returns:
+            True if the same was answered before.
 
         Raises:
-            PolicyError: they are too few.
+            PolicyError: it is not answered; the message has every reason.
+            InputError: the policy cannot be read.
         """
-        self.policy.permits_rows(count)
+        if hashlib.sha256(self._path.read_bytes()).hexdigest() != self.policy.digest:
+            self.policy = load_policy(self._path)
+            self._opened()
+        self._ledger.refresh()
+        refused = self._ledger.refusals[self.terms.run]
+        if refused >= self.policy.maximum_refusals:
+            text = f"{refused} refusals count of this run; it is closed until this key is larger"
+            raise RunClosedError(f"maximum_refusals: {text}.", rules=("maximum_refusals",))
+        self._check(kind, question)
+        return question.digest in self._answers(question)
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
+        """Check the number of the site's rows, as soon as they are read, and of the parameters.
+
+        Raises:
+            PolicyError: the rows are too few.
+        """
+        self.policy.permits_rows(number, parameters)
+
+    def place(self, place: Looked, *, again: bool) -> None:
+        """Check where rows would be looked at, before they are.
+
+        Args:
+            place: in standard deviations of the prior.
+            again: the question was answered before, so that the chain has not moved.
+
+        Raises:
+            PolicyError: too far out, too far from the last time, or at too many points.
+        """
+        policy, found = self.policy, []
+        if policy.maximum_points is not None and place.points > policy.maximum_points:
+            text = f"{place.points} positions, more than {policy.maximum_points}"
+            found.append(("maximum_points", text))
+        for rule, distance, most in (
+            ("maximum_position", place.farthest, policy.maximum_position),
+            ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
+        ):
+            if not distance <= most:
+                text = f"{distance:.4g} standard deviations of the prior, more than {most:g}"
+                found.append((rule, text))
+        if found:
+            raise forbidden("this question", found)
 
     def release(
-        self, kind: str, round: int | None, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self, kind: str, question: Asked, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
         Args:
             kind: of `consortia.federation.governance.terms.KINDS`.
-            round: the iteration, from 0; of other kinds whatever tells their messages apart.
+            question: that it answers.
             payload: the message, as it will be sent.
             arrays: the arrays in it, by name.
 
@@ -97,9 +201,10 @@ class Gate:
         """
 
         def check() -> None:
-            found = [*self._of_message(kind, round, payload), *self._of_arrays(payload, arrays)]
+            self._check(kind, question)  # other processes may have answered meanwhile
+            found = self._of_arrays(payload, arrays)
             if found:
-                raise forbidden(f"the message {kind!r} of round {round}", found)
+                raise forbidden(f"the message {kind!r} of {question.place}", found, of_rows=True)
 
         shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         self._ledger.append(
@@ -107,44 +212,61 @@ class Gate:
             run=self.terms.run,
             site=self.site,
             kind=kind,
-            round=round,
+            round=question.round,
             payload=payload,
             arrays=shapes,
+            details={"place": question.place, "question": question.digest},
             check=check,
         )
         return payload
 
-    def refusal(self, error: BaseException, wrap: Callable[[str], bytes] = str.encode) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes] = str.encode,
+        question: Asked | None = None,
+    ) -> bytes:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
-        return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap)
+        where = "" if question is None else question.place
+        return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
 
-    def _of_message(self, kind: str, round: int | None, payload: bytes) -> list[tuple[str, str]]:
+    def _answers(self, question: Asked) -> set[str]:
+        return self._ledger.answered.get((self.terms.run, question.place), set())
+
+    def _check(self, kind: str, question: Asked) -> None:
+        """Check all that does not depend on rows."""
         policy, found = self.policy, []
         if kind not in policy.messages or kind not in self.terms.messages:
             found.append(("messages", f"no message of the kind {kind!r} may leave"))
         most = min(policy.maximum_rounds, self.terms.rounds)
-        if kind == "round" and not (round is not None and 0 <= round < most):
+        at = question.round
+        if kind == "round" and not (at is not None and 0 <= at < most):
             found.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
+        sent = self._ledger.messages[self.terms.run]
+        if policy.maximum_messages is not None and sent >= policy.maximum_messages:
+            found.append(("maximum_messages", f"{sent} messages of this run have left"))
+        others = self._answers(question) - {question.digest}
+        if len(others) >= policy.maximum_answers:
+            text = f"{question.place} was answered already, to another question"
+            found.append(("maximum_answers", text))
+        if found:
+            raise forbidden(f"the message {kind!r} of {question.place}", found)
+
+    def _of_arrays(self, payload: bytes, arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+        policy, found = self.policy, []
         if policy.maximum_bytes is not None and len(payload) > policy.maximum_bytes:
             found.append(
                 ("maximum_bytes", f"it has {len(payload)} bytes, more than {policy.maximum_bytes}")
             )
-        sent = self._ledger.messages[self.terms.run]
-        if policy.maximum_messages is not None and sent >= policy.maximum_messages:
-            found.append(("maximum_messages", f"{sent} messages of this run have left"))
-        return found
-
-    def _of_arrays(self, payload: bytes, arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-        found = []
         for name, array in arrays.items():
             if array.dtype.kind not in "biuf":
                 found.append(("messages", f"the array {name!r} holds no numbers"))
             elif array.dtype.kind == "f" and not np.isfinite(array).all():
                 found.append(("messages", f"the array {name!r} holds a number that is not finite"))
-            elif self.policy.maximum_norm is not None:
+            elif policy.maximum_norm is not None:
                 norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
-                if norm > self.policy.maximum_norm:
+                if norm > policy.maximum_norm:
                     found.append(("maximum_norm", f"the norm of the array {name!r} is {norm:g}"))
         known = sum(array.nbytes for array in arrays.values())
         most = known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays)
@@ -175,22 +297,9 @@ def open_gate(
         PolicyError: it forbids the study; the message has every reason.
         LedgerError: the ledger is broken, or cannot be written.
     """
+    load_policy(policy).permits(terms)
     folder = _made(folder)
-    found = load_policy(policy)
-    found.permits(terms)
-    ledger = Ledger(folder / LEDGER)
-    details = {"policy": found.digest, "study": terms.study, "model": terms.model}
-
-    def check() -> None:
-        runs = {**ledger.runs, terms.run: details}
-        if found.maximum_runs is not None and len(runs) > found.maximum_runs:
-            raise forbidden(
-                "this study", [("maximum_runs", f"{len(ledger.runs)} runs are in the ledger")]
-            )
-
-    if ledger.runs.get(terms.run) != details:
-        ledger.append("opened", run=terms.run, site=site, details=details, check=check)
-    return Gate(folder, found, ledger, site, terms)
+    return Gate(folder, Path(policy), Ledger(folder / LEDGER), site, terms)
 
 
 def refusal(
@@ -200,12 +309,14 @@ def refusal(
     site: str,
     run: str,
     wrap: Callable[[str], bytes] = str.encode,
+    place: str = "",
 ) -> bytes:
     """Return what may leave of an error, also where no gate could be opened.
 
     Its text goes into ``errors.log`` in the site's folder, which may hold data and never leaves;
     the refusal, a fixed phrase for the class of the error, the keys of a policy that forbade
-    something, and a random number, goes into the ledger.
+    something unless they depend on rows, and a random number, goes into the ledger. Of a closed
+    run, and of further strangers (`MOST_STRANGERS`), nothing is written.
 
     Args:
         error: what was raised.
@@ -213,20 +324,30 @@ def refusal(
         site: its name.
         run: the run.
         wrap: makes a message of the refusal; it is the message that the ledger counts.
+        place: where in the run the question stood.
 
     Raises:
         LedgerError: neither can be written. Then nothing may leave but `UNRECORDED`.
     """
-    number = secrets.token_hex(4)
-    phrase = next(text for kind, text in PHRASES if isinstance(error, kind))
-    rules = f" ({', '.join(error.rules)})" if isinstance(error, PolicyError) else ""
-    payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
+    if isinstance(error, RunClosedError):
+        return wrap(CLOSED)
     folder = _made(folder)
-    details = "".join(traceback.format_exception(error))
-    _log(folder / ERRORS, f"{number} {datetime.now(UTC).isoformat()} run {run}\n{details}\n")
-    Ledger(folder / LEDGER).append(
-        "refused", run=run, site=site, payload=payload, details={"number": number}
-    )
+    ledger = Ledger(folder / LEDGER)
+    phrase = next(text for kind, text in PHRASES if isinstance(error, kind))
+    if run not in ledger.runs and ledger.strangers >= MOST_STRANGERS:
+        return wrap(phrase)
+    number = secrets.token_hex(4)
+    by_rows = error.of_rows if isinstance(error, PolicyError) else isinstance(error, NonFiniteError)
+    rules = ""
+    if isinstance(error, PolicyError) and not error.of_rows:
+        rules = f" ({', '.join(error.rules)})"
+    payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
+    details = {"number": number} | ({"place": place} if place else {})
+    if by_rows:
+        details[BY_ROWS] = "rows"
+    text = "".join(traceback.format_exception(error))
+    _log(folder / ERRORS, f"{number} {datetime.now(UTC).isoformat()} run {run}\n{text}\n")
+    ledger.append("refused", run=run, site=site, payload=payload, details=details)
     return payload
 
 
@@ -241,6 +362,6 @@ def _made(folder: str | os.PathLike[str]) -> Path:
 def _log(path: Path, text: str) -> None:
     try:
         with open(path, "ab", opener=private) as file:
-            file.write(text.encode(errors="backslashreplace"))
+            file.write(printable(text, lines=True).encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error

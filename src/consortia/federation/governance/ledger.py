@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -42,6 +42,12 @@ EVENTS = ("opened", "released", "refused", "recovered")
 Only ``released`` and ``refused`` are messages.
 """
 
+BY_ROWS = "by"
+"""Detail of a refusal that depends on rows."""
+
+REFUSED_BY_ROWS = 3
+"""So many others a refusal counts for that depends on rows."""
+
 LOCK_SECONDS = 60.0
 """How long a process waits for another that writes a line."""
 
@@ -61,7 +67,8 @@ class Entry:
         bytes: length of the message.
         sha256: of the message.
         arrays: name, type and shape of each array in it.
-        details: further words: of a run the hashes of its policy, study and model.
+        details: further words: of a run the hashes of its policy, study and model; of a message
+            its place in the run, and the SHA-256 of the question that it answers.
         previous: the hash of the line before.
         hash: SHA-256 of all of this.
     """
@@ -117,6 +124,10 @@ class Ledger:
     Attributes:
         runs: of each run that was opened the details of its last ``opened`` line.
         messages: of each run, the messages that left and were no refusals.
+        refusals: of each run, how much was refused; one that depends on rows counts
+            `REFUSED_BY_ROWS` times.
+        answered: by run and place in it, the digests of the questions that were answered.
+        strangers: refusals since the last run was opened that were of none that is.
 
     Raises:
         LedgerError: the file cannot be read or is broken.
@@ -126,8 +137,21 @@ class Ledger:
         self.path = Path(path)
         self.runs: dict[str, Mapping[str, str]] = {}
         self.messages: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the lines that other processes have written.
+
+        Raises:
+            LedgerError: the file cannot be read or is broken.
+        """
+        if self._offset and self.path.exists() and self.path.stat().st_size == self._offset:
+            return
         with self._locked():
             self._catch_up()
 
@@ -213,8 +237,16 @@ class Ledger:
         self._last = entry
         if entry.event == "opened":
             self.runs[entry.run] = entry.details
+            self.strangers = 0
         if entry.event == "released":
             self.messages[entry.run] += 1
+            if "place" in entry.details:
+                place = entry.run, entry.details["place"]
+                self.answered[place].add(entry.details["question"])
+        if entry.event == "refused":
+            by_rows = BY_ROWS in entry.details
+            self.refusals[entry.run] += REFUSED_BY_ROWS if by_rows else 1
+            self.strangers += entry.run not in self.runs
 
     def _cut(self, torn: bytes, run: str, site: str) -> None:
         """Remove a line that was never finished, and record that in one of its own."""
@@ -253,7 +285,7 @@ class Ledger:
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
-        replace_file(Path(f"{self.path}.head"), [head], opener=private)
+        replace_file(Path(f"{self.path}.head"), [head], own=True)
         return entry
 
 

@@ -25,19 +25,27 @@ from consortia.errors import InputError, PolicyError
 from consortia.federation.governance.terms import KINDS, StudyTerms
 
 ANY = "any"
+MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
+"""Of a policy that does not say it."""
+
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
+
+
+TWO_SITES = (
+    "the study has two sites: from its own message and the average each computes the other's. Say "
+    "two_sites = true in the policy if that is agreed"
+)
 
 
 class Noise(BaseModel):
     """Noise that a study must declare, whatever else it is.
 
-    **What it does.** The draws of a study are less certain functions of the rows: it limits what
-    can be learned about a row from the *draws*, by people who see nothing else. No privacy budget
-    (ε, δ) is computed.
+    **What it does.** Between institutions a site draws it from a secret of its own: neither the
+    server nor another site can compute it and take it away. It covers all that is sent, gradients
+    too. So it bounds what one message says of a row; many messages say more.
 
-    **What it does not.** Every random number follows from the study's seed, which the server and
-    all sites know. The server can compute the noise of every message that it receives and remove
-    it. Noise protects nothing from the server, nor from whoever reads the server's messages.
+    **What it does not.** No privacy budget (ε, δ) is computed. In a simulation in one machine all
+    random numbers follow from the study's seed, and whoever has that can remove the noise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -92,11 +100,58 @@ class Policy(BaseModel):
     )
     maximum_rounds: int = Field(ge=1, description="most iterations of a run, the warm-up included")
     minimum_rows: int = Field(ge=1, description="fewest rows that the site must have")
+    minimum_level_rows: int = Field(
+        3,
+        ge=1,
+        description="fewest rows of a level of a factor whose name is told to the server; rarer "
+        "ones must be in the study's model.levels",
+    )
     minimum_batch: int | None = Field(
         None,
         ge=1,
-        description="fewest rows that a gradient may be computed from. The server knows which "
-        "rows (by their index) a minibatch has, so with a batch of 1 a message can tell it a row",
+        description="fewest rows that a gradient may be computed from. Which rows they are only "
+        "the site knows; with a batch of 1 a message can tell a row all the same",
+    )
+    maximum_parameters_per_row: float | None = Field(
+        None,
+        gt=0,
+        description="most parameters of the model for each row of the site: with many, messages "
+        "hold the rows",
+    )
+    two_sites: bool = Field(
+        False,
+        description="take part in a study of two sites, in which the other one can compute this "
+        "site's messages from its own and the average",
+    )
+    maximum_chains: int | None = Field(
+        None, ge=1, description="most chains of a run: each asks at a position of its own"
+    )
+    maximum_points: int | None = Field(
+        None, ge=1, description="most positions in a message, of all chains together"
+    )
+    maximum_position: float = Field(
+        MAXIMUM_POSITION,
+        gt=0,
+        description="farthest that a position may be from the prior's centre, in any parameter, in "
+        "standard deviations of the prior: far out a gradient is a sum over few rows",
+    )
+    maximum_step: float = Field(
+        MAXIMUM_STEP,
+        gt=0,
+        description="farthest that a chain may move between two rounds, in the same unit",
+    )
+    maximum_answers: int = Field(
+        1,
+        ge=1,
+        description="different questions that are answered at one place of a run (stage, "
+        "iteration, phase, repetition); a question that is sent again has its answer again. Runs "
+        "that go on without a site and are resumed need 2",
+    )
+    maximum_refusals: int = Field(
+        MAXIMUM_REFUSALS,
+        ge=1,
+        description="refusals of a run after which nothing more of it is answered; one that "
+        "depends on rows counts for three. A larger number opens it again",
     )
     maximum_bytes: int | None = Field(
         None, ge=1, description="largest message; a few times the bytes of a chain's parameters"
@@ -107,8 +162,7 @@ class Policy(BaseModel):
     maximum_messages: int | None = Field(
         None,
         ge=1,
-        description="most messages of a run, those that are sent again included. A server decides "
-        "itself which round it calls a message of",
+        description="most messages of a run, those that are sent again included",
     )
     maximum_runs: int | None = Field(
         None,
@@ -165,17 +219,21 @@ class Policy(BaseModel):
         if found:
             raise forbidden("this study", found)
 
-    def permits_rows(self, rows: int) -> None:
-        """Check that the site has rows enough.
+    def permits_rows(self, rows: int, parameters: int | None = None) -> None:
+        """Check that the site has rows enough, also for the model's parameters where given.
 
         Raises:
             PolicyError: it has fewer.
         """
+        found = []
         if rows < self.minimum_rows:
-            raise forbidden(
-                "this study",
-                [("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}")],
-            )
+            found.append(("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}"))
+        most = self.maximum_parameters_per_row
+        if parameters is not None and most is not None and parameters > most * rows:
+            text = f"there are {parameters} parameters for {rows} rows, more than {most:g} a row"
+            found.append(("maximum_parameters_per_row", text))
+        if found:
+            raise forbidden("this study", found, of_rows=True)
 
     def _of_study(self, terms: StudyTerms) -> list[tuple[str, str]]:
         found = []
@@ -194,6 +252,11 @@ class Policy(BaseModel):
             found.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")
             )
+        if terms.sites == 2 and not self.two_sites:
+            found.append(("two_sites", TWO_SITES))
+        if self.maximum_chains is not None and terms.chains > self.maximum_chains:
+            text = f"it has {terms.chains} chains, more than {self.maximum_chains}"
+            found.append(("maximum_chains", text))
         return found
 
     def _of_parameters(self, parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -233,13 +296,17 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     return policy
 
 
-def forbidden(what: str, found: list[tuple[str, str]]) -> PolicyError:
-    """Return the error of what a policy forbids, with (key, reason) of each rule."""
+def forbidden(what: str, found: list[tuple[str, str]], *, of_rows: bool = False) -> PolicyError:
+    """Return the error of what a policy forbids, with (key, reason) of each rule.
+
+    ``of_rows``: it depends on rows, so that not even the keys may leave the site.
+    """
     reasons = "; ".join(f"{rule}: {reason}" for rule, reason in found)
     return PolicyError(
         f"the site's policy forbids {what}: {reasons}. Only who is responsible for the site may "
         "change the policy.",
         rules=tuple(rule for rule, _ in found),
+        of_rows=of_rows,
     )
 
 

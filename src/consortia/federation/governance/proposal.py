@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from consortia.errors import InputError
+from consortia.federation.governance.policy import (
+    MAXIMUM_POSITION,
+    MAXIMUM_REFUSALS,
+    MAXIMUM_STEP,
+    TWO_SITES,
+)
 from consortia.federation.governance.terms import KINDS, StudyTerms
+
+PARAMETERS_PER_ROW, RUNS = 0.33, 3
+"""Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
+
+SENT_AGAIN, WAITING = 3, 50
+"""Of a proposal: messages for each that a study needs, and while sites come together."""
 
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
@@ -14,17 +27,37 @@ apps = ["{app}"]
 """
 
 
-def proposed(terms: StudyTerms, app: str | None = None, rows: int = MINIMUM_ROWS) -> str:
+AGREED = """\
+# The study has two sites, each of which can compute the other's messages: that is agreed to.
+two_sites = true
+
+"""
+
+
+def proposed(
+    terms: StudyTerms,
+    app: str | None = None,
+    rows: int = MINIMUM_ROWS,
+    *,
+    two_sites: bool = False,
+) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
     Args:
         terms: what the study requires.
         app: hash of the Flower app that runs it.
         rows: fewest rows of the site.
+        two_sites: a study of two sites is agreed to.
+
+    Raises:
+        InputError: the study has two sites, and that was not agreed to.
     """
+    if terms.sites == 2 and not two_sites:
+        raise InputError(f"{TWO_SITES} (or give --two-sites).")
     apps = "" if app is None else APPS.format(app=app)
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
     names = ", ".join(f'"{kind}"' for kind in terms.messages)
+    agreed = AGREED if terms.sites == 2 else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -33,19 +66,36 @@ studies = ["{terms.study}"]
 models = ["{terms.model}"]
 algorithms = ["{terms.algorithm}"]
 
-{apps}# Most rounds of a run, the warm-up included, and fewest rows of the site.
+{apps}{agreed}# Most rounds of a run, the warm-up included, and chains: each asks in every message.
 maximum_rounds = {terms.rounds}
+maximum_chains = {terms.chains}
+
+# Fewest rows of the site, and most parameters of the model for each of them.
 minimum_rows = {rows}
+maximum_parameters_per_row = {PARAMETERS_PER_ROW}
+
+# Messages of a run: the study needs {terms.exchanges}, and what is not answered soon is sent again.
+# Runs in the ledger, interrupted ones included.
+maximum_messages = {SENT_AGAIN * terms.exchanges + WAITING}
+maximum_runs = {RUNS}
+
+# Where the site may be asked: how far from the prior's centre, and how far from the last time, in
+# standard deviations of the prior. Far out a gradient is a sum over a few rows.
+maximum_position = {MAXIMUM_POSITION}
+maximum_step = {MAXIMUM_STEP}
+
+# Each place of a run has one answer; after so many refusals nothing more of a run is answered.
+maximum_answers = 1
+maximum_refusals = {MAXIMUM_REFUSALS}
 
 # Kinds of messages that may leave:
 {kinds}
 messages = [{names}]
 
 # Further limits:
-# maximum_runs = 3           # runs in the ledger
-# maximum_messages = 10_000  # of a run, repeated ones included
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
+# maximum_points = {terms.chains}        # positions in a message
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consortia.errors import InputError
+from consortia.study.code import modules
 
 if TYPE_CHECKING:
+    from consortia.core.contract import Algorithm, Method, Phase
     from consortia.study.build import Study
+
+BEFORE_PHASES = 3
+"""Messages of a site before the first phase: who it is, its facts, that the run begins."""
 
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
     "label; a digest of the rows",
-    "moments": "of each column the mean and the sum of squared deviations, with standardise",
+    "moments": "of each column the mean and the sum of squared deviations, with standardise; with "
+    "a formula those of its numbers, the levels of its factors, and how many values miss",
     "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",
     "round": "of each chain and round: a position, a gradient or a log-density",
@@ -42,6 +44,9 @@ class StudyTerms:
         algorithm: its name.
         parameters: the algorithm's parameters as plain values, defaults included.
         rounds: iterations, the warm-up included.
+        chains: independent chains, each with a position in every message.
+        sites: number of sites; 0 where one machine deals a data set out.
+        exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
     """
@@ -52,6 +57,9 @@ class StudyTerms:
     algorithm: str
     parameters: Mapping[str, Any]
     rounds: int
+    chains: int
+    sites: int
+    exchanges: int
     messages: tuple[str, ...]
     version: str
 
@@ -76,33 +84,44 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     """
     from consortia.core.version import __version__
 
-    method = study.algorithm._method
+    method = study.method
+    algorithm = _example(method)
+    rounds = study.run.warmup + study.run.rounds
+    before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    model = _sha256({"table": tables["model"], "modules": modules(study)})
+    model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
         study=_sha256({"tables": tables, "model": model}),
         model=model,
         algorithm=method.name,
         parameters=method.parameters(),
-        rounds=study.run.warmup + study.run.rounds,
-        messages=messages_of(study),
+        rounds=rounds,
+        chains=study.run.chains,
+        sites=len(study.data.files or ()),
+        exchanges=before + rounds * _exchanges(algorithm.phases),
+        messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
     )
 
 
-def messages_of(study: Study) -> tuple[str, ...]:
+def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
-    method = study.algorithm._method
     found = {"description", "round"}
-    if study.data.standardise or study.data.standardise_target:
+    if study.data.standardise or study.data.standardise_target or study.model.formula:
         found.add("moments")
-    found |= _stages(method)
+    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
+    found |= {name for name, phases in stages.items() if any(phase.local for phase in phases)}
     return tuple(kind for kind in KINDS if kind in found)
 
 
-def _stages(method: Any) -> set[str]:
-    """Return the stages before the rounds of a method, built for a model of as many parameters."""
+def _exchanges(*stages: tuple[Phase, ...]) -> int:
+    """Return the messages to a site in these stages, at most."""
+    return sum(phase.repeat for phases in stages for phase in phases if phase.local is not None)
+
+
+def _example(method: Method) -> Algorithm:
+    """Return the phases of a method, built for a model of as many parameters."""
     import jax.numpy as jnp
 
     from consortia.core.model import Model
@@ -114,74 +133,7 @@ def _stages(method: Any) -> set[str]:
         log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
         init=jnp.zeros(dimension),
     )
-    algorithm = method.build(Target(model, jnp.zeros(dimension)))
-    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
-    return {name for name, phases in stages.items() if any(phase.local for phase in phases)}
-
-
-# --- the text of the model -----------------------------------------------------------------------
-
-
-def modules(study: Study) -> dict[str, str]:
-    """Return the SHA-256 of each Python file of the model's factory, by its name in the folder."""
-    if study.model.factory is None:
-        return {}
-    folder = study.path.parent if study.path else Path()
-    name = study.model.factory.partition(":")[0]
-    if not _files_of(folder, name):
-        return {name: _installed(name)}
-    found: dict[str, str] = {}
-    waiting = _files_of(folder, name)
-    while waiting:
-        file = waiting.pop()
-        key = file.relative_to(folder).as_posix()
-        if key in found:
-            continue
-        text = file.read_bytes()
-        found[key] = hashlib.sha256(text).hexdigest()
-        for imported in _imports(text, file, folder):
-            waiting += _files_of(folder, imported)
-    return found
-
-
-def _files_of(folder: Path, name: str) -> list[Path]:
-    """Return the files that an import of a module beside the study runs: it and its packages."""
-    parts = name.split(".")
-    found = []
-    for length in range(1, len(parts) + 1):
-        place = folder.joinpath(*parts[:length])
-        candidates = (place.with_suffix(".py"), place / "__init__.py")
-        found += [candidate for candidate in candidates if candidate.is_file()]
-    return found
-
-
-def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
-    """Return the modules that a file imports, relative ones from the folder on."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{file} is not Python: {error}.") from None
-    package = file.relative_to(folder).with_suffix("").parts[:-1]
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            start = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*start, *((node.module,) if node.module else ())))
-            found.add(base)
-            found |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
-    return found - {""}
-
-
-def _installed(name: str) -> str:
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
-    if found is None or not found.origin or not Path(found.origin).is_file():
-        raise InputError(f"model.factory: there is no module {name!r} beside the study file.")
-    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    return method.build(Target(model, jnp.zeros(dimension)))
 
 
 def _sha256(value: Any) -> str:

@@ -1,0 +1,96 @@
+"""The predicted bias of a run: what its record keeps, and what the verdict reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+ARRAYS = ("mean", "sd", "shift", "sd_ratio")
+
+
+@dataclass(frozen=True, eq=False)
+class BiasPrediction:
+    """How far the draws will be from the posterior, coordinate by coordinate.
+
+    Attributes:
+        reason: why there is no prediction, or None where there is one.
+        basis: what the prediction rests on, in words.
+        notes: what it leaves out, and what else it says.
+        names: of the coordinates, "theta[3]", in the order of the flat position.
+        mean: of the posterior's Gaussian law, (d,); the mode.
+        sd: its standard deviations, (d,).
+        shift: (predicted mean − mean) / sd, (d,).
+        sd_ratio: predicted standard deviation / sd, (d,), or None where it is not predicted.
+        gaussian: True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
+        diverges: True if the chain has no stationary law near the mode; ``reason`` says so.
+        k_hat: Pareto shape of the importance ratios of the posterior to its Gaussian law; above
+            0.7 that law does not stand for the posterior. None where it was not computed.
+    """
+
+    reason: str | None = None
+    basis: str = ""
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    mean: Float[np.ndarray, " d"] | None = None
+    sd: Float[np.ndarray, " d"] | None = None
+    shift: Float[np.ndarray, " d"] | None = None
+    sd_ratio: Float[np.ndarray, " d"] | None = None
+    gaussian: bool = False
+    diverges: bool = False
+    k_hat: float | None = None
+
+    @property
+    def exact(self) -> bool:
+        """True if the method keeps the posterior, so that there is nothing to predict."""
+        return self.reason is None and self.shift is None
+
+    @property
+    def open(self) -> bool:
+        """True if there is no prediction, and it may be worth trying again."""
+        return self.reason is not None and not self.diverges
+
+    def lines(self, names: Sequence[str] | None = None) -> list[str]:
+        """Return the prediction in words, with other names of the coordinates where given."""
+        if self.reason is not None:
+            return [f"No prediction: {self.reason}."]
+        if self.shift is None:
+            return [f"Predicted bias: none ({self.basis}).", *self.notes]
+        worst = int(np.abs(self.shift).argmax())
+        lines = [
+            f"Predicted means within {in_sd(abs(self.shift[worst]))} "
+            f"(farthest: {(names or self.names)[worst]})."
+        ]
+        if self.sd_ratio is not None:
+            low, high = self.sd_ratio.min(), self.sd_ratio.max()
+            if max(abs(low - 1), abs(high - 1)) < 5e-4:
+                lines.append("Predicted standard deviations as the posterior's.")
+            else:
+                lines.append(
+                    f"Predicted standard deviations {low:.4g} to {high:.4g} times the posterior's."
+                )
+        return [*lines, *self.notes, f"It rests on {self.basis}."]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, as in JSON, for `read`."""
+        arrays = {name: vars(self)[name] for name in ARRAYS}
+        values = {name: None if a is None else a.tolist() for name, a in arrays.items()}
+        others = {name: value for name, value in vars(self).items() if name not in ARRAYS}
+        return json.loads(json.dumps(others | values))
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> BiasPrediction:
+        """Return what `plain` gave."""
+        given = dict(values)
+        for name in ARRAYS:
+            given[name] = None if given[name] is None else np.array(given[name], float)
+        return cls(**given | {name: tuple(given[name]) for name in ("notes", "names")})
+
+
+def in_sd(shift: float) -> str:
+    """Return a distance in words; below a thousandth of a standard deviation it is none."""
+    return f"{shift:.2g} posterior sd" if shift >= 1e-3 else "0.001 posterior sd"

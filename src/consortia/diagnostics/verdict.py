@@ -1,0 +1,517 @@
+"""One verdict on a run, before it and after: good, care, bad or unknown, with the reasons.
+
+`judge` is the only place where numbers become a verdict: `consortia check`, `run`, `resume` and
+`report`, `consortia.sample` and `consortia.summary` all ask it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from consortia.core.parameters import posterior_arrays
+from consortia.diagnostics.prediction import BiasPrediction
+from consortia.store.ending import RunEnd
+
+R_HAT = (1.01, 1.05)
+ESS = (400, 100)
+SHIFT = (0.1, 0.3)
+SPREAD = (0.05, 0.15)
+"""Where good ends and where bad begins: R-hat and ESS by Vehtari et al. (2021), bias in posterior
+standard deviations, spread as a share of them."""
+
+OFF = (0.5, 5.0)
+RATIO = (1.25, 5.0)
+"""The same for draws beside the law that is predicted for them: the difference of the means in
+predicted standard deviations, and the ratio of standard deviations, either way."""
+
+K_HAT = 0.7
+"""Above it importance ratios have no finite variance to speak of (Vehtari et al. 2024)."""
+
+SIGMAS = 3.0
+"""Monte Carlo errors that a measured difference is allowed before it counts."""
+
+MOST_ESS = 1.1
+"""Bulk ESS by the number of draws up to which an approximate chain does not overshoot."""
+
+STUCK = 0.95
+"""Share of draws equal to the one before from which on a chain counts as stuck."""
+
+REMEDY = (
+    "Halve step_size or local_steps, de-bias where the method can (debias = true), or take "
+    "federated_hmc, which is exact."
+)
+
+
+class Severity(IntEnum):
+    """How serious a finding is; the largest of all that count is the verdict."""
+
+    GOOD = 0
+    UNKNOWN = 1
+    WARNING = 2
+    BAD = 3
+
+    @property
+    def word(self) -> str:
+        """The severity for people who do not see colours, and for programs."""
+        return ("good", "unknown", "care", "bad")[self]
+
+    @property
+    def headline(self) -> str:
+        """The verdict on draws in one line."""
+        return (
+            "This posterior can be used",
+            "Nothing speaks against this posterior, but not all that matters is known",
+            "Use this posterior with care",
+            "Do not use this posterior",
+        )[self]
+
+    @property
+    def forecast(self) -> str:
+        """The verdict on settings in one line."""
+        return (
+            "These settings are good",
+            "How far off the draws will be is not known",
+            "These settings need care",
+            "Do not run these settings",
+        )[self]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        severity: how serious it is.
+        title: what was looked at.
+        value: the number, as text.
+        reason: what it means.
+        action: what to do next; "" where nothing is to be done.
+        counts: False for what is only shown, and is no part of the verdict.
+    """
+
+    severity: Severity
+    title: str
+    value: str
+    reason: str
+    action: str = ""
+    counts: bool = True
+
+    @property
+    def text(self) -> str:
+        """What it means and what to do."""
+        return f"{self.reason} {self.action}".strip()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings on one run.
+
+    Attributes:
+        checks: the findings.
+        drawn: False before there are draws: the verdict is then on the settings.
+    """
+
+    checks: tuple[Check, ...]
+    drawn: bool = True
+
+    @property
+    def severity(self) -> Severity:
+        """The largest severity of those that count."""
+        return max(check.severity for check in self.checks if check.counts)
+
+    @property
+    def word(self) -> str:
+        """The verdict in one word: good, unknown, care or bad."""
+        return self.severity.word
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        return self.severity.headline if self.drawn else self.severity.forecast
+
+    @property
+    def explanation(self) -> str:
+        """The reasons of the verdict: the findings as serious as it is."""
+        if self.severity is Severity.GOOD:
+            return "Everything that was looked at is as it should be."
+        return " ".join(f"{one.title} {one.value}." for one in self.reasons)
+
+    @property
+    def reasons(self) -> tuple[Check, ...]:
+        """The findings that count and are not good, the most serious first."""
+        found = [one for one in self.checks if one.counts and one.severity > Severity.GOOD]
+        return tuple(sorted(found, key=lambda one: -one.severity))
+
+    def lines(self) -> list[str]:
+        """Return the verdict in words, a line for each reason."""
+        first = f"{self.word.upper()}: {self.headline}."
+        return [first, *(f"{one.title} {one.value}: {one.text}" for one in self.reasons)]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, as in JSON."""
+        return {
+            "verdict": self.word,
+            "headline": self.headline,
+            "checks": [
+                {
+                    "verdict": one.severity.word,
+                    "title": one.title,
+                    "value": one.value,
+                    "reason": one.reason,
+                    "action": one.action,
+                    "counts": one.counts,
+                }
+                for one in self.checks
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What there is to be seen in the draws of a run.
+
+    Attributes:
+        columns: of `consortia.summary`, as sampled, (rows,) each.
+        names: of the rows.
+        missing: why R-hat or ESS is not available, by "R-hat" and "ESS".
+        chains: of the result.
+        draws: kept draws of each.
+        record: attributes of the run.
+        finite: False if a draw is not.
+        stuck: indices of chains that do not move.
+        diverging: share of draws whose trajectory diverged; None where that is not recorded.
+        reference: columns of the reference's summary, or None.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    names: Sequence[str]
+    missing: Mapping[str, tuple[str, ...]]
+    chains: int
+    draws: int
+    record: Mapping[str, Any]
+    finite: bool = True
+    stuck: tuple[int, ...] = ()
+    diverging: float | None = None
+    reference: Mapping[str, np.ndarray] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tree: Any,
+        columns: Mapping[str, np.ndarray],
+        names: Sequence[str],
+        missing: Mapping[str, tuple[str, ...]],
+        reference: Mapping[str, np.ndarray] | None = None,
+    ) -> Evidence:
+        """Return the evidence of a result and its summary, which is of what was sampled."""
+        arrays = {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
+        chains, draws = next(iter(arrays.values())).shape[:2]
+        moves = np.zeros((chains, max(draws - 1, 0)), bool)
+        for array in arrays.values():
+            flat = array.reshape(chains, draws, -1)
+            moves |= (flat[:, 1:] != flat[:, :-1]).any(axis=2)
+        still = 1 - moves.mean(axis=1) if draws > 1 else np.zeros(chains)
+        stats = getattr(tree, "children", {}).get("sample_stats")
+        diverging = None
+        if stats is not None and "diverging" in stats.data_vars:
+            diverging = float(np.mean(np.asarray(stats["diverging"]) > 0))
+        return cls(
+            columns,
+            names,
+            missing,
+            chains,
+            draws,
+            dict(getattr(tree, "attrs", {})),
+            all(bool(np.isfinite(array).all()) for array in arrays.values()),
+            tuple(np.flatnonzero(still > STUCK).tolist()),
+            diverging,
+            reference,
+        )
+
+    @property
+    def worst_shift_error(self) -> np.ndarray | None:
+        """Monte Carlo standard errors of the shifts, (rows,), in reference sds."""
+        own = self.reference
+        if own is None:
+            return None
+        return np.hypot(self.columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
+
+
+def prediction_in(tree: Any) -> BiasPrediction | None:
+    """Return the predicted bias that a result's record keeps, or None."""
+    kept = getattr(tree, "attrs", {}).get("prediction")
+    if not kept:
+        return None
+    return BiasPrediction.read(json.loads(kept) if isinstance(kept, str) else kept)
+
+
+def judge(prediction: BiasPrediction | None, run: Evidence | None = None) -> Verdict:
+    """Return the verdict on settings, or on the draws that were made with them.
+
+    Args:
+        prediction: the bias of the settings; None where nobody has looked at it.
+        run: what the draws show; None before there are any.
+    """
+    if run is None:
+        return Verdict((_predicted(prediction, measured=False),), drawn=False)
+    measured = _measured(run)
+    checks = [
+        _end(run),
+        _finite(run),
+        _r_hat(run),
+        _ess(run),
+        _overshoot(run, prediction),
+        _predicted(prediction, measured=measured.counts),
+        _as_predicted(run, prediction),
+        measured,
+        _diverging(run),
+    ]
+    return Verdict(tuple(check for check in checks if check is not None))
+
+
+def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
+    """Return what speaks against the settings in a short run from the mode, or None."""
+    for check in (_finite(run), _as_predicted(run, prediction)):
+        if check is not None and check.severity is Severity.BAD:
+            return check
+    return None
+
+
+def _severity(value: float, limits: tuple[float, float]) -> Severity:
+    """Return the severity of a value whose limits are given, good first, rising or falling."""
+    if math.isnan(value):
+        return Severity.UNKNOWN
+    good, bad = limits
+    if good > bad:
+        value, good, bad = -value, -good, -bad
+    if value <= good:
+        return Severity.GOOD
+    return Severity.WARNING if value <= bad else Severity.BAD
+
+
+# --- how it ended --------------------------------------------------------------------------------
+
+
+def _end(run: Evidence) -> Check | None:
+    title, record = "The run", run.record
+    if "state" not in record and "stopped" not in record and "rounds" not in record:
+        return None  # draws without a record
+    if "stopped" not in record:
+        reason = f"{run.draws:,} draws a chain are there so far; numbers below will change."
+        return Check(Severity.WARNING, title, "not finished", reason, "Wait, or resume it.")
+    end, reason = RunEnd(record["end"]), str(record["stopped"])
+    if end is RunEnd.NON_FINITE:
+        return Check(Severity.BAD, title, "a chain ran away", f"{reason}.", "Lower step_size.")
+    if end is RunEnd.INTERRUPTED:
+        return Check(Severity.WARNING, title, "interrupted", f"It was {reason}.", "Resume it.")
+    if end.state == "finished":
+        return None
+    return Check(Severity.WARNING, title, end.value, f"{reason}.")
+
+
+def _finite(run: Evidence) -> Check | None:
+    title = "Do the chains move?"
+    if not run.finite:
+        return Check(
+            Severity.BAD,
+            title,
+            "draws that are not finite",
+            "A chain ran away.",
+            "Lower step_size.",
+        )
+    if run.stuck:
+        which = ", ".join(map(str, run.stuck))
+        reason = f"Chain {which} repeats one position: its proposals are refused, or its step is 0."
+        return Check(Severity.BAD, title, "stuck", reason, "Lower step_size, or start elsewhere.")
+    return None
+
+
+# --- convergence ---------------------------------------------------------------------------------
+
+
+def _r_hat(run: Evidence) -> Check:
+    value = float(np.max(run.columns["r_hat"]))
+    severity = _severity(value, R_HAT)
+    reason, action = {
+        Severity.GOOD: ("The chains cannot be told apart.", ""),
+        Severity.WARNING: ("The chains still differ a little.", "Run longer."),
+        Severity.BAD: (
+            "The chains are in different places.",
+            "Run longer, or look at the traces for a chain that is stuck.",
+        ),
+        Severity.UNKNOWN: (_why(run, "R-hat"), "Run at least two chains, and more draws."),
+    }[severity]
+    shown = "R-hat n/a" if severity is Severity.UNKNOWN else f"R-hat ≤ {value:.3f}"
+    return Check(severity, "Do the chains agree?", shown, reason, action)
+
+
+def _ess(run: Evidence) -> Check:
+    value = float(np.min(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"])))
+    severity = _severity(value, ESS)
+    reason, action = {
+        Severity.GOOD: (
+            "Means and 90 % intervals are steady to a few hundredths of a posterior sd.",
+            "",
+        ),
+        Severity.WARNING: ("Means are steady, the ends of intervals less so.", "Run longer."),
+        Severity.BAD: (
+            "The draws are so alike, or so few, that intervals are guesses.",
+            "Run longer, or take larger steps.",
+        ),
+        Severity.UNKNOWN: (_why(run, "ESS"), "Run longer."),
+    }[severity]
+    shown = "ESS n/a" if severity is Severity.UNKNOWN else f"ESS ≥ {value:,.0f}"
+    return Check(severity, "Are there enough draws?", shown, reason, action)
+
+
+def _why(run: Evidence, statistic: str) -> str:
+    found = "; ".join(run.missing.get(statistic, ()))
+    return f"{found or f'{statistic} is not available for every parameter'}."
+
+
+def _overshoot(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
+    """Return a warning of a chain that jumps back and forth, as near the largest stable step."""
+    if prediction is not None and prediction.exact:
+        return None
+    draws = run.chains * run.draws
+    most = float(np.nanmax(run.columns["ess_bulk"], initial=0.0))
+    if most <= MOST_ESS * draws:
+        return None
+    return Check(
+        Severity.WARNING,
+        "Does the chain overshoot?",
+        f"ESS {most:,.0f} of {draws:,} draws",
+        "Draws alternate about their mean, as they do when the step is near the largest stable "
+        "one; the spread is then far too wide, and R-hat does not see it.",
+        "Halve step_size and compare.",
+    )
+
+
+def _diverging(run: Evidence) -> Check | None:
+    if not run.diverging:
+        return None
+    severity = Severity.BAD if run.diverging > 0.01 else Severity.WARNING
+    reason = "Trajectories left the region where the step size is fine."
+    shown = f"{100 * run.diverging:.2g} % of draws"
+    return Check(severity, "Divergences", shown, reason, "Lower step_size, or warm up longer.")
+
+
+# --- bias ----------------------------------------------------------------------------------------
+
+
+def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
+    """Return the check of the predicted bias; what is not known does not count once measured."""
+    title = "How far off will the method be?"
+    compare = "Compare with federated_hmc, which is exact."
+    if prediction is None:
+        reason = "Nobody has looked at the bias of these settings."
+        return Check(Severity.UNKNOWN, title, "not predicted", reason, compare, not measured)
+    if prediction.diverges:
+        reason = f"{_sentence(prediction.reason or 'the chain diverges near the mode')}"
+        return Check(Severity.BAD, title, "it diverges", reason, REMEDY)
+    if prediction.reason is not None:
+        reason = _sentence(prediction.reason)
+        return Check(Severity.UNKNOWN, title, "not predicted", reason, compare, not measured)
+    if prediction.shift is None:
+        return Check(Severity.GOOD, title, "no bias", _sentence(prediction.basis))
+    shift = float(np.abs(prediction.shift).max())
+    value = f"means ≤ {shift:.2g} sd" if shift >= 1e-3 else "means < 0.001 sd"
+    severity = _severity(shift, SHIFT)
+    reasons = list(prediction.notes)
+    if prediction.sd_ratio is None:
+        severity = max(severity, Severity.UNKNOWN)
+        if not reasons:
+            reasons.append("The spread is not predicted.")
+    else:
+        ratio = prediction.sd_ratio
+        severity = max(severity, _severity(float(np.abs(ratio - 1).max()), SPREAD))
+        value += f", spread {ratio.min():.2f}–{ratio.max():.2f}×"
+    if prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian:
+        severity = max(severity, Severity.UNKNOWN)
+        reasons.append(
+            f"The posterior is far from the Gaussian law at its mode (k-hat "
+            f"{prediction.k_hat:.2f}), on which the prediction rests."
+        )
+    if severity > Severity.UNKNOWN:
+        reasons.insert(0, "The draws will be of another law than the posterior.")
+    action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
+    counts = severity is not Severity.UNKNOWN or not measured
+    return Check(severity, title, value, " ".join(reasons), action, counts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
+    """Return whether the draws are of the law that is predicted for them."""
+    if prediction is None or prediction.shift is None:
+        return None
+    assert prediction.mean is not None
+    assert prediction.sd is not None
+    title = "Are the draws where they should be?"
+    rows = _rows_in(prediction, run)
+    if rows is None:
+        return None
+    sd, mean = prediction.sd[rows], (prediction.mean + prediction.shift * prediction.sd)[rows]
+    error = np.nan_to_num(run.columns["mcse_mean"], nan=0.0)
+    off = (np.abs(run.columns["mean"] - mean) - SIGMAS * error) / sd
+    found = float(np.max(off, initial=0.0))
+    severity = _severity(found, OFF)
+    value = f"means ≤ {found:.2g} sd off"
+    if prediction.sd_ratio is not None:
+        spread = run.columns["sd"] / (sd * prediction.sd_ratio[rows])
+        few = np.nan_to_num(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"]), nan=1.0)
+        room = 1 + SIGMAS / np.sqrt(2 * np.maximum(few, 1.0))
+        ratio = float(np.max(np.maximum(spread, 1 / np.maximum(spread, 1e-300)) / room))
+        severity = max(severity, _severity(max(ratio, 1.0), RATIO))
+        value += f", spread {float(spread.min()):.2f}–{float(spread.max()):.2f}×"
+    if severity is Severity.GOOD:
+        return Check(severity, title, value, "They have the predicted means and spreads.")
+    reason = (
+        "They are not of the law that is predicted for them: the chains have not arrived, or the "
+        "posterior is not near its Gaussian law, so that the prediction does not hold."
+    )
+    return Check(severity, title, value, reason, f"Run longer; then: {REMEDY}")
+
+
+def _rows_in(prediction: BiasPrediction, run: Evidence) -> np.ndarray | None:
+    """Return the places of the summary's rows in the prediction's arrays."""
+    owners = np.array([name.partition("[")[0] for name in prediction.names], dtype=object)
+    variables = dict.fromkeys(name.partition("[")[0] for name in run.names)
+    rows = np.concatenate([np.flatnonzero(owners == name) for name in variables])
+    return rows if len(rows) == len(run.names) else None
+
+
+def _measured(run: Evidence) -> Check:
+    title, own, error = "How far off is it?", run.reference, run.worst_shift_error
+    if own is None or error is None:
+        reason = "There is no reference to compare with."
+        return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
+    columns = run.columns
+    clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
+    # The relative error of a standard deviation from n independent draws is 1/√(2n).
+    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
+    spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
+    severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
+    worst = int(np.abs(columns["shift"]).argmax())
+    reason = f"The mean farthest off is that of {run.names[worst]}; Monte Carlo error "
+    reason += f"{error.max():.2f}."
+    action = ""
+    if error.max() > SHIFT[1] and severity is Severity.GOOD:
+        severity = Severity.UNKNOWN
+        reason += " That is too much to tell a bias from chance."
+        action = "Run longer."
+    if severity > Severity.UNKNOWN:
+        reason += " The differences are larger than chance."
+        action = REMEDY
+    off, ratio = abs(float(columns["shift"][worst])), columns["sd_ratio"]
+    value = f"means ≤ {off:.2g} sd, spread {ratio.min():.2f}–{ratio.max():.2f}×"
+    return Check(severity, title, value, reason, action)

@@ -1,0 +1,101 @@
+"""Whether sites' messages can be those of honest ones, judged before the server uses any of them.
+
+A site that lies within these bounds is not found: they keep it from sending the chains where its
+next messages would show the rows of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import PyTree
+
+from consortia.core.contract import Phase, Sum
+from consortia.core.prior import PriorScale
+
+MAXIMUM_POSITION, MAXIMUM_STEP = 20.0, 20.0
+"""In standard deviations of the prior; twice what a site's policy proposes for averages."""
+
+TIMES_MEDIAN = 1000.0
+"""A site's largest gradient or move may be so many times the median of the sites'."""
+
+SMALL_MOVE, SMALL_GRADIENT = 1.0, 1.0
+"""Medians below these count as these, in standard deviations of the prior or their inverse."""
+
+
+class Sent(NamedTuple):
+    """A message of a site with what it answers: both without the axis of the nodes."""
+
+    inbox: PyTree
+    outbox: PyTree
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What an honest site may send.
+
+    Attributes:
+        scale: of the prior.
+        weights: w_c of all sites.
+        position: the farthest that a site may be from the prior's centre, in any parameter, in
+            standard deviations of the prior.
+        step: the farthest that it may move in a message.
+    """
+
+    scale: PriorScale
+    weights: np.ndarray
+    position: float
+    step: float
+
+    def implausible(self, phase: Phase, sent: Mapping[int, Sent]) -> tuple[int, str] | None:
+        """Return the first site whose message is implausible, and why; None where all may be.
+
+        Where most sites are beyond a bound the chain itself has gone there, which is no site's lie.
+        """
+        if phase.told is None:
+            return None
+        far, moved, gradients = {}, {}, {}
+        for site, (inbox, outbox) in sent.items():
+            told = phase.told(outbox)
+            if not isinstance(told.positions, tuple):
+                positions = np.asarray(told.positions, np.float64)
+                far[site] = _largest(self.scale.distance(positions))
+                if phase.asked is not None:
+                    origin = np.asarray(phase.asked(inbox).positions, np.float64)
+                    moved[site] = _largest(self.scale.distance(positions, origin))
+            if not isinstance(told.gradients, tuple):
+                gradient = np.asarray(told.gradients, np.float64)
+                share = self.weights[site] if isinstance(phase.exchange, Sum) else 1.0
+                with np.errstate(over="ignore"):
+                    gradients[site] = _largest(np.abs(gradient) * self.scale.sd / share)
+        return (
+            _beyond(far, self.position, "its position is {:.3g} prior standard deviations off")
+            or _beyond(moved, self.step, "it moved by {:.3g} prior standard deviations in a round")
+            or _unlike(moved, SMALL_MOVE, "it moved {:.3g} times as far as the median site")
+            or _unlike(gradients, SMALL_GRADIENT, "its gradient is {:.3g} times the median one")
+        )
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest finite value: what is not finite ends a run with its own error."""
+    return float(np.max(values, where=np.isfinite(values), initial=0.0))
+
+
+def _beyond(found: Mapping[int, float], most: float, text: str) -> tuple[int, str] | None:
+    beyond = [site for site, value in found.items() if value > most]
+    if not beyond or len(beyond) > len(found) / 2:
+        return None
+    return beyond[0], f"{text.format(found[beyond[0]])}, more than {most:g}"
+
+
+def _unlike(found: Mapping[int, float], small: float, text: str) -> tuple[int, str] | None:
+    if len(found) < 3:
+        return None
+    median = max(float(np.median(list(found.values()))), small)
+    site = max(found, key=lambda one: found[one])
+    if found[site] <= TIMES_MEDIAN * median:
+        return None
+    return site, text.format(found[site] / median)

@@ -1,0 +1,123 @@
+"""What a site is asked, found before it computes anything: which question, and where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from consortia.core.contract import Asked
+from consortia.core.prior import PriorScale
+from consortia.engines.flower.envelope import Envelope, EnvelopeError
+
+OWN_DRAWS = 3.0
+"""Standard deviations to which the points reach that a site draws around a position itself."""
+
+NOWHERE = np.zeros((0, 0))
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a run; the same one has the same bits, however often it is sent.
+
+    Attributes:
+        message: kind of the message.
+        label: stage, iteration, phase and repetition; empty outside of them.
+        digest: SHA-256 of all that decides the answer.
+    """
+
+    message: str
+    label: tuple[int, ...]
+    digest: str
+
+    @property
+    def place(self) -> str:
+        """The place in the run that has one answer."""
+        return " ".join(map(str, (self.message, *self.label)))
+
+    @property
+    def round(self) -> int | None:
+        """The iteration, or None outside of the stages."""
+        return self.label[1] if self.label else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows would be looked at, in standard deviations of the prior.
+
+    Attributes:
+        points: positions of the message, of all chains.
+        farthest: the largest distance from the prior's centre, over parameters and points.
+        moved: the same from where the chain was asked before, for each round between.
+        middles: the middle of each chain's points, (chains, d).
+    """
+
+    points: int
+    farthest: float
+    moved: float
+    middles: np.ndarray
+
+
+def question_of(request: Envelope) -> Question:
+    """Return which question a message is. What it says of older states is no part of it."""
+    values = {name: value for name, value in request.values.items() if name != "oldest"}
+    head = [request.kind, list(request.label), values]
+    found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+    for name in sorted(request.arrays):
+        array = np.ascontiguousarray(request.arrays[name])
+        found.update(f"{name}\0{array.dtype.str}{array.shape}\0".encode())
+        found.update(array.tobytes())
+    return Question(request.kind, request.label, found.hexdigest())
+
+
+def place_of(
+    asked: Asked, chains: int, scale: PriorScale, before: np.ndarray, rounds: np.ndarray
+) -> Place:
+    """Return where an inbox asks.
+
+    Args:
+        asked: what the phase says of the inbox; its first axis is that of the chains, where there
+            are several.
+        chains: in the message.
+        scale: of the prior.
+        before: where each was asked last, (chains, d).
+        rounds: since then, (chains,), at least 1.
+
+    Raises:
+        EnvelopeError: the algorithm does not say at which positions it asks.
+    """
+    positions = np.asarray(asked.positions)
+    d = scale.sd.size
+    if positions.dtype.kind != "f" or positions.ndim < 1 or positions.shape[-1] != d:
+        raise EnvelopeError("the algorithm does not say at which positions it asks")
+    points = np.asarray(positions, np.float64).reshape(chains, -1, d)
+    reach = scale.distance(points)
+    if not isinstance(asked.spreads, tuple):
+        spreads = np.asarray(asked.spreads, np.float64).reshape(chains, -1, d)
+        reach = reach + OWN_DRAWS * np.abs(spreads) / scale.sd
+    middles = points.mean(axis=1)
+    moved = scale.distance(middles, before) / rounds[:, None]
+    count = points.shape[0] * points.shape[1] * asked.points
+    return Place(count, _largest(reach), _largest(moved), middles)
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest value; infinity where one is no number."""
+    if not values.size:
+        return 0.0
+    found = float(values.max())
+    return found if np.isfinite(found) else float("inf")
+
+
+def last_asked(
+    kept: Mapping[str, np.ndarray] | None, stage: int, begun: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each chain was asked last in a stage, (chains, d), and in which iteration."""
+    chains = 1 if stage == 0 else len(begun)
+    if kept is not None and int(kept["stage"]) == stage:
+        return kept["middles"], kept["iterations"]
+    start = np.asarray(begun[:chains], np.float64)
+    return start, np.full(chains, -1)

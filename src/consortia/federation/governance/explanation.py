@@ -1,0 +1,153 @@
+"""A study in plain sentences, for whoever answers for a site's data."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from consortia.federation.governance.terms import StudyTerms
+
+if TYPE_CHECKING:
+    from consortia.study.build import Study
+
+MORE = "docs/threat-model.md"
+
+SENT = {
+    "description": "Once: how many rows you have, the names and types of the columns, the least "
+    "and the largest response, and a code of your rows that only you can check.",
+    "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
+    "statistics.",
+    "fit": "Before the rounds: sums over all your rows that describe the shape of their "
+    "likelihood (a best value, slopes, curvatures).",
+    "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
+    "round": "In each round and for each chain: a place that was computed from all your rows, or "
+    "a sum over them.",
+}
+"""Each kind of message in one sentence."""
+
+
+def sentences(
+    study: Study, terms: StudyTerms, *, rows: int | None = None, columns: int | None = None
+) -> list[tuple[str, str]]:
+    """Return pairs of a heading and a text; no data are read.
+
+    Args:
+        study: the study.
+        terms: what it requires.
+        rows: of the site's file, where it was read.
+        columns: of it, the response included.
+    """
+    found = [
+        ("Study", study.title or study.name),
+        ("Your data", _data(study)),
+        ("Model", _model(study)),
+        (
+            "Method",
+            f"{terms.algorithm} draws values of the model's parameters that fit the rows of all "
+            f"sites together; their law is {study.method.claims.samples}.",
+        ),
+        ("Length", _length(study, terms)),
+    ]
+    found += [
+        ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
+        for number, kind in enumerate(terms.messages)
+    ]
+    found += [
+        ("A patient" if not number else "", text)
+        for number, text in enumerate(_of_a_patient(study, terms, rows, columns))
+    ]
+    return found
+
+
+def _data(study: Study) -> str:
+    data = study.data
+    if data.files is None:
+        return f"the published data set {data.dataset}, which one machine deals out."
+    text = (
+        f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
+        "every other column of your file is used as a feature: take out what the study does not "
+        "need, names and numbers of patients above all."
+    )
+    if data.standardise:
+        text += " Features are centred and scaled by the means and spreads of all sites' rows."
+    return text
+
+
+def _model(study: Study) -> str:
+    model = study.model
+    if model.kind is None:
+        return (
+            f"code of the coordinator, {model.factory}: it runs on your machine, with your "
+            "rights. Have somebody read it who can."
+        )
+    from consortia.study.build import MODELS
+
+    factory = MODELS[model.kind]
+    first = (inspect.getdoc(factory) or model.kind).splitlines()[0]
+    values = {
+        name: parameter.default
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    } | model.options
+    text = first if first.endswith(".") else f"{first}."
+    scale = values.get("prior_scale")
+    if isinstance(scale, (int, float)):
+        text += (
+            f" Before any data each coefficient is taken to be normal around 0 with a standard "
+            f"deviation of {scale:g}."
+        )
+    return text
+
+
+def _length(study: Study, terms: StudyTerms) -> str:
+    run = study.run
+    warmup = f", {run.warmup} of them to warm up" if run.warmup else ""
+    return (
+        f"{terms.rounds:,} rounds{warmup}, {terms.chains} chains side by side: your site sends at "
+        f"most {terms.exchanges:,} messages."
+    )
+
+
+def _of_a_patient(
+    study: Study, terms: StudyTerms, rows: int | None, columns: int | None
+) -> list[str]:
+    """Return what could be learned of one patient."""
+    parameters: dict[str, Any] = dict(terms.parameters)
+    found = [
+        "No row leaves you, but all that leaves is computed from your rows, and the server sees "
+        "all of it. What a row has in common with few others, or with none, is what shows."
+    ]
+    noise = float(parameters.get("gradient_noise") or 0)
+    private = parameters.get("momentum_correlation")
+    if parameters.get("batch_size") is not None:
+        found.append(
+            f"Each message is of {parameters['batch_size']} rows that your site draws from a "
+            "secret of its own: the server does not know which."
+        )
+    if noise > 0:
+        found.append(
+            f"Noise of variance {noise:g}, drawn from a secret of your site, is added to all that "
+            "is sent. How much one patient changes it is not bounded: no privacy budget is claimed."
+        )
+    elif private is None or private == 1:
+        found.append("Nothing of what is sent is hidden by noise that only your site knows.")
+    if terms.sites == 2:
+        found.append(
+            "There are two sites: the other one can compute your messages from its own and the "
+            "average. Do not take part without agreeing to that."
+        )
+    if rows is not None and columns is not None:
+        unknowns, rounds = rows * columns, terms.rounds * terms.chains
+        found.append(
+            f"Your file holds {rows:,} rows × {columns} columns = {unknowns:,} numbers. The rounds "
+            f"tell {terms.rounds:,} × {terms.chains} = {rounds:,} numbers for each parameter of "
+            f"the model; with {columns} parameters {rounds * columns:,}, which is "
+            + ("more than your rows hold." if rounds * columns >= unknowns else "fewer.")
+        )
+    else:
+        found.append("Give --data FILE to compare the numbers sent with those of your rows.")
+    found.append(
+        "The published draws say a little of each patient, too. `consortia site rehearse` tries "
+        "all this on your own rows and tells in numbers what is read."
+    )
+    return found

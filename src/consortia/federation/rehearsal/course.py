@@ -1,0 +1,270 @@
+"""The rehearsal: each attack as things were without a site's limits, and with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import consortia
+from consortia.core import start
+from consortia.core.target import Target
+from consortia.diagnostics import rhat_and_ess
+from consortia.errors import InputError
+from consortia.federation.governance.policy import load_policy
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal import attacks
+from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out
+from consortia.federation.rehearsal.reading import NEAR
+from consortia.federation.rehearsal.stage import Stage
+from consortia.study.build import Built, Study, load_study
+from consortia.study.files import names_of
+
+WITHOUT = {
+    "maximum_position": "1e300",
+    "maximum_step": "1e300",
+    "maximum_answers": "1000000",
+    "maximum_refusals": "1000000",
+    "maximum_messages": "1000000000",
+}
+"""Limits of a policy that permits what sites without these limits did."""
+
+MOST_ROWS = 2000
+"""Rows up to which the membership test holds all draws of all rows."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack.
+
+    Attributes:
+        attack: its name.
+        sentence: what it comes to, in words.
+        numbers: the same as plain values.
+    """
+
+    attack: str
+    sentence: str
+    numbers: dict[str, float | int | str]
+
+
+def rehearsed(
+    study: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    site: str | None = None,
+    policy: str | os.PathLike[str] | None = None,
+) -> Iterator[Finding]:
+    """Try the known attacks on a site's own rows; yield what each comes to.
+
+    Copies of the file stand for the other sites, whose rows the site has not.
+
+    Args:
+        study: the study file.
+        data: the site's own file.
+        site: the site's name in the study; by default the file's.
+        policy: under which the site would take part; the one that is proposed when None.
+
+    Raises:
+        InputError: the study has no such site, or its file or policy cannot be used.
+    """
+    path, file = Path(study), Path(data).resolve()
+    loaded = load_study(path)
+    if loaded.data.files is None:
+        raise InputError(
+            "the study deals out a data set that one machine has: nothing to rehearse."
+        )
+    names = names_of(loaded.data.files)
+    name = file.stem if site is None else site
+    if name not in names:
+        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
+    files = dict.fromkeys(names, file)
+    terms = terms_of(loaded)
+    text = proposed(terms, two_sites=True, rows=1)
+    if policy is not None:
+        load_policy(policy)
+        text = Path(policy).read_text(encoding="utf-8")
+    before = _without(proposed(terms, two_sites=True, rows=1))
+    own = dict.fromkeys(range(len(names)), file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        built = loaded.build(own=own)
+    yield _count(loaded, built, names.index(name))
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        yield _lying(path, files, place / "server", before, text, name, built)
+        yield _looking(path, files, place / "minibatch", before, text, name, built)
+    yield _membership(loaded, built, names.index(name))
+
+
+def _without(text: str) -> str:
+    """Return the text of a policy without the limits on what is asked."""
+    for key, value in WITHOUT.items():
+        text = re.sub(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+    return text
+
+
+def _count(study: Study, built: Built, index: int) -> Finding:
+    """Return how many numbers the messages hold against those of the rows."""
+    rows = int(built.sites.sizes[index])
+    leaves = jax.tree.leaves(built.sites.site(index))
+    columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
+    d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
+    rounds = study.run.warmup + study.run.rounds
+    equations, unknowns = rounds * study.run.chains * d, rows * columns
+    word = "more" if equations >= unknowns else "fewer"
+    return Finding(
+        "equations against unknowns",
+        f"{rounds} rounds of {study.run.chains} chains with {d} parameters are {equations:,} "
+        f"numbers that depend on your rows; these hold {rows} × {columns} = {unknowns:,}. The "
+        f"messages hold {word} numbers than the rows"
+        + (": were each exact, they could settle every row." if equations >= unknowns else "."),
+        {"equations": equations, "unknowns": unknowns, "rows": rows, "parameters": d},
+    )
+
+
+def _lying(
+    path: Path,
+    files: dict[str, Path],
+    folder: Path,
+    before: str,
+    text: str,
+    name: str,
+    built: Built,
+) -> Finding:
+    attack = "a server that lies"
+    study = load_study(path)
+    if not (attacks.is_logistic(study) and attacks.sends_gradients(study)):
+        return Finding(
+            attack,
+            "not tried: it reads rows of logistic regression with an intercept from gradients "
+            "that are sent as they are (debias = true without gradient_noise).",
+            {},
+        )
+    rows = len(built.sites.site(list(files).index(name))["x"])
+    free = attacks.lying_server(
+        Stage(path, files, folder / "free", before), name, built, attacks.STEEP
+    )
+    steep = attacks.lying_server(
+        Stage(path, files, folder / "steep", text), name, built, attacks.STEEP
+    )
+    limit = load_policy(folder / "steep" / name / "site-policy.toml").maximum_position
+    scale = max(abs(float(v)) for v in _ends(built, list(files).index(name)))
+    flat = attacks.lying_server(
+        Stage(path, files, folder / "flat", text), name, built, limit / max(scale, 1.0)
+    )
+    return Finding(
+        attack,
+        f"without limits on what is asked it reads {free.rows} of {rows} patients with "
+        f"{free.messages} messages. Under the policy it reads {steep.rows}"
+        + (f", with {steep.messages} answers before: {steep.refused}" if steep.refused else "")
+        + f". A server that keeps within the limits reads {flat.rows} with {flat.messages} "
+        "messages.",
+        {
+            "rows": rows,
+            "read_before": free.rows,
+            "messages_before": free.messages,
+            "read_after": steep.rows,
+            "messages_after": steep.messages,
+            "refused": steep.refused,
+            "read_within_limits": flat.rows,
+        },
+    )
+
+
+def _ends(built: Built, index: int) -> tuple[float, float]:
+    first = np.asarray(built.sites.site(index)["x"])[:, 0]
+    return float(first.min()) - 1, float(first.max()) + 1
+
+
+def _looking(
+    path: Path,
+    files: dict[str, Path],
+    folder: Path,
+    before: str,
+    text: str,
+    name: str,
+    built: Built,
+) -> Finding:
+    attack = "a server that only looks"
+    study = load_study(path)
+    if not (attacks.is_logistic(study) and attacks.moves_once(study)):
+        return Finding(
+            attack,
+            "not tried: it reads rows of logistic regression with an intercept from single steps "
+            "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
+            {},
+        )
+    x = np.asarray(built.sites.site(list(files).index(name))["x"], np.float64)
+    guess = float(np.median(np.abs(x - np.median(x, axis=0))))
+    seed = Stage(path, files, folder / "seed", before, private=False)
+    known = attacks.looking_server(seed, name, built)
+    secret = attacks.looking_server(Stage(path, files, folder / "secret", text), name, built)
+    return Finding(
+        attack,
+        f"where row numbers follow from the seed it guesses a feature with a median error of "
+        f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
+        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
+        f"always guesses the median is off by {guess:.2g}.",
+        {
+            "rows": len(x),
+            "error_before": known.error,
+            "read_before": known.rows,
+            "error_after": secret.error,
+            "read_after": secret.rows,
+            "error_of_guessing": guess,
+        },
+    )
+
+
+def _membership(study: Study, built: Built, index: int) -> Finding:
+    """Return how well the draws tell who took part."""
+    run = study.run.model_dump() | {"keep": "draws"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        tree = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)
+    posterior = tree["posterior"].to_dataset()
+    target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
+    leaves = {name: np.asarray(values) for name, values in posterior.data_vars.items()}
+    positions = _flat(target, leaves)
+    every = built.sites.site(index)
+    rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
+    values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(
+        jnp.asarray(positions.reshape(-1, target.dimension), target.dtype)
+    )
+    ess = rhat_and_ess(positions)[1]
+    effective = ess if np.isfinite(ess) else float(values.shape[0])  # too few to be judged
+    chance = found_out(np.asarray(values, np.float64), effective)
+    return Finding(
+        "who took part, from the draws alone",
+        f"who knows all other patients and has the {effective:.0f} effective draws finds out with "
+        f"{100 * FALSE_ALARMS:g} % false alarms whether a patient took part: the median patient "
+        f"with probability {np.median(chance):.2f}, the most exposed with {chance.max():.2f} "
+        f"(guessing: {FALSE_ALARMS:g}). Copies of your file stood for the other sites.",
+        {
+            "draws": effective,
+            "median": float(np.median(chance)),
+            "largest": float(chance.max()),
+            "false_alarms": FALSE_ALARMS,
+            "near": NEAR,
+        },
+    )
+
+
+def _flat(target: Target, leaves: dict[str, np.ndarray]) -> np.ndarray:
+    """Return draws (chains, draws, d) in the order of the flat position."""
+    names = sorted(leaves)
+    parts = [leaves[name].reshape(*leaves[name].shape[:2], -1) for name in names]
+    found = np.concatenate(parts, axis=2)
+    if found.shape[2] != target.dimension:
+        raise InputError("the draws are of other parameters than the model's.")
+    return found

@@ -1,0 +1,129 @@
+"""A study in one process, as between institutions: policies, ledgers, and messages to be seen."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import consortia
+from consortia.engines.flower.engine import FlowerEngine
+from consortia.engines.flower.envelope import Envelope, decode
+from consortia.engines.flower.transport import InProcess
+from consortia.federation import app
+from consortia.federation.governance.policy import load_policy
+from consortia.federation.governance.terms import terms_of
+from consortia.study.build import load_study
+from consortia.study.files import names_of
+
+Liar = Callable[[Envelope, bytes], bytes]
+"""What a site answers in the place of its honest answer, from the request and that answer."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A message to a site, and what it answered."""
+
+    request: Envelope
+    answer: Envelope
+
+
+class Stage:
+    """A study whose sites are functions of this process.
+
+    Args:
+        study: the study file.
+        files: data of each site, by its name.
+        folder: for what sites keep; empty.
+        policy: text of the policy of each site.
+        private: sites draw what is private from secrets of their own, as between institutions;
+            else all random numbers follow from the seed.
+        liars: by name, sites that lie.
+
+    Attributes:
+        log: of each site the messages to it, and what it answered.
+        halted_at: the first message that was not answered because a run was halted.
+    """
+
+    def __init__(
+        self,
+        study: Path,
+        files: Mapping[str, Path],
+        folder: Path,
+        policy: str,
+        *,
+        private: bool = True,
+        liars: Mapping[str, Liar] | None = None,
+    ) -> None:
+        self.path, self.folder = study, folder
+        self.study = load_study(study)
+        self.terms = terms_of(self.study)
+        self.names = names_of(self.study.data.files or [])
+        self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}
+        self.halted_at: Envelope | None = None
+        self._until: Callable[[Envelope], bool] | None = None
+        self._sites = {}
+        for name in self.names:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / app.POLICY).write_text(policy, encoding="utf-8")
+            load_policy(folder / name / app.POLICY)
+            node = {"site": name, "data": str(files[name]), "folder": str(folder / name)}
+            site = app.site_of(study, node, {}, private=private)
+            liar = (liars or {}).get(name)
+            self._sites[name] = functools.partial(self._answered, name, site.answer, liar)
+
+    def _answered(
+        self, name: str, honest: Callable[[bytes], bytes], liar: Liar | None, message: bytes
+    ) -> bytes:
+        request = decode(message)
+        if self._until is not None and self._until(request):
+            self.halted_at = request
+            raise Halted
+        answer = honest(message)
+        if liar is not None:
+            answer = liar(request, answer)
+        self.log[name].append(Exchange(request, decode(answer)))
+        return answer
+
+    def ask(self, name: str, message: Envelope) -> Envelope:
+        """Return what a site answers to any message."""
+        self._until = None
+        return decode(self._sites[name](message.encode()))
+
+    def engine(self, **options: Any) -> FlowerEngine:
+        """Return the engine of an honest server, with further options of `FlowerEngine`."""
+        sites = {number: self._sites[name] for number, name in enumerate(self.names, 1)}
+        return FlowerEngine(InProcess(sites), self.names, study=self.terms.study, **options)
+
+    def run(self, until: Callable[[Envelope], bool] | None = None) -> Any:
+        """Return the result of an honest server's run.
+
+        It is halted, and None returned, at the first request for which ``until`` returns True;
+        that one is not answered, and is in ``halted_at``.
+
+        Raises:
+            SiteMissingError: a site refused, or was refused.
+        """
+        self._until = until
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                engine = self.engine()
+                built = self.study.build(engine)
+                return consortia.sample(
+                    built.model,
+                    built.sites,
+                    built.algorithm,
+                    **self.study.run.model_dump(),
+                    engine=engine,
+                    progress=False,
+                )
+            except Halted:
+                return None
+
+
+class Halted(BaseException):
+    """The run has gone far enough; no transport takes it for a lost node."""

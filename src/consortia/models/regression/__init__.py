@@ -1,0 +1,1 @@
+"""Regressions by a formula: from tables at the sites to a model, and back to odds ratios."""

@@ -1,0 +1,357 @@
+r"""The model of a formula: parameters, priors and likelihood, and what they are in natural units.
+
+.. math::
+    \eta = a + \tilde X b + \sum_k \tau_k Z_k u_k + \text{offset}, \qquad
+    (\alpha, \beta) = R\,(a, b), \qquad \tilde X = X R
+
+X are the columns of the formula, R their basis (`Specification.basis`), Z the columns of smooths
+and of levels by site. Priors are of the natural coefficients β, of the intercept a where all
+numbers have their mean, of the standard deviations τ and of u ~ N(0, 1).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.core.model import Model
+from consortia.errors import InputError
+from consortia.models._shared import Array, PyTree
+from consortia.models.regression.families import Family
+from consortia.models.regression.priors import Prior, read_prior
+from consortia.models.regression.specification import EVENT, EXPOSURE, RESPONSE, TIME, Specification
+
+WIDE = 2.5
+"""Standard deviations of the response, or units of the predictor, for an sd of the predictor."""
+
+THRESHOLDS, HAZARD = "thresholds", "log_hazard"
+
+
+@dataclass(frozen=True)
+class Density:
+    """Parameters, priors and likelihood of one specification.
+
+    Attributes:
+        specification: what the sites agreed on.
+        prior: in words, as the user gave them.
+    """
+
+    specification: Specification
+    prior: Mapping[str, Any]
+
+    @property
+    def family(self) -> Family:
+        """The family of the response."""
+        return self.specification.question.family
+
+    @cached_property
+    def classes(self) -> int:
+        """Levels of the response; 0 where it has none."""
+        return len(self.specification.levels.get(RESPONSE, ()))
+
+    @cached_property
+    def cuts(self) -> tuple[str, int] | None:
+        """Name and number of what stands in the place of an intercept, or None."""
+        if self.family.response == "ordered":
+            return THRESHOLDS, self.classes - 1
+        if self.family.name == "piecewise_exponential":
+            return HAZARD, len(self.specification.breaks) + 1
+        return None
+
+    @property
+    def intercept(self) -> bool:
+        """Whether there is one."""
+        return self.specification.has_intercept and self.cuts is None
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Leading axis of the coefficients: one predictor a class but the first, or ()."""
+        return (self.classes - 1,) if self.family.response == "levels" else ()
+
+    # --- priors ---
+
+    @cached_property
+    def spread(self) -> float:
+        """The sd of the response where η is in its units, else 1."""
+        unit = self.specification.units.get(RESPONSE)
+        return unit.sd if self.family.response == "number" and unit is not None else 1.0
+
+    @cached_property
+    def centre(self) -> float:
+        """Where the intercept is expected: the link of the mean of the response."""
+        units = self.specification.units
+        if self.family.response == "number":
+            return units[RESPONSE].mean
+        if not self.family.logarithmic:
+            return 0.0
+        if self.family.response == "time":
+            # half an event where there is none
+            rate = max(units[EVENT].mean, 0.5 / units[EVENT].rows)
+            per = 1.0 if self.family.name == "weibull" else units[TIME].mean
+            return math.log(rate / per)
+        per = units[EXPOSURE].mean if EXPOSURE in units else 1.0
+        return math.log(max(units[RESPONSE].mean, 0.5 / units[RESPONSE].rows) / per)
+
+    @cached_property
+    def priors(self) -> dict[str, Prior]:
+        """The prior of every natural parameter, by its name; one for each coefficient."""
+        spec, asked, found = self.specification, dict(self.prior), {}
+
+        def settle(name: str, default: Prior, keys: tuple[str, ...], lower: float) -> None:
+            given = [key for key in keys if key in asked]
+            found[name] = read_prior(given[0], asked[given[0]], lower) if given else default
+            used.update(given)
+
+        used: set[str] = set()
+        wide = WIDE * self.spread
+        base = Prior("normal", (self.centre, wide), True)
+        if self.intercept:
+            settle("intercept", base, ("intercept",), -math.inf)
+        for name, term, scale in zip(spec.names, spec.term_of, spec.scales, strict=True):
+            default = Prior("normal", (0.0, wide / float(scale)), True)
+            settle(name, default, (name, term, "coefficients"), -math.inf)
+        if self.cuts is not None:
+            name = self.cuts[0]
+            default = Prior("student_t", (3.0, 0.0, WIDE)) if name == THRESHOLDS else base
+            settle(name, default, (name,), -math.inf)
+        for one in self.family.auxiliaries:
+            words = one.prior.replace("1 / {sd}", repr(1 / self.spread))
+            prior = read_prior(one.name, words, one.lower)
+            settle(one.name, Prior(prior.form, prior.arguments, True), (one.name,), 0.0)
+        for block in spec.blocks:
+            default = Prior("half_student_t", (3.0, wide), True)
+            settle(block.name, default, (block.name, "sd"), 0.0)
+        known = [*found, *spec.term_of, *(["coefficients"] if spec.names else [])]
+        known += ["sd"] if spec.blocks else []
+        for key in asked:
+            if key not in used and key not in known:
+                raise InputError(f"prior: {key!r} is no parameter: {unknown(key, known)}.")
+        return found
+
+    @property
+    def bounded(self) -> list[tuple[str, float]]:
+        """Names and lower bounds of the parameters that are sampled by their logarithm."""
+        own = [(one.name, one.lower) for one in self.family.auxiliaries]
+        return own + [(block.name, 0.0) for block in self.specification.blocks]
+
+    # --- parameters ---
+
+    @property
+    def start(self) -> dict[str, np.ndarray]:
+        """The parameters to start from."""
+        spec, found = self.specification, {}
+        if self.intercept:
+            found["intercept"] = np.full(self.lead, self.centre, np.float32)
+        if spec.names:
+            found["coefficients"] = np.zeros((*self.lead, len(spec.names)), np.float32)
+        if self.cuts is not None:
+            name, count = self.cuts
+            found[name] = np.full(count, self.centre, np.float32)
+            if name == THRESHOLDS:  # the first one, then logarithms of the distances
+                found[name] = np.zeros(count, np.float32)
+                found[name][0] = -(count - 1) / 2
+        for name in (one.name for one in self.family.auxiliaries):
+            value = self.spread if name == "sigma" else 1.0
+            found[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
+        if spec.blocks:
+            found["log_sd"] = np.full(len(spec.blocks), math.log(0.3 * self.spread), np.float32)
+            columns = sum(len(block.columns) for block in spec.blocks)
+            found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
+        return found
+
+    def _own(self, params: PyTree) -> dict[str, Array]:
+        """Return the family's own parameters on their natural scale, as they are sampled."""
+        own = {
+            one.name: one.lower + jnp.exp(params[f"log_{one.name}"])
+            for one in self.family.auxiliaries
+        }
+        if self.cuts is not None:
+            own[self.cuts[0]] = self._cuts(params)
+        return own
+
+    def _cuts(self, params: PyTree) -> Array:
+        assert self.cuts is not None
+        name, _ = self.cuts
+        values = params[name]
+        if name != THRESHOLDS:
+            return values
+        return jnp.cumsum(jnp.concatenate([values[:1], jnp.exp(values[1:])]))
+
+    def _turned(self, params: PyTree) -> tuple[Array, Array]:
+        """Return what is added to the intercept, (...), and β, (..., columns)."""
+        R = jnp.asarray(self.specification.basis, params["coefficients"].dtype)
+        varying = np.array([bool(one or two) for one, two in self.specification.keys])
+        natural = params["coefficients"] @ R[:, varying].T
+        constant = natural[..., ~varying]
+        shift = constant[..., 0] if constant.shape[-1] else jnp.zeros_like(natural[..., 0])
+        return shift, natural[..., varying]
+
+    def natural(self, params: PyTree) -> dict[str, Array]:
+        """Return the parameters in the units of the columns, of one draw."""
+        spec, found = self.specification, {}
+        shift: Array | float = 0.0
+        if "coefficients" in params:
+            shift, slopes = self._turned(params)
+            found["coefficients"] = slopes
+        if self.intercept:
+            found["intercept"] = params["intercept"] + shift
+        own = self._own(params)
+        if self.cuts is not None:
+            name = self.cuts[0]
+            own[name] = own[name] + (-shift if name == THRESHOLDS else shift)
+        if spec.blocks:
+            sd = jnp.exp(params["log_sd"])
+            own |= {"sd": sd, "effects": params["effects_in_sd"] * sd[self._block_of]}
+        return found | own
+
+    @property
+    def labels(self) -> dict[str, list[list[str] | None]]:
+        """Names along the axes of the natural parameters, the last axis last."""
+        spec, lead = self.specification, []
+        if self.lead:
+            lead = [list(spec.levels[RESPONSE][1:])]
+        found: dict[str, list[list[str] | None]] = {"coefficients": [*lead, list(spec.names)]}
+        if self.lead:
+            found["intercept"] = [*lead]
+        if spec.blocks:
+            found["sd"] = [[block.name for block in spec.blocks]]
+            found["effects"] = [*lead, [name for block in spec.blocks for name in block.columns]]
+        if self.cuts is not None and self.cuts[0] == THRESHOLDS:
+            levels = spec.levels[RESPONSE]
+            found[THRESHOLDS] = [[f"{a}|{b}" for a, b in itertools.pairwise(levels)]]
+        return {name: axes for name, axes in found.items() if any(axes)}
+
+    @cached_property
+    def _block_of(self) -> np.ndarray:
+        """Of each column of the blocks the index of its block."""
+        sizes = [len(block.columns) for block in self.specification.blocks]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    # --- densities ---
+
+    def log_prior(self, params: PyTree) -> Array:
+        """Return log p(θ), normalised, with the Jacobians of logarithms."""
+        spec, total = self.specification, jnp.zeros((), jax.tree.leaves(params)[0].dtype)
+        if self.intercept:
+            total += jnp.sum(self.priors["intercept"].log_density(params["intercept"]))
+        if "coefficients" in params:
+            slopes = self._turned(params)[1]
+            for place, name in enumerate(spec.names):
+                total += jnp.sum(self.priors[name].log_density(slopes[..., place]))
+            # of β given b; R is triangular but for the order of its columns
+            _, determinant = np.linalg.slogdet(self._slopes_of_basis)
+            total += math.prod(self.lead) * determinant
+        if self.cuts is not None:
+            name, count = self.cuts
+            total += jnp.sum(self.priors[name].log_density(self._cuts(params)))
+            if name == THRESHOLDS:
+                total += jnp.sum(params[name][1:]) + math.lgamma(count + 1)
+        for one in self.family.auxiliaries:
+            value = params[f"log_{one.name}"]
+            prior = self.priors[one.name]
+            total += prior.log_density(one.lower + jnp.exp(value), one.lower) + value
+        for place, block in enumerate(spec.blocks):
+            value = params["log_sd"][place]
+            total += self.priors[block.name].log_density(jnp.exp(value), 0.0) + value
+        if spec.blocks:
+            u = params["effects_in_sd"]
+            total += jnp.sum(-0.5 * u**2) - 0.5 * u.size * math.log(2 * math.pi)
+        return total
+
+    @cached_property
+    def _slopes_of_basis(self) -> np.ndarray:
+        """The rows and columns of R without the intercept's."""
+        varying = np.array([bool(one or two) for one, two in self.specification.keys])
+        return self.specification.basis[np.ix_(varying, varying)]
+
+    def predictor(self, params: PyTree, batch: PyTree) -> Array:
+        """Return η, (rows,) or (rows, classes − 1)."""
+        parts = [params["coefficients"]] if "coefficients" in params else []
+        if self.specification.blocks:
+            sd = jnp.exp(params["log_sd"])[self._block_of]
+            parts.append(params["effects_in_sd"] * sd)
+        dtype = jax.tree.leaves(params)[0].dtype
+        x = jnp.asarray(batch["x"]).astype(dtype)
+        eta = jnp.zeros((x.shape[0], *self.lead), dtype)
+        if parts:
+            eta = x @ jnp.concatenate(parts, axis=-1).T
+        if self.intercept:
+            eta = eta + params["intercept"][(None,) * len(self.lead)]
+        if "offset" in batch:
+            offset = jnp.asarray(batch["offset"]).astype(dtype)
+            eta = eta + offset.reshape(-1, *[1] * len(self.lead))
+        return eta
+
+    def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
+        """Return log p(y_i | θ), (rows,), times the row's weight where there are weights."""
+        eta = self.predictor(params, batch)
+        values = self.family.log_likelihood(eta, batch, self._own(params))
+        if "weight" in batch:
+            values = values * jnp.asarray(batch["weight"]).astype(values.dtype)
+        return values
+
+    def predict(self, params: PyTree, batch: PyTree) -> Array:
+        """Return the mean of the response, or the probabilities of its levels."""
+        assert self.family.predict is not None
+        return self.family.predict(self.predictor(params, batch), batch, self._own(params))
+
+    @property
+    def model(self) -> Model:
+        """The model, for `consortia.sample`."""
+        predict = None if self.family.predict is None else self.predict
+        return Model(
+            self.log_prior, self.log_likelihood, self.start, predict=predict, natural=self.natural
+        )
+
+    # --- draws of the prior ---
+
+    def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return natural parameters drawn from their prior, and ``coefficients_sampled`` b.
+
+        The intercept and what stands in its place are those where all numbers have their mean.
+        """
+        spec, found = self.specification, {}
+        if self.intercept:
+            found["intercept"] = self.priors["intercept"].draw(rng, self.lead, -math.inf)
+        if spec.names:
+            columns = [self.priors[name].draw(rng, self.lead, -math.inf) for name in spec.names]
+            found["coefficients"] = np.stack(columns, axis=-1)
+        if self.cuts is not None:
+            name, count = self.cuts
+            cuts = self.priors[name].draw(rng, (count,), -math.inf)
+            found[name] = np.sort(cuts) if name == THRESHOLDS else cuts
+        for one in self.family.auxiliaries:
+            found[one.name] = self.priors[one.name].draw(rng, (), one.lower)
+        if spec.blocks:
+            sd = [self.priors[block.name].draw(rng, (), 0.0) for block in spec.blocks]
+            found["sd"] = np.array(sd)
+            u = rng.normal(size=(*self.lead, len(self._block_of)))
+            found["effects"] = u * found["sd"][self._block_of]
+        return found
+
+    def simulated(
+        self, rng: np.random.Generator, drawn: Mapping[str, np.ndarray], batch: PyTree
+    ) -> np.ndarray:
+        """Return a response for every row of a batch, given parameters from `draw`."""
+        x, parts = np.asarray(batch["x"], float), []
+        if "coefficients" in drawn:
+            parts.append(np.linalg.solve(self._slopes_of_basis, drawn["coefficients"].T).T)
+        if "effects" in drawn:
+            parts.append(drawn["effects"])
+        eta = np.zeros((len(x), *self.lead))
+        if parts:
+            eta = x @ np.concatenate(parts, axis=-1).T
+        eta = eta + drawn.get("intercept", 0.0)
+        offset = np.asarray(batch.get("offset", np.zeros(len(x))), float)
+        eta = eta + offset.reshape(-1, *[1] * len(self.lead))
+        batch = {**batch, "breaks": np.array(self.specification.breaks)}
+        return self.family.draw(rng, eta, batch, drawn)

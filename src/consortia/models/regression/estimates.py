@@ -1,0 +1,119 @@
+"""Results in the user's terms: each effect with its interval, and how sure its direction is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.diagnostics.summary import aligned
+from consortia.errors import InputError
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """One row for every coefficient; `str` renders it as plain text.
+
+    Attributes:
+        effect: what a row is: "odds ratio", or "difference" where nothing is exponentiated.
+        names: of the rows.
+        median: of the effect, (rows,).
+        lower: end of the interval.
+        upper: the other end.
+        above: posterior probability that the coefficient is above 0, the ratio above 1.
+        level: probability inside the interval.
+        notes: what the user should know.
+    """
+
+    effect: str
+    names: tuple[str, ...]
+    median: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    above: np.ndarray
+    level: float
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.names)
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        low, high = (f"{100 * q:.4g} %" for q in _ends(self.level))
+        header = ["", self.effect, low, high, f"P(> {0 if self.effect == 'difference' else 1})"]
+        rows = [
+            [name, *(_number(value) for value in values[:3]), f"{values[3]:.3f}"]
+            for name, *values in zip(
+                self.names, self.median, self.lower, self.upper, self.above, strict=True
+            )
+        ]
+        return "\n".join([*aligned([header, *rows]), *(f"* {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def to_dataframe(self) -> Any:
+        """Return the table as a `pandas.DataFrame`, the names as its index."""
+        import pandas as pd  # heavy, and only wanted here
+
+        low, high = (f"{100 * q:.4g} %" for q in _ends(self.level))
+        columns = {self.effect: self.median, low: self.lower, high: self.upper}
+        return pd.DataFrame({**columns, "P(above)": self.above}, index=list(self.names))
+
+
+def estimates_of(
+    draws: Mapping[str, np.ndarray],
+    labels: Mapping[str, Sequence[Sequence[str] | None]],
+    effect: str | None,
+    level: float,
+    notes: tuple[str, ...] = (),
+) -> Estimates:
+    """Return the table of the coefficients, and of the other parameters as they are.
+
+    Args:
+        draws: natural parameters, (chain, draw, ...), by name.
+        labels: names along their axes.
+        effect: what exp(coefficient) is; None where a coefficient is a difference.
+        level: probability inside the central interval, in (0, 1).
+        notes: to stand below.
+    """
+    arguments.positive("level", level, below=1.0)
+    if "coefficients" not in draws:
+        raise InputError("the formula has no coefficients: there are no effects to show.")
+    names, columns = _flat("coefficients", draws["coefficients"], labels)
+    effects = columns if effect is None else np.exp(columns)
+    low, high = np.quantile(effects, _ends(level), axis=0)
+    return Estimates(
+        effect or "difference",
+        tuple(names),
+        np.median(effects, axis=0),
+        low,
+        high,
+        np.mean(columns > 0, axis=0),
+        level,
+        notes,
+    )
+
+
+def _flat(
+    name: str, values: np.ndarray, labels: Mapping[str, Sequence[Sequence[str] | None]]
+) -> tuple[list[str], np.ndarray]:
+    """Return a name for each number of a draw, and the draws, (draws of all chains, numbers)."""
+    axes = [axis or () for axis in labels.get(name, ())]
+    names = [""]
+    for axis in reversed(axes):
+        names = [f"{one} {rest}".strip() for one in axis for rest in names]
+    if len(axes) == 2:  # classes after the column that they are of
+        names = [f"{column}, {one}" for one in axes[0] for column in axes[1]]
+    return names, values.reshape(-1, len(names))
+
+
+def _ends(level: float) -> tuple[float, float]:
+    return (1 - level) / 2, (1 + level) / 2
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"

@@ -1,0 +1,363 @@
+"""Families of responses: their likelihood given the linear predictor, and what is theirs beside it.
+
+η is the linear predictor with its offset, (rows,), or (rows, classes − 1) of a categorical
+response; ``own`` holds the family's own parameters on their natural scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from consortia.models._shared import Array, PyTree, two_classes
+
+Own = Mapping[str, Array]
+Response = Literal["number", "two", "count", "share", "positive", "ordered", "levels", "time"]
+
+
+class Auxiliary(NamedTuple):
+    """A parameter of a family that is bounded below.
+
+    Attributes:
+        name: on its natural scale.
+        lower: its bound.
+        prior: in words; ``{sd}`` is the standard deviation of the response.
+    """
+
+    name: str
+    lower: float
+    prior: str
+
+
+class Family(NamedTuple):
+    """A family of responses.
+
+    Attributes:
+        name: as the user writes it.
+        link: of the mean, in words.
+        response: what a response is; see `consortia.models.regression.specification`.
+        log_likelihood: of η, batch and the family's own parameters, (rows,).
+        predict: the mean (rows,) or the classes' probabilities (rows, classes), likewise.
+        draw: responses of a NumPy generator, likewise; (rows,).
+        auxiliaries: its bounded parameters.
+        effect: what exp(coefficient) is; None where a coefficient is a difference.
+        logarithmic: whether the mean is exp(η) times something.
+    """
+
+    name: str
+    link: str
+    response: Response
+    log_likelihood: Callable[[Array, PyTree, Own], Array]
+    predict: Callable[[Array, PyTree, Own], Array] | None
+    draw: Callable[[np.random.Generator, np.ndarray, PyTree, Mapping[str, Any]], np.ndarray]
+    auxiliaries: tuple[Auxiliary, ...] = ()
+    effect: str | None = None
+    logarithmic: bool = False
+
+
+def _y(batch: PyTree, like: Array) -> Array:
+    return jnp.asarray(batch["y"]).astype(like.dtype)
+
+
+# --- measured numbers ----------------------------------------------------------------------------
+
+
+def _gaussian(eta: Array, batch: PyTree, own: Own) -> Array:
+    z = (_y(batch, eta) - eta) / own["sigma"]
+    return -0.5 * z**2 - jnp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi)
+
+
+def _student(eta: Array, batch: PyTree, own: Own) -> Array:
+    nu, sigma = own["nu"], own["sigma"]
+    z = (_y(batch, eta) - eta) / sigma
+    constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * jnp.log(nu * math.pi)
+    return constant - jnp.log(sigma) - (nu + 1) / 2 * jnp.log1p(z**2 / nu)
+
+
+def _gamma(eta: Array, batch: PyTree, own: Own) -> Array:
+    k, y = own["shape"], _y(batch, eta)
+    return k * (jnp.log(k) - eta) - gammaln(k) + (k - 1) * jnp.log(y) - k * y * jnp.exp(-eta)
+
+
+def _beta(eta: Array, batch: PyTree, own: Own) -> Array:
+    phi, y = own["phi"], _y(batch, eta)
+    a, b = phi * jax.nn.sigmoid(eta), phi * jax.nn.sigmoid(-eta)
+    constant = gammaln(phi) - gammaln(a) - gammaln(b)
+    return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
+
+
+# --- counts --------------------------------------------------------------------------------------
+
+
+def _bernoulli(eta: Array, batch: PyTree, own: Own) -> Array:
+    return -jax.nn.softplus((1 - 2 * _y(batch, eta)) * eta)
+
+
+def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
+    y, n = _y(batch, eta), jnp.asarray(batch["trials"]).astype(eta.dtype)
+    ways = gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
+    return ways + y * eta - n * jax.nn.softplus(eta)
+
+
+def _poisson(eta: Array, batch: PyTree, own: Own) -> Array:
+    y = _y(batch, eta)
+    return y * eta - jnp.exp(eta) - gammaln(y + 1)
+
+
+def _negative_binomial(eta: Array, batch: PyTree, own: Own) -> Array:
+    y, phi = _y(batch, eta), own["phi"]
+    apart = eta - jnp.log(phi)  # log(mean / φ)
+    ways = gammaln(y + phi) - gammaln(phi) - gammaln(y + 1)
+    return ways - phi * jax.nn.softplus(apart) - y * jax.nn.softplus(-apart)
+
+
+# --- classes -------------------------------------------------------------------------------------
+
+
+def _ordinal(eta: Array, batch: PyTree, own: Own) -> Array:
+    """Return log(σ(c_y − η) − σ(c_{y−1} − η)), with c_{−1} = −∞ and the last c = ∞."""
+    cuts = own["thresholds"]
+    y, last = jnp.asarray(batch["y"]).astype(jnp.int32), cuts.shape[0]
+    upper = jnp.where(y < last, cuts[jnp.minimum(y, last - 1)] - eta, 0.0)
+    lower = jnp.where(y > 0, cuts[jnp.maximum(y - 1, 0)] - eta, 0.0)
+    inside = (y > 0) & (y < last)
+    # σ(u) − σ(l) = σ(u) σ(−l) (1 − exp(l − u))
+    apart = jnp.where(inside, upper - lower, 1.0)
+    return (
+        jnp.where(y < last, jax.nn.log_sigmoid(upper), 0.0)
+        + jnp.where(y > 0, jax.nn.log_sigmoid(-lower), 0.0)
+        + jnp.where(inside, jnp.log(-jnp.expm1(-apart)), 0.0)
+    )
+
+
+def _ordinal_probabilities(eta: Array, batch: PyTree, own: Own) -> Array:
+    below = jax.nn.sigmoid(own["thresholds"][None, :] - eta[:, None])
+    ends = jnp.ones_like(below[:, :1])
+    return jnp.diff(jnp.concatenate([0 * ends, below, ends], axis=1), axis=1)
+
+
+def _scores(eta: Array) -> Array:
+    return jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1)
+
+
+def _categorical(eta: Array, batch: PyTree, own: Own) -> Array:
+    scores = _scores(eta)
+    y = jnp.asarray(batch["y"]).astype(jnp.int32)
+    chosen = y[:, None] == jnp.arange(scores.shape[1], dtype=jnp.int32)[None, :]
+    return jnp.sum(jnp.where(chosen, scores, 0.0), axis=1) - jax.nn.logsumexp(scores, axis=1)
+
+
+# --- times to an event ---------------------------------------------------------------------------
+
+
+def _weibull(eta: Array, batch: PyTree, own: Own) -> Array:
+    """Return d log h(t) − H(t), with h(t) = k t^{k−1} e^η; times are in units of their mean."""
+    k, log_t = own["shape"], jnp.log(_y(batch, eta))
+    event = jnp.asarray(batch["event"]).astype(eta.dtype)
+    unit = jnp.asarray(batch["log_unit"]).astype(eta.dtype)
+    hazard = jnp.log(k) + (k - 1) * (log_t - unit) - unit + eta
+    return event * hazard - jnp.exp(k * (log_t - unit) + eta)
+
+
+def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
+    """Return d (λ_j + η) − Σ_j t_j exp(λ_j + η), the hazard being exp(λ_j + η) in interval j."""
+    hazards = own["log_hazard"]
+    event = jnp.asarray(batch["event"]).astype(eta.dtype)
+    times = jnp.asarray(batch["intervals"]).astype(eta.dtype)
+    at = jnp.asarray(batch["interval"]).astype(jnp.int32)
+    chosen = at[:, None] == jnp.arange(hazards.shape[0], dtype=jnp.int32)[None, :]
+    log_hazard = jnp.sum(jnp.where(chosen, hazards[None, :], 0.0), axis=1) + eta
+    return event * log_hazard - jnp.exp(eta) * (times @ jnp.exp(hazards))
+
+
+# --- draws ---------------------------------------------------------------------------------------
+
+
+def _expit(eta: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(eta, -700, 700)))
+
+
+def _exp(eta: np.ndarray) -> np.ndarray:
+    return np.exp(np.clip(eta, -30, 30))  # NumPy draws no counts beyond about 10¹⁸
+
+
+def _draw_ordinal(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    latent = eta + rng.logistic(size=eta.shape)
+    return np.sum(latent[:, None] > own["thresholds"][None, :], axis=1)
+
+
+def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    scores = np.concatenate([np.zeros_like(eta[:, :1]), eta], axis=1)
+    return np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+
+
+def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    log_t = (np.log(rng.exponential(size=eta.shape)) - eta) / own["shape"]
+    return _exp(log_t + np.asarray(batch["log_unit"]))
+
+
+def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    hazards, breaks = _exp(np.asarray(own["log_hazard"])), np.asarray(batch["breaks"])
+    left = np.concatenate([[0.0], breaks])
+    reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
+    wanted = rng.exponential(size=eta.shape) / _exp(eta)
+    place = np.searchsorted(reached, wanted, side="right") - 1
+    return left[place] + (wanted - reached[place]) / hazards[place]
+
+
+SIGMA = Auxiliary("sigma", 0.0, "exponential(1 / {sd})")
+RATE = "rate ratio"
+
+FAMILIES: dict[str, Family] = {
+    one.name: one
+    for one in (
+        Family(
+            "gaussian",
+            "identity",
+            "number",
+            _gaussian,
+            lambda eta, batch, own: eta,
+            lambda rng, eta, batch, own: rng.normal(eta, own["sigma"]),
+            (SIGMA,),
+        ),
+        Family(
+            "student",
+            "identity",
+            "number",
+            _student,
+            lambda eta, batch, own: eta,
+            lambda rng, eta, batch, own: eta + own["sigma"] * rng.standard_t(own["nu"], eta.shape),
+            (SIGMA, Auxiliary("nu", 1.0, "gamma(2, 0.1)")),
+        ),
+        Family(
+            "bernoulli",
+            "logit",
+            "two",
+            _bernoulli,
+            lambda eta, batch, own: two_classes(eta),
+            lambda rng, eta, batch, own: rng.binomial(1, _expit(eta)),
+            effect="odds ratio",
+        ),
+        Family(
+            "binomial",
+            "logit",
+            "count",
+            _binomial,
+            lambda eta, batch, own: (
+                jax.nn.sigmoid(eta) * jnp.asarray(batch["trials"]).astype(eta.dtype)
+            ),
+            lambda rng, eta, batch, own: rng.binomial(
+                np.asarray(batch["trials"], np.int64), _expit(eta)
+            ),
+            effect="odds ratio",
+        ),
+        Family(
+            "poisson",
+            "log",
+            "count",
+            _poisson,
+            lambda eta, batch, own: jnp.exp(eta),
+            lambda rng, eta, batch, own: rng.poisson(_exp(eta)),
+            effect=RATE,
+            logarithmic=True,
+        ),
+        Family(
+            "negative_binomial",
+            "log",
+            "count",
+            _negative_binomial,
+            lambda eta, batch, own: jnp.exp(eta),
+            lambda rng, eta, batch, own: rng.poisson(
+                np.minimum(rng.gamma(own["phi"], _exp(eta) / own["phi"]), 1e15)
+            ),
+            (Auxiliary("phi", 0.0, "inverse_gamma(0.4, 0.3)"),),
+            effect=RATE,
+            logarithmic=True,
+        ),
+        Family(
+            "gamma",
+            "log",
+            "positive",
+            _gamma,
+            lambda eta, batch, own: jnp.exp(eta),
+            lambda rng, eta, batch, own: rng.gamma(own["shape"], _exp(eta) / own["shape"]),
+            (Auxiliary("shape", 0.0, "gamma(2, 0.1)"),),
+            "ratio of means",
+            True,
+        ),
+        Family(
+            "beta",
+            "logit",
+            "share",
+            _beta,
+            lambda eta, batch, own: jax.nn.sigmoid(eta),
+            lambda rng, eta, batch, own: rng.beta(
+                own["phi"] * _expit(eta), own["phi"] * _expit(-eta)
+            ),
+            (Auxiliary("phi", 0.0, "gamma(2, 0.1)"),),
+            "odds ratio",
+        ),
+        Family(
+            "ordinal",
+            "cumulative logit",
+            "ordered",
+            _ordinal,
+            _ordinal_probabilities,
+            _draw_ordinal,
+            effect="odds ratio",
+        ),
+        Family(
+            "categorical",
+            "logit against the first level",
+            "levels",
+            _categorical,
+            lambda eta, batch, own: jax.nn.softmax(_scores(eta), axis=1),
+            _draw_levels,
+            effect="odds ratio",
+        ),
+        Family(
+            "weibull",
+            "log of the hazard",
+            "time",
+            _weibull,
+            None,
+            _draw_weibull,
+            (Auxiliary("shape", 0.0, "half_normal(2)"),),
+            "hazard ratio",
+            True,
+        ),
+        Family(
+            "piecewise_exponential",
+            "log of the hazard",
+            "time",
+            _piecewise,
+            None,
+            _draw_piecewise,
+            (),
+            "hazard ratio",
+            True,
+        ),
+    )
+}
+"""The families, by name."""
+
+REFUSED = {
+    "cox": "its partial likelihood is no sum over rows: take family='piecewise_exponential', which "
+    "comes as near to it as there are intervals, or 'weibull'",
+}
+"""Families that are asked for and are not there, with what to take."""
+
+ALIASES = {
+    "normal": "gaussian",
+    "logistic": "bernoulli",
+    "negbinomial": "negative_binomial",
+    "cumulative": "ordinal",
+    "multinomial": "categorical",
+}
+"""Other names that people know for the families; they are refused with ours."""

@@ -1,0 +1,384 @@
+"""Formulas: what is regressed on what, taken apart into factors that a table can be asked for.
+
+The grammar of terms is that of formulaic. A factor is a column, or arithmetic and a few functions
+of columns; nothing else is evaluated, so that a formula in a study file is no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.data.tables import Column, Table, column_of
+from consortia.errors import InputError
+
+Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
+
+SITE = "site"
+"""The name of the site, a column that every table has."""
+
+FUNCTIONS = {
+    **{name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "abs")},
+    **{name: getattr(np, name) for name in ("exp", "expm1", "minimum", "maximum")},
+    "I": lambda values: values,
+}
+OPERATORS: dict[type, Any] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.UAdd: np.positive,
+    ast.USub: np.negative,
+}
+WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
+"""Functions that need to know all data; they stand outermost in a factor."""
+
+LEAST_KNOTS, MOST_KNOTS = 4, 40
+KNOTS = 10
+
+MARK = "\x00"
+GROUP = re.compile(r"\(([^()|]*)(\|\|?)([^()|]*)\)")
+
+
+class Factor(NamedTuple):
+    """One factor of a term.
+
+    Attributes:
+        text: as it is written.
+        kind: what is done with its values.
+        tree: the expression inside.
+        columns: of the table, that it needs.
+        reference: of ``C(column, reference)``, or None.
+        knots: of ``s(column, k=knots)``.
+    """
+
+    text: str
+    kind: Kind
+    tree: ast.expr
+    columns: tuple[str, ...]
+    reference: str | None = None
+    knots: int = KNOTS
+
+    @property
+    def column(self) -> str | None:
+        """The one column that it is, or None where it is an expression."""
+        return self.columns[0] if isinstance(self.tree, ast.Name) else None
+
+    def values(self, table: Table, where: str) -> np.ndarray:
+        """Return the expression, float64 (rows,); NaN where a value misses.
+
+        Raises:
+            InputError: an unknown column, one of texts, or a value that is not finite.
+        """
+        with np.errstate(all="ignore"):
+            found = np.asarray(_evaluated(self.tree, table, self.text, where), float)
+        missing = np.any([table[name].missing for name in self.columns], axis=0)
+        wrong = ~np.isfinite(found) & ~missing
+        if wrong.any():
+            raise InputError(
+                f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows."
+            )
+        return np.where(missing, np.nan, found)
+
+    def texts(self, table: Table, where: str) -> np.ndarray:
+        """Return the values as names of levels, (rows,)."""
+        assert self.column is not None
+        return as_levels(column_of(table, self.column, where))
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A formula, taken apart.
+
+    Attributes:
+        text: as it is written.
+        response: the factors on the left side; two in ``Surv(time, event)``.
+        survival: whether it is that.
+        terms: for each term the texts of its factors; () is the intercept.
+        factors: by text, those of the terms.
+        groups: per group term ``(x || site)`` the text of its factor, or "" for the intercept.
+        offset: of ``offset(expression)``, or None.
+    """
+
+    text: str
+    response: tuple[Factor, ...]
+    survival: bool
+    terms: tuple[tuple[str, ...], ...]
+    factors: Mapping[str, Factor]
+    groups: tuple[str, ...] = ()
+    offset: Factor | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the right side, each once, in order."""
+        every = [*self.factors.values(), *([self.offset] if self.offset else [])]
+        names = [name for factor in every for name in factor.columns if name != SITE]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def response_columns(self) -> tuple[str, ...]:
+        """The columns of the left side."""
+        return tuple(name for factor in self.response for name in factor.columns)
+
+
+def parse(text: Any) -> Parsed:
+    """Return a formula taken apart; no data are needed.
+
+    Raises:
+        InputError: it is no formula, or it uses what cannot be used, with what can.
+    """
+    if not isinstance(text, str) or text.count("~") != 1:
+        raise InputError(f"formula is {text!r}: give 'response ~ terms', one ~ in it.")
+    rest, groups = _without_groups(text)
+    left, right = _terms(rest)
+    if len(left) != 1 or len(left[0]) != 1:
+        raise InputError(f"formula {text!r}: give one response before the ~.")
+    response, survival = _response(left[0][0])
+    terms, factors, offset = [], {}, None
+    for term in right:
+        made = [factor_of(one) for one in term if one != "1"]
+        if any(isinstance(factor, _Offset) for factor in made):
+            if len(made) > 1 or offset is not None:
+                raise InputError(f"formula {text!r}: offset(...) stands once and by itself.")
+            offset = made[0].factor if isinstance(made[0], _Offset) else None
+            continue
+        plain = [factor for factor in made if isinstance(factor, Factor)]
+        if len(plain) > 1 and any(factor.kind == "smooth" for factor in plain):
+            raise InputError(f"formula {text!r}: s(...) has no interactions; write it by itself.")
+        terms.append(tuple(factor.text for factor in plain))
+        factors.update({factor.text: factor for factor in plain})
+    inside = [one for one in groups if one]
+    factors.update({one: _plain(factor_of(one)) for one in inside if one not in factors})
+    if not terms and not groups:
+        raise InputError(f"formula {text!r} has nothing after the ~.")
+    return Parsed(text, response, survival, tuple(terms), factors, groups, offset)
+
+
+def expression(text: str) -> Factor:
+    """Return the factor of an expression of columns, such as an exposure; no levels, no smooths."""
+    return _plain(factor_of(text))
+
+
+class _Offset(NamedTuple):
+    factor: Factor
+
+
+def factor_of(text: str) -> Factor | _Offset:
+    """Return a factor from its text.
+
+    Raises:
+        InputError: it holds what cannot be evaluated.
+    """
+    names: dict[str, str] = {}
+
+    def named(match: re.Match[str]) -> str:
+        names[f"column_{len(names)}_"] = match[1]
+        return list(names)[-1]
+
+    code = re.sub(r"`([^`]*)`", named, text)
+    try:
+        tree = ast.parse(code.strip(), mode="eval").body
+    except SyntaxError:
+        tree = ast.Name(text)  # a name with spaces, set apart by formulaic
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
+    if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
+        return _Offset(Factor(text, "plain", tree.args[0], _columns(tree.args[0], text)))
+    if outer not in WHOLE:
+        return Factor(text, "plain", tree, _columns(tree, text))
+    assert isinstance(tree, ast.Call)
+    kind = WHOLE[outer]
+    more = [_constant(one, text) for one in tree.args[1:]]
+    words = {str(one.arg): _constant(one.value, text) for one in tree.keywords}
+    allowed = {"levels": "reference", "smooth": "k"}.get(kind)
+    if not tree.args or len(more) + len(words) > (allowed is not None) or words.keys() - {allowed}:
+        takes = f" and {allowed}=" if allowed else ""
+        raise InputError(f"formula: {text}: {outer} takes one expression{takes}.")
+    inner, option = tree.args[0], next(iter([*more, *words.values()]), None)
+    columns = _columns(inner, text)
+    if kind == "levels":
+        if not isinstance(inner, ast.Name):
+            raise InputError(f"formula: {text}: C takes the name of a column.")
+        return Factor(text, kind, inner, columns, None if option is None else level(option))
+    if kind != "smooth" or option is None:
+        return Factor(text, kind, inner, columns)
+    if not isinstance(option, int) or not LEAST_KNOTS <= option <= MOST_KNOTS:
+        raise InputError(
+            f"formula: {text}: k is a whole number from {LEAST_KNOTS} to {MOST_KNOTS}."
+        )
+    return Factor(text, kind, inner, columns, None, option)
+
+
+def as_levels(column: Column) -> np.ndarray:
+    """Return the values of a column as names of levels; those that miss are ""."""
+    if column.kind == "text":
+        return column.values
+    if column.kind == "truth":
+        found = np.where(column.values > 0, "True", "False")
+    else:
+        found = np.array([level(value) for value in column.values.tolist()])
+    return np.where(column.missing, "", found)
+
+
+def level(value: Any) -> str:
+    """Return the name of a level, of a number without a needless ".0"."""
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _terms(text: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the terms of both sides as formulaic reads them, each a list of factors."""
+    from formulaic import Formula  # heavy: only who gives a formula pays for it
+    from formulaic.errors import FormulaicError
+
+    try:
+        found = Formula(text)
+        sides: Any = (found.lhs, found.rhs)
+    except (FormulaicError, SyntaxError, AttributeError) as error:
+        first = re.sub(r"\x1b\[[0-9;]*m", "", str(error).strip()).split("\n")[0]
+        if first.startswith("The `.` operator"):
+            first = "'.' stands for no columns here: name them."
+        raise InputError(f"formula {text!r} cannot be read: {first}") from None
+    left, right = ([[factor.expr for factor in term.factors] for term in side] for side in sides)
+    return left, right
+
+
+def _response(text: str) -> tuple[tuple[Factor, ...], bool]:
+    tree = ast.parse(re.sub(r"`[^`]*`", "name", text), mode="eval").body if "(" in text else None
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Surv":
+        inside = [part.strip() for part in text[text.index("(") + 1 : -1].split(",")]
+        if len(inside) != 2:
+            raise InputError(f"formula: {text}: Surv takes the time and the event, in this order.")
+        return tuple(expression(part) for part in inside), True
+    return (expression(text),), False
+
+
+def _without_groups(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a formula without its group terms, and the factors of these."""
+    groups: list[str] = []
+
+    def taken(match: re.Match[str]) -> str:
+        terms, bar, group = (part.strip() for part in match.groups())
+        if group != SITE:
+            raise InputError(
+                f"formula: {match[0]}: levels of groups are known for {SITE!r}, the site itself, "
+                f"only. Write (1 | {SITE}), or {group} as a column."
+            )
+        parts = [part.strip() for part in terms.split("+")]
+        inside = ["" if part == "1" else part for part in parts if part != "0"]
+        if "1" not in parts and "0" not in parts:
+            inside.insert(0, "")
+        if bar == "|" and len(inside) > 1:
+            raise InputError(
+                f"formula: {match[0]}: correlated levels and slopes are not there yet; "
+                f"({terms} || {SITE}) has independent ones."
+            )
+        groups.extend(inside)
+        return MARK
+
+    rest = GROUP.sub(taken, text)
+    rest = re.sub(rf"\+\s*{MARK}", "", rest)
+    rest = re.sub(rf"~\s*{MARK}\s*\+", "~", rest)
+    rest = re.sub(rf"~\s*{MARK}\s*$", "~ 1", rest)
+    if "|" in re.sub(r"`[^`]*`", "", rest):
+        raise InputError(f"formula {text!r}: put group terms in brackets, (1 | {SITE}).")
+    if MARK in rest:
+        raise InputError(f"formula {text!r}: add group terms with a plus.")
+    return rest, tuple(groups)
+
+
+def _plain(factor: Factor | _Offset) -> Factor:
+    if isinstance(factor, _Offset) or factor.kind != "plain":
+        text = factor.factor.text if isinstance(factor, _Offset) else factor.text
+        raise InputError(f"formula: {text}: give a column or an expression of columns here.")
+    return factor
+
+
+def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
+    """Return the columns of an expression; refuse what is not arithmetic of columns."""
+    found: list[str] = []
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            found.append(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            pass
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            walk(node.left)
+            walk(node.right)
+        elif isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
+            walk(node.operand)
+        elif isinstance(node, ast.Compare) and {type(one) for one in node.ops} <= OPERATORS.keys():
+            for part in (node.left, *node.comparators):
+                walk(part)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            if node.func.id in (*WHOLE, "offset"):
+                raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
+            if node.func.id not in FUNCTIONS:
+                known = [*FUNCTIONS, *WHOLE, "offset"]
+                raise InputError(
+                    f"formula: {text}: {node.func.id!r} is no function of formulas: "
+                    f"{unknown(node.func.id, known)}."
+                )
+            for part in node.args:
+                walk(part)
+        else:
+            raise InputError(
+                f"formula: {text}: {ast.unparse(node)} cannot be evaluated; write columns, "
+                f"numbers, arithmetic and {', '.join(FUNCTIONS)}."
+            )
+
+    walk(tree)
+    if not found:
+        raise InputError(f"formula: {text} has no column in it.")
+    return tuple(dict.fromkeys(found))
+
+
+def _constant(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    raise InputError(f"formula: {text}: {ast.unparse(node)} is no number and no text in quotes.")
+
+
+def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
+    def of(part: ast.expr) -> Any:
+        return _evaluated(part, table, text, where)
+
+    if isinstance(node, ast.Name):
+        column = column_of(table, node.id, where)
+        if column.kind == "text":
+            doubt = column.doubt or "write C(...) for a factor, or encode it"
+            raise InputError(f"{where}: {text}: the column {node.id!r} holds texts: {doubt}.")
+        return column.values
+    if isinstance(node, ast.Constant):
+        return float(node.value)  # type: ignore[arg-type]
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](of(node.left), of(node.right))
+    if isinstance(node, ast.UnaryOp):
+        return OPERATORS[type(node.op)](of(node.operand))
+    if isinstance(node, ast.Compare):
+        parts: Sequence[Any] = [of(node.left), *map(of, node.comparators)]
+        holds = [
+            OPERATORS[type(op)](parts[place], parts[place + 1]) for place, op in enumerate(node.ops)
+        ]
+        return np.all(holds, axis=0)
+    assert isinstance(node, ast.Call)
+    assert isinstance(node.func, ast.Name)
+    return FUNCTIONS[node.func.id](*map(of, node.args))

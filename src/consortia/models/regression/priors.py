@@ -1,0 +1,229 @@
+"""Priors in words: ``"normal(0, 1)"`` as a density, and as a source of draws."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.errors import InputError
+from consortia.models._shared import Array
+
+
+class _Form(NamedTuple):
+    """A family of densities.
+
+    Attributes:
+        arguments: names of the parameters.
+        positive: of these, the ones that must be.
+        log_density: of value and parameters, on all of the real line or above 0.
+        scipy: the same as a frozen law, of `scipy.stats` and the parameters.
+        lower: end of the support, 0 or −∞.
+    """
+
+    arguments: tuple[str, ...]
+    positive: tuple[str, ...]
+    log_density: Callable[..., Array]
+    scipy: Callable[..., Any]
+    lower: float = -math.inf
+
+
+def _normal(v: Array, location: float, scale: float) -> Array:
+    return -0.5 * ((v - location) / scale) ** 2 - math.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+def _student(v: Array, freedom: float, location: float, scale: float) -> Array:
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    constant -= 0.5 * math.log(freedom * math.pi) + math.log(scale)
+    return constant - (freedom + 1) / 2 * jnp.log1p(((v - location) / scale) ** 2 / freedom)
+
+
+def _laplace(v: Array, location: float, scale: float) -> Array:
+    return -jnp.abs(v - location) / scale - math.log(2 * scale)
+
+
+def _gamma(v: Array, shape: float, rate: float) -> Array:
+    return shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * jnp.log(v) - rate * v
+
+
+def _inverse_gamma(v: Array, shape: float, scale: float) -> Array:
+    return shape * math.log(scale) - math.lgamma(shape) - (shape + 1) * jnp.log(v) - scale / v
+
+
+def _log_normal(v: Array, location: float, scale: float) -> Array:
+    return _normal(jnp.log(v), location, scale) - jnp.log(v)
+
+
+class _Half:
+    """A law that is symmetric around 0, folded there."""
+
+    def __init__(self, law: Any) -> None:
+        self._law = law
+
+    def rvs(self, size: Any, random_state: Any) -> np.ndarray:
+        """Return draws."""
+        return np.abs(self._law.rvs(size=size, random_state=random_state))
+
+    def sf(self, value: float) -> float:
+        """Return the probability above a value ≥ 0."""
+        return float(2 * self._law.sf(value))
+
+
+PLACE, UNIT = ("location", "scale"), ("scale",)
+LOG_2 = math.log(2.0)
+
+FORMS: dict[str, _Form] = {
+    "normal": _Form(PLACE, UNIT, _normal, lambda stats, *arguments: stats.norm(*arguments)),
+    "student_t": _Form(
+        ("degrees of freedom", *PLACE),
+        ("degrees of freedom", *UNIT),
+        _student,
+        lambda stats, *arguments: stats.t(*arguments),
+    ),
+    "cauchy": _Form(
+        PLACE,
+        UNIT,
+        lambda v, at, scale: _student(v, 1.0, at, scale),
+        lambda stats, *arguments: stats.cauchy(*arguments),
+    ),
+    "laplace": _Form(PLACE, UNIT, _laplace, lambda stats, *arguments: stats.laplace(*arguments)),
+    "half_normal": _Form(
+        UNIT,
+        UNIT,
+        lambda v, s: LOG_2 + _normal(v, 0.0, s),
+        lambda stats, s: stats.halfnorm(0, s),
+        0.0,
+    ),
+    "half_cauchy": _Form(
+        UNIT,
+        UNIT,
+        lambda v, s: LOG_2 + _student(v, 1.0, 0.0, s),
+        lambda stats, s: stats.halfcauchy(0, s),
+        0.0,
+    ),
+    "half_student_t": _Form(
+        ("degrees of freedom", "scale"),
+        ("degrees of freedom", "scale"),
+        lambda v, freedom, s: LOG_2 + _student(v, freedom, 0.0, s),
+        lambda stats, freedom, s: _Half(stats.t(freedom, 0, s)),
+        0.0,
+    ),
+    "exponential": _Form(
+        ("rate",),
+        ("rate",),
+        lambda v, rate: math.log(rate) - rate * v,
+        lambda stats, rate: stats.expon(0, 1 / rate),
+        0.0,
+    ),
+    "gamma": _Form(
+        ("shape", "rate"),
+        ("shape", "rate"),
+        _gamma,
+        lambda stats, shape, rate: stats.gamma(shape, 0, 1 / rate),
+        0.0,
+    ),
+    "inverse_gamma": _Form(
+        ("shape", "scale"),
+        ("shape", "scale"),
+        _inverse_gamma,
+        lambda stats, shape, scale: stats.invgamma(shape, 0, scale),
+        0.0,
+    ),
+    "log_normal": _Form(
+        PLACE,
+        UNIT,
+        _log_normal,
+        lambda stats, at, scale: stats.lognorm(scale, 0, math.exp(at)),
+        0.0,
+    ),
+}
+"""The densities, by the word for each."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A prior density.
+
+    Attributes:
+        form: one of `FORMS`.
+        arguments: its parameters.
+        scaled: whether these follow from the data, and are not as a user has written them.
+    """
+
+    form: str
+    arguments: tuple[float, ...]
+    scaled: bool = False
+
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        return f"{self.form}({', '.join(f'{one:.4g}' for one in self.arguments)})"
+
+    @property
+    def lower(self) -> float:
+        """The end of its support, 0 or −∞."""
+        return FORMS[self.form].lower
+
+    def log_density(self, values: Array, lower: float = -math.inf) -> Array:
+        """Return the log-density of each value, cut off below ``lower``."""
+        result = FORMS[self.form].log_density(values, *self.arguments)
+        if lower > self.lower:
+            result = result - math.log(self._law.sf(lower))
+        return result
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...], lower: float) -> np.ndarray:
+        """Return draws above ``lower``."""
+        found = np.empty(shape)
+        left = np.ones(shape, bool)
+        while left.any():
+            found[left] = self._law.rvs(size=int(left.sum()), random_state=rng)
+            left = found <= lower
+        return found
+
+    @property
+    def _law(self) -> Any:
+        import scipy.stats  # heavy: only who draws from a prior pays for it
+
+        return FORMS[self.form].scipy(scipy.stats, *self.arguments)
+
+
+def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
+    """Return a prior from words such as ``"normal(0, 2.5)"``.
+
+    Args:
+        key: what it is of, for the messages.
+        text: the words, or a `Prior`.
+        lower: end of the support that it must have mass above.
+
+    Raises:
+        InputError: the words are no prior.
+    """
+    if isinstance(text, Prior):
+        return text
+    match = re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(f"prior of {key!r} is {text!r}: write for instance 'normal(0, 1)'.")
+    word, inside = match[1], [part.strip() for part in match[2].split(",") if part.strip()]
+    if word not in FORMS:
+        raise InputError(f"prior of {key!r}: {word!r}: {unknown(word, FORMS)}.")
+    form = FORMS[word]
+    try:
+        arguments = tuple(float(part) for part in inside)
+    except ValueError:
+        arguments = ()
+    if len(arguments) != len(form.arguments) or not all(map(math.isfinite, arguments)):
+        raise InputError(f"prior of {key!r}: {word} takes {', '.join(form.arguments)} as numbers.")
+    for name, value in zip(form.arguments, arguments, strict=True):
+        if name in form.positive and value <= 0:
+            raise InputError(f"prior of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")
+    if form.lower > lower:
+        raise InputError(
+            f"prior of {key!r}: {word} has no mass below 0, where this parameter may be: take "
+            "normal, student_t, cauchy or laplace."
+        )
+    return Prior(word, arguments)

@@ -1,0 +1,145 @@
+"""The Python files of a study's own model: which they are, and which the user has run before.
+
+A factory is code: it runs with the rights of whoever builds its study. Commands that look at what
+somebody else may have made ask here first.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import os
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from consortia.data.downloads import cache_directory
+from consortia.errors import InputError
+from consortia.store.durable import private
+
+KNOWN = "factories.txt"
+"""In the user's cache directory: a hash a line, of what the user has had run."""
+
+WARNING = "a factory is code, it runs with your rights"
+
+DIGITS = 64
+
+
+def may_run(factory: str | None, folder: Path, *, code: bool) -> bool:
+    """Return True if a study has no factory, or one that was asked for or run before.
+
+    Args:
+        factory: ``module:name``, or None.
+        folder: of the study.
+        code: the user says that it may run; it is remembered.
+    """
+    if factory is None:
+        return True
+    if code:
+        remember(factory, folder)
+    return code or hash_of(factory, folder) in _known()
+
+
+def remember(factory: str | None, folder: Path) -> None:
+    """Note that the user has a factory run; where nothing can be noted, nothing is."""
+    if factory is None or (own := hash_of(factory, folder)) in _known():
+        return
+    cache = cache_directory()
+    with contextlib.suppress(OSError):  # the next command will ask for the word again
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(cache / KNOWN, "a", encoding="ascii", opener=private) as file:
+            file.write(f"{own}\n")
+
+
+def hash_of(factory: str, folder: Path) -> str:
+    """Return the SHA-256 of a factory's name and of the files of `modules`."""
+    text = json.dumps([factory, modules(factory, folder)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _known() -> set[str]:
+    """Return the hashes of what the user has run; of a list that others may write, none."""
+    try:
+        with open(cache_directory() / KNOWN, encoding="ascii") as file:
+            found = os.fstat(file.fileno())
+            if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+                return set()
+            return {line.strip() for line in file if len(line.strip()) == DIGITS}
+    except (OSError, ValueError):
+        return set()
+
+
+# --- which files ---------------------------------------------------------------------------------
+
+
+def modules(factory: str | None, folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each Python file of a factory, by its name in the study's folder.
+
+    Those that ``import`` statements reach. What the code loads by other means (`importlib`, a file
+    that it opens) is not among them.
+
+    Raises:
+        InputError: the factory's module is not there, or a file is not Python.
+    """
+    if factory is None:
+        return {}
+    name = factory.partition(":")[0]
+    if not files_of(folder, name):
+        return {name: _installed(name)}
+    found: dict[str, str] = {}
+    waiting = files_of(folder, name)
+    while waiting:
+        file = waiting.pop()
+        key = file.relative_to(folder).as_posix()
+        if key in found:
+            continue
+        text = file.read_bytes()
+        found[key] = hashlib.sha256(text).hexdigest()
+        for imported in _imports(text, file, folder):
+            waiting += files_of(folder, imported)
+    return found
+
+
+def files_of(folder: Path, name: str) -> list[Path]:
+    """Return the files that an import of a module beside the study runs: it and its packages."""
+    parts = name.split(".")
+    found = []
+    for length in range(1, len(parts) + 1):
+        place = folder.joinpath(*parts[:length])
+        candidates = (place.with_suffix(".py"), place / "__init__.py")
+        found += [candidate for candidate in candidates if os.path.isfile(candidate)]
+    return found
+
+
+def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
+    """Return the modules that a file imports, relative ones from the folder on."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{file} is not Python: {error}.") from None
+    package = file.relative_to(folder).with_suffix("").parts[:-1]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*start, *((node.module,) if node.module else ())))
+            found.add(base)
+            found |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
+    return found - {""}
+
+
+def _installed(name: str) -> str:
+    """Return the SHA-256 of the text of an installed module; no package is imported to find it."""
+    parts, places, found = name.split("."), None, None
+    for length in range(1, len(parts) + 1):
+        found = PathFinder.find_spec(".".join(parts[:length]), places)
+        places = None if found is None else found.submodule_search_locations
+        if found is None or (length < len(parts) and places is None):
+            found = None
+            break
+    if found is None or not found.origin or not Path(found.origin).is_file():
+        raise InputError(f"model.factory: there is no module {name!r} beside the study file.")
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()

@@ -1,0 +1,201 @@
+"""Studies whose model is a formula: tables as people have them, read where each site runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from consortia.core.contract import Method
+from consortia.data import datasets
+from consortia.data.facts import SiteFacts
+from consortia.data.partition import read_seed
+from consortia.data.tables import Table, read_table, rows_of
+from consortia.engines.contract import Engine
+from consortia.errors import InputError
+from consortia.models.regression.model import (
+    Regression,
+    assembled,
+    contribution,
+    question_of,
+    regression,
+)
+from consortia.models.regression.specification import Question
+from consortia.study.files import Arrays, names_of
+from consortia.study.options import called
+from consortia.study.tables import Data, Prepared, deal
+
+NOT_IN_FILE = ("formula", "sites", "algorithm", "engine")
+"""Arguments of `consortia.regression` that a study says elsewhere."""
+
+UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "test_file")
+"""Keys of ``[data]`` that change arrays; a formula says such things itself."""
+
+
+def options_of(**options: Any) -> None:
+    """Stand for `consortia.regression` where its options are checked and described."""
+
+
+options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        one
+        for name, one in inspect.signature(regression).parameters.items()
+        if name not in NOT_IN_FILE
+    ]
+)
+
+
+class FormulaRows(NamedTuple):
+    """What a study of a formula is made of.
+
+    Attributes:
+        regression: the model and the rows.
+        held_out: rows for the predictive scores, or None.
+        skipped: what cannot be had in this process, each with the reason.
+    """
+
+    regression: Regression
+    held_out: Arrays | None
+    skipped: tuple[str, ...]
+
+
+def check_data(data: Data) -> None:
+    """Refuse keys of ``[data]`` that have no meaning beside a formula."""
+    for key in UNUSED:
+        if getattr(data, key) not in (None, False):
+            raise InputError(f"data.{key}: with model.formula there is none; write it as a term.")
+    if data.target != "y":
+        raise InputError("data.target: the response is the left side of model.formula.")
+
+
+def question_in(formula: str, options: Mapping[str, Any]) -> Question:
+    """Return what a formula and its options ask of every site.
+
+    Raises:
+        InputError: they cannot be used.
+    """
+    asked = {name: value for name, value in options.items() if name not in ("prior", "breaks")}
+    family = asked.pop("family", "gaussian")
+    return called("model", lambda **more: question_of(formula, family, **more), asked)
+
+
+def site_facts(
+    data: Data, question: Question, path: Path, index: int, least: int
+) -> tuple[Table, Table | None, SiteFacts]:
+    """Return the rows of a site's file, those held out, and what other processes learn of them.
+
+    Args:
+        data: the table ``[data]``.
+        question: what is asked.
+        path: of the file.
+        index: of the site.
+        least: levels with fewer rows are not told.
+
+    Raises:
+        InputError: the file cannot be used.
+    """
+    assert data.files is not None
+    name = names_of(data.files)[index]
+    table, held_out = _split(read_table(path, f"site {name!r}"), data, index)
+    return table, held_out, contribution(question, table, name, least)
+
+
+def formula_rows(
+    data: Data,
+    table: Any,
+    formula: str,
+    options: Mapping[str, Any],
+    folder: Path,
+    engine: Engine,
+    algorithm: Method,
+    own: Mapping[int, Path],
+    least: int,
+) -> FormulaRows:
+    """Return model and rows of a study; of files those of the sites of this process.
+
+    Args:
+        data: the table ``[data]``.
+        table: the table ``[partition]``, or None.
+        formula: of ``[model]``.
+        options: its further keys.
+        folder: where the names of files start.
+        engine: decides which sites this process runs.
+        algorithm: what is run.
+        own: where the files of sites are that are not there, by the sites' indices.
+        least: levels with fewer rows at a site are not told.
+
+    Raises:
+        InputError: a file cannot be used, or the sites disagree; in all processes.
+    """
+    question = question_in(formula, options)
+    prior, breaks = options.get("prior"), options.get("breaks")
+    read: dict[int, Table] = {}
+    held_out: dict[int, Table | None] = {}
+    if data.files is None:
+        names, tables = _dealt(data, table)
+
+        def contribute(index: int) -> SiteFacts:
+            read[index], held_out[index] = _split(tables[index], data, index)
+            return contribution(question, read[index], names[index], least)
+
+    else:
+        names = names_of(data.files)
+        paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
+
+        def contribute(index: int) -> SiteFacts:
+            found = site_facts(data, question, paths[index], index, least)
+            read[index], held_out[index], facts = found
+            return facts
+
+    facts, _ = engine.gather_facts(names, algorithm, contribute)
+    made = assembled(question, facts, names, read, prior, breaks)
+    if data.test_share is None:
+        return FormulaRows(made, None, ())
+    if len(read) < len(names):
+        return FormulaRows(
+            made, None, ("predictive scores: the held-out rows are in other processes",)
+        )
+    parts = [
+        made.specification.made(part, names[index])
+        for index, part in sorted(held_out.items())
+        if part is not None
+    ]
+    return FormulaRows(
+        made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
+    )
+
+
+def _split(table: Table, data: Data, index: int) -> tuple[Table, Table | None]:
+    """Return a site's rows without a share of them, and that share."""
+    if data.test_share is None:
+        return table, None
+    rows = rows_of(table)
+    count = round(data.test_share * rows)
+    order = np.random.default_rng(read_seed(data.seed + index)).permutation(rows)
+    held_out, kept = np.sort(order[:count]), np.sort(order[count:])
+    if not count or not len(kept):
+        raise InputError(f"data.test_share of {rows} rows leaves one part empty: change the share.")
+    return tuple(  # type: ignore[return-value]
+        {name: column.take(part) for name, column in table.items()} for part in (kept, held_out)
+    )
+
+
+def _dealt(data: Data, table: Any) -> tuple[tuple[str, ...], list[Table]]:
+    """Return the tables of a data set at its sites; its response is called y."""
+    assert data.dataset is not None
+    found = datasets.load(data.dataset, download=data.download)
+    rows = found.rows
+    if rows["x"].ndim != 2 or not found.feature_names:
+        raise InputError(f"data.dataset = {data.dataset!r} has no names of columns for a formula.")
+    columns = {name: rows["x"][:, place] for place, name in enumerate(found.feature_names)}
+    columns |= {name: array for name, array in rows.items() if array.ndim == 1}
+    dealt = deal(table, Prepared(rows, None, None, columns, None, (), None))
+    tables = []
+    for shard in dealt.shards:
+        named = {name: shard["x"][:, place] for place, name in enumerate(found.feature_names)}
+        named |= {name: array for name, array in shard.items() if array.ndim == 1}
+        tables.append(read_table(named, f"data set {data.dataset}"))
+    return dealt.names, tables

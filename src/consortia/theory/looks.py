@@ -1,0 +1,263 @@
+"""What sites tell of their potentials at a point, and the mode that follows from it.
+
+A site's answer is a few sums over its own rows, so that the posterior's expansion needs no pooled
+rows: it is the same wherever the rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from consortia.core.model import Model
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
+from consortia.errors import InputError
+from consortia.surrogates.curvature import NEWTON_STEPS, NEWTON_TOLERANCE, hessian
+
+PyTree = Any
+Flat = Float[np.ndarray, " d"]
+Answer = Mapping[str, Any]
+
+VALUES = "values"
+EXPANSION = "expansion"
+ROWS = "rows"
+
+
+class Gatherer(Protocol):
+    """The part of an engine that is needed; see `consortia.engines.contract.Engine`."""
+
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what ``make`` returns in every process that has sites."""
+        ...
+
+
+class Alone:
+    """One process that holds all rows."""
+
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what ``make`` returns here."""
+        return [make()]
+
+
+class Looks:
+    """The sites' answers at points, gathered from the processes that hold them.
+
+    All processes call the methods alike, and get the same numbers.
+
+    Args:
+        model: the model.
+        sites: names and sizes of all sites, rows where they are.
+        parameters: an example of the parameters.
+        engine: gathers; this process alone when None.
+    """
+
+    def __init__(
+        self, model: Model, sites: Sites, parameters: PyTree, engine: Gatherer | None = None
+    ) -> None:
+        start = jax.tree.map(jnp.asarray, parameters)
+        target = Target(model, start)
+        leaves, structure = jax.tree.flatten(target.structure)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        self._functions = _compiled(model, structure, shapes)
+        self._engine = Alone() if engine is None else engine
+        self._sites, self._rows = sites, dict[int, PyTree]()
+        self._dtype = target.dtype
+        self.start = np.asarray(target.ravel(start), np.float64)
+        self.sizes = np.asarray(sites.sizes, np.float64)
+        if engine is None and sites.elsewhere:
+            sites.padded()  # says which rows are not here
+
+    def expansion(
+        self, position: Flat
+    ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+        """Return value, gradient and Hessian of every site's −log-likelihood."""
+        found = self._ask(EXPANSION, position)
+        return found["value"], found["gradient"], found["hessian"]
+
+    def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
+        """Return the covariance of the gradients of single rows, divided by n_c, at every site."""
+        return self._ask(ROWS, position)["covariance"]
+
+    def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+        """Return the log-density at some points, up to a constant."""
+        likelihood = -self._ask(VALUES, points)["values"].sum(axis=0)
+        prior = [self._functions.prior_value(self._to(point)) for point in points]
+        return likelihood + np.asarray(prior, np.float64)
+
+    def prior(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
+        """Return value, gradient and Hessian of −log-prior."""
+        value, gradient, curvature = self._functions.prior(self._to(position))
+        return float(value), np.asarray(gradient, np.float64), np.asarray(curvature, np.float64)
+
+    def mode(self) -> Flat:
+        """Return the posterior's mode downhill from the start, by damped Newton steps.
+
+        Raises:
+            InputError: it is not reached.
+        """
+        return mode_by(self._whole, self.start)
+
+    def _whole(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
+        values, gradients, hessians = self.expansion(position)
+        value, gradient, curvature = self.prior(position)
+        return (
+            float(values.sum() + value),
+            gradients.sum(axis=0) + gradient,
+            hessians.sum(axis=0) + curvature,
+        )
+
+    def _ask(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
+        gathered = self._engine.allgather(
+            lambda: {str(index): self._own(what, index, position) for index in self._sites.here}
+        )
+        found: dict[int, Answer] = {}
+        for process in gathered:
+            for index, answer in process.items():
+                found.setdefault(int(index), answer)
+        if len(found) < len(self._sites):
+            raise InputError("no process has the rows of all sites")
+        names = found[0]
+        return {
+            name: np.stack([np.asarray(found[i][name], np.float64) for i in range(len(found))])
+            for name in names
+        }
+
+    def _own(self, what: str, index: int, position: Float[np.ndarray, "*K d"]) -> Answer:
+        """Return a site's answer as plain values."""
+        if index not in self._rows:
+            self._rows[index] = self._padded(index)
+        functions = {
+            EXPANSION: self._functions.expansion,
+            ROWS: self._functions.rows,
+            VALUES: self._functions.values,
+        }
+        size = jnp.asarray(self._sites.sizes[index], jnp.int32)
+        answer = functions[what](self._to(position), self._rows[index], size)
+        return {name: np.asarray(array, np.float64).tolist() for name, array in answer.items()}
+
+    def _padded(self, index: int) -> PyTree:
+        """Return the rows of a site on the device, as many as the largest has."""
+        most = int(self._sites.sizes.max())
+        take = np.minimum(np.arange(most), int(self._sites.sizes[index]) - 1)
+        rows = self._sites.shards[index]
+        return jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[take])), rows)
+
+    def _to(self, position: Float[np.ndarray, "*K d"]) -> Array:
+        return jnp.asarray(position, self._dtype)
+
+
+def mode_by(
+    look: Callable[[Flat], tuple[float, Flat, Float[np.ndarray, "d d"]]], start: Flat
+) -> Flat:
+    """Return the minimum downhill from a start of a function given with two derivatives.
+
+    Each step solves (H + damping · I) δ = −g and is taken when the function falls, as
+    `consortia.surrogates.curvature.mode_of` does; here between looks that may cost a message.
+
+    Raises:
+        InputError: it is not reached.
+    """
+    search = _Search(np.asarray(start, np.float64), *look(start))
+    search.damping = 1e-3 * float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
+    for _ in range(NEWTON_STEPS):
+        size = float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
+        damped = search.hessian + search.damping * np.eye(len(start))
+        if not np.isfinite(damped).all():
+            break
+        try:
+            change = -np.linalg.solve(damped, search.gradient)
+        except np.linalg.LinAlgError:
+            search.damping = max(10 * search.damping, 1e-3 * size)
+            continue
+        fall = -float(search.gradient @ change)
+        value, gradient, curvature = look(search.position + change)
+        # Near the minimum a fall is lost in the rounding of the sum.
+        slack = 8 * float(np.finfo(np.float32).eps) * abs(search.value)
+        if fall >= 0 and value <= search.value + slack and np.isfinite(curvature).all():
+            damping = search.damping
+            position = search.position + change
+            search = _Search(position, value, gradient, curvature)
+            if fall < NEWTON_TOLERANCE and damping <= 1e-3 * size:
+                return search.position
+            search.damping = 0.0 if damping < 1e-6 * size else damping / 10
+        else:
+            search.damping = max(10 * search.damping, 1e-3 * size)
+    raise InputError(
+        "the search for the posterior's mode did not end: it has none near the start, or is not "
+        "log-concave there"
+    )
+
+
+@dataclass
+class _Search:
+    position: Flat
+    value: float
+    gradient: Flat
+    hessian: Float[np.ndarray, "d d"]
+    damping: float = 0.0
+
+
+class _Functions(NamedTuple):
+    expansion: Callable[[Array, PyTree, Array], dict[str, Array]]
+    rows: Callable[[Array, PyTree, Array], dict[str, Array]]
+    values: Callable[[Array, PyTree, Array], dict[str, Array]]
+    prior: Callable[[Array], tuple[Array, Array, Array]]
+    prior_value: Callable[[Array], Array]
+
+
+@lru_cache(maxsize=8)
+def _compiled(
+    model: Model,
+    structure: jax.tree_util.PyTreeDef,
+    shapes: tuple[tuple[tuple[int, ...], str], ...],
+) -> _Functions:
+    example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    target = Target(model, jax.tree.unflatten(structure, example))
+
+    def likelihood(x: Array, rows: PyTree, size: Int[Array, ""]) -> Array:
+        values = target.log_likelihood(x, rows)
+        return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
+
+    def of_row(x: Array, row: PyTree) -> Array:
+        return -target.log_likelihood(x, jax.tree.map(lambda leaf: leaf[None], row))[0]
+
+    @jax.jit
+    def expansion(x: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        def of(at: Array) -> Array:
+            return likelihood(at, rows, size)
+
+        value, gradient = jax.value_and_grad(of)(x)
+        return {"value": value, "gradient": gradient, "hessian": hessian(of, x, full=True)}
+
+    @jax.jit
+    def rows_at(x: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        def add(total: Array, each: tuple[Array, PyTree]) -> tuple[Array, None]:
+            index, row = each
+            value = jax.grad(of_row)(x, row)
+            return total + jnp.where(index < size, jnp.outer(value, value), 0), None
+
+        indices = jnp.arange(jax.tree.leaves(rows)[0].shape[0], dtype=size.dtype)
+        square, _ = jax.lax.scan(add, jnp.zeros((x.size, x.size), x.dtype), (indices, rows))
+        gradient, count = jax.grad(likelihood)(x, rows, size), size.astype(x.dtype)
+        return {"covariance": square / count - jnp.outer(gradient, gradient) / count**2}
+
+    @jax.jit
+    def values(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        return {"values": jax.lax.map(lambda x: likelihood(x, rows, size), points)}
+
+    def negative_prior(x: Array) -> Array:
+        return -target.log_prior(x)
+
+    @jax.jit
+    def prior(x: Array) -> tuple[Array, Array, Array]:
+        return (*jax.value_and_grad(negative_prior)(x), hessian(negative_prior, x, full=True))
+
+    return _Functions(expansion, rows_at, values, prior, jax.jit(target.log_prior))

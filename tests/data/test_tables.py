@@ -1,0 +1,187 @@
+"""Tables with text, dates and missing values, of every dialect, read alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from consortia.data.tables import column_of, read_table, rows_of, without_missing
+from consortia.errors import InputError
+
+ENGLISH = 'id,age,"crp level",sex,smoker,admitted\n' + "".join(
+    f'H{i},{i}.5,{i / 8 if i != 2 else ""},"{"fm"[i % 2]}",{["TRUE", "NA"][i == 3]},2024-01-0{i}\n'
+    for i in range(1, 6)
+)
+
+
+def written(folder: Path, text: str, name: str = "site.csv", encoding: str = "utf-8") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def as_in_germany(text: str) -> str:
+    return text.replace(",", ";").replace(".", ",")
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [str, as_in_germany, lambda text: text.replace(",", "\t"), lambda text: "\ufeff" + text],
+    ids=["commas", "semicolons and decimal commas", "tabs", "byte order mark"],
+)
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_every_dialect_gives_the_same_columns(tmp_path: Path, dialect, ends: str) -> None:
+    table = read_table(written(tmp_path, dialect(ENGLISH).replace("\n", ends)), "site 'oslo'")
+    kinds = {name: column.kind for name, column in table.items()}
+    assert kinds == {
+        "id": "text",
+        "age": "number",
+        "crp level": "number",
+        "sex": "text",
+        "smoker": "truth",
+        "admitted": "date",
+    }
+    assert table["age"].values.tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert table["crp level"].missing.tolist() == [False, True, False, False, False]
+    assert table["crp level"].values[[0, 2]].tolist() == [0.125, 0.375]
+    assert table["sex"].values.tolist() == ["m", "f", "m", "f", "m"]
+    assert table["smoker"].missing.tolist() == [False, False, True, False, False]
+    assert np.diff(table["admitted"].values).tolist() == [1, 1, 1, 1]
+
+
+def test_a_frame_and_a_dict_give_what_the_file_gives(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, ENGLISH), "site 'oslo'")
+    frame = pd.DataFrame(
+        {
+            "age": [1.5, 2.5, 3.5, 4.5, 5.5],
+            "crp level": [0.125, None, 0.375, 0.5, 0.625],
+            "sex": pd.Categorical(["m", "f", "m", "f", "m"]),
+            "smoker": pd.array([True, True, None, True, True], dtype="boolean"),
+            "admitted": pd.date_range("2024-01-01", periods=5),
+        }
+    )
+    as_dict = {"age": frame["age"].to_numpy(), "sex": np.array(list("mfmfm"))}
+    for given in (read_table(frame, "it"), read_table(as_dict, "it")):
+        for name, column in given.items():
+            assert column.kind == table[name].kind
+            np.testing.assert_array_equal(column.missing, table[name].missing)
+            known = ~column.missing
+            np.testing.assert_array_equal(column.values[known], table[name].values[known])
+
+
+def test_thousands_set_apart_by_dots_are_read(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "a;b\n1.234,5;x\n12,25;y\n"), "it")
+    assert table["a"].values.tolist() == [1234.5, 12.25]
+
+
+def test_a_quoted_separator_is_part_of_the_text(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, 'a,b\n"x, y",1\n"u ""v""",2\n'), "it")
+    assert table["a"].values.tolist() == ["x, y", 'u "v"']
+
+
+def test_a_line_that_begins_with_a_hash_is_a_row(tmp_path: Path) -> None:
+    assert read_table(written(tmp_path, "a,b\n#1,2\n3,4\n"), "it")["a"].values[0] == "#1"
+
+
+WRONG = [
+    ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (they are set apart by ',')"),
+    ("a,b\n1,2\n3,4,5\n", "line 3: 3 fields under 2 names"),
+    ("a,a\n1,2\n", "line 1 has the name 'a' twice"),
+    ("a,,c\n1,2,3\n", "line 1 has a column without a name"),
+    ("a,b\n", "no rows under the header"),
+    ("", "no rows under the header"),
+    ('a,b\n"x,2\n', "line 2: unexpected end of data"),
+    ("d\n2024-01-01\n2024-13-01\n", "column 'd': not every value is a date"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=r"site\.csv") as caught:
+        read_table(written(tmp_path, text), "it")
+    assert message in str(caught.value)
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not written in UTF-8"):
+        read_table(written(tmp_path, "größe\n1\n", encoding="latin-1"), "it")
+    with pytest.raises(InputError, match=r"give one of \.csv, \.tsv"):
+        read_table(tmp_path / "site.xlsx", "it")
+    with pytest.raises(InputError, match="no such file"):
+        read_table(tmp_path / "none.csv", "it")
+    with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):
+        read_table([1, 2], "site 'oslo'")
+    with pytest.raises(InputError, match="columns of one length"):
+        read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
+    with pytest.raises(InputError, match=r"column 'a': its values are complex"):
+        read_table({"a": np.ones(2) * 1j}, "it")
+    with pytest.raises(InputError, match="'agee' is no column: unknown; did you mean 'age'"):
+        column_of(read_table({"age": np.ones(2)}, "it"), "agee", "it")
+
+
+def test_a_slip_in_a_column_of_numbers_is_kept_in_mind_with_its_line(tmp_path: Path) -> None:
+    rows = [str(i) for i in range(30)]
+    rows[17] = "1O"
+    column = read_table(written(tmp_path, "age\n" + "\n".join(rows) + "\n"), "it")["age"]
+    assert column.kind == "text"
+    assert column.doubt.startswith("1 of 30 values are no numbers, the first '1O' in line 19")
+    stages = read_table(written(tmp_path, "stage\n" + "1\n2\n3a\n3b\n" * 5), "it")["stage"]
+    assert (stages.kind, stages.doubt) == ("text", "")
+
+
+def test_parquet_and_feather_are_read_where_pyarrow_is(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    frame = pd.DataFrame({"age": [1.0, None], "sex": ["f", "m"]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_feather(tmp_path / "a.feather")
+    for name in ("a.parquet", "a.feather"):
+        table = read_table(tmp_path / name, "it")
+        assert table["age"].missing.tolist() == [False, True]
+        assert table["sex"].values.tolist() == ["f", "m"]
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None:
+    def absent(path: Path) -> None:
+        raise ImportError("pyarrow")
+
+    monkeypatch.setattr(pd, "read_parquet", absent)
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(InputError, match=r"pip install 'consortia\[parquet\]'"):
+        read_table(tmp_path / "a.parquet", "it")
+
+
+# --- missing values ------------------------------------------------------------------------------
+
+GAPS = read_table(
+    {"y": np.array([1, 0, np.nan, 1]), "a": np.array([1, np.nan, 3, 4.0]), "b": np.full(4, np.nan)},
+    "it",
+)
+
+
+def test_missing_values_are_refused_with_their_columns_and_counts() -> None:
+    with pytest.raises(InputError, match=r"site 'x': values are missing in 'y' 1, 'a' 1 of 4 rows"):
+        without_missing(GAPS, ["y", "a"], ["y"], "refuse", "site 'x'")
+
+
+def test_complete_rows_are_those_with_every_value_that_is_used() -> None:
+    kept = without_missing(GAPS, ["y", "a"], ["y"], "complete", "it")
+    assert kept["a"].values.tolist() == [1, 4]
+    assert rows_of(kept) == 2
+    assert rows_of(without_missing(GAPS, ["y"], ["y"], "complete", "it")) == 3
+
+
+def test_with_an_indicator_only_a_row_without_a_response_goes() -> None:
+    kept = without_missing(GAPS, ["y", "a", "b"], ["y"], "indicator", "it")
+    assert kept["a"].missing.tolist() == [False, True, False]
+
+
+def test_a_site_without_one_complete_row_is_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        InputError, match=r"site 'x': no row is complete; of 4 rows 4 have no value"
+    ):
+        without_missing(GAPS, ["y", "a", "b"], ["y"], "complete", "site 'x'")
+    with pytest.raises(InputError, match="missing is 'drop'"):
+        without_missing(GAPS, ["y"], ["y"], "drop", "it")

@@ -1,0 +1,142 @@
+"""One verdict: what is good, what needs care, what is bad, and what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+import consortia
+from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.verdict import Severity, Verdict, judge
+
+NAMES = ("theta[0]", "theta[1]")
+SMALL = BiasPrediction(
+    basis="the exact law",
+    names=NAMES,
+    mean=np.zeros(2),
+    sd=np.ones(2),
+    shift=np.array([0.0, 0.02]),
+    sd_ratio=np.array([1.0, 1.01]),
+    gaussian=True,
+)
+DIVERGES = BiasPrediction(reason="the chain diverges near the mode", diverges=True)
+EXACT = BiasPrediction(basis="a Metropolis test keeps the posterior")
+
+
+def draws(chains: int = 4, count: int = 1000, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(chains, count, 2))
+
+
+def judged(values: np.ndarray, prediction: BiasPrediction | None = SMALL, **more: Any) -> Verdict:
+    """The verdict that `consortia.summary` gives on a result with these draws."""
+    tree = xarray.DataTree.from_dict(
+        {"/posterior": xarray.Dataset({"theta": (("chain", "draw", "theta_dim_0"), values)})}
+    )
+    tree.attrs.update({"algorithm": "fa_hmc", "end": "all rounds", "stopped": "all rounds"} | more)
+    if prediction is not None:
+        tree.attrs["prediction"] = prediction.plain()
+    found = consortia.summary(tree).verdict
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("prediction", "word"),
+    [
+        (SMALL, "good"),
+        (EXACT, "good"),
+        (None, "unknown"),
+        (BiasPrediction(reason="fa_hmc has no oracle"), "unknown"),
+        (dataclasses.replace(SMALL, sd_ratio=None), "unknown"),
+        (dataclasses.replace(SMALL, gaussian=False, k_hat=0.9), "unknown"),
+        (dataclasses.replace(SMALL, shift=np.array([0.2, 0.0])), "care"),
+        (dataclasses.replace(SMALL, shift=np.array([0.84, 0.0])), "bad"),
+        (dataclasses.replace(SMALL, sd_ratio=np.array([1.0, 1.3])), "bad"),
+        (DIVERGES, "bad"),
+    ],
+)
+def test_settings_are_judged_by_their_predicted_bias_before_and_after_a_run(prediction, word):
+    before, after = judge(prediction), judged(draws(), prediction)
+    assert before.word == word
+    # Draws that are not as predicted count too, and these are of the posterior itself.
+    assert after.word == word or after.severity > before.severity
+    for verdict in (before, after):
+        assert all(check.reason for check in verdict.reasons)
+        assert all(check.action for check in verdict.reasons)
+
+
+def stuck(values: np.ndarray) -> np.ndarray:
+    values[1] = values[1, :1]
+    return values
+
+
+def infinite(values: np.ndarray) -> np.ndarray:
+    values[0, 5, 1] = np.nan
+    return values
+
+
+def apart(values: np.ndarray) -> np.ndarray:
+    return values + 5 * np.arange(4)[:, None, None]
+
+
+def antithetic(values: np.ndarray) -> np.ndarray:
+    values[:, 1::2] = -0.9 * values[:, ::2] + 0.2 * values[:, 1::2]
+    return values
+
+
+def far(values: np.ndarray) -> np.ndarray:
+    return 30 * values
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word", "said"),
+    [
+        (stuck, "bad", "stuck"),
+        (infinite, "bad", "not finite"),
+        (apart, "bad", "R-hat"),
+        (antithetic, "care", "of 4,000 draws"),
+        (far, "bad", "where they should be"),
+        (lambda values: values[:, :20], "bad", "ESS"),
+        (lambda values: values[:1], "unknown", "R-hat n/a"),
+    ],
+)
+def test_draws_that_are_not_what_they_should_be_are_never_good(spoil, word, said):
+    verdict = judged(spoil(draws()))
+    assert verdict.word == word
+    assert said in " ".join(verdict.lines())
+
+
+def test_draws_of_the_predicted_law_are_good():
+    verdict = judged(draws())
+    assert verdict.word == "good", verdict.lines()
+    assert verdict.lines() == ["GOOD: This posterior can be used."]
+
+
+def test_an_exact_method_is_good_without_a_reference_and_says_nothing_of_unseen_bias():
+    verdict = judged(antithetic(draws()), EXACT)  # antithetic draws are no fault there
+    assert verdict.word == "good"
+    assert not any("cannot be seen" in check.text for check in verdict.checks)
+
+
+def test_what_was_not_measured_is_shown_as_unknown_and_does_not_count():
+    (shown,) = [one for one in judged(draws()).checks if one.value == "not measured"]
+    assert shown.severity is Severity.UNKNOWN
+    assert not shown.counts
+
+
+def test_a_prediction_comes_back_from_a_record_as_it_was():
+    again = BiasPrediction.read(SMALL.plain())
+    assert again.plain() == SMALL.plain()
+    np.testing.assert_array_equal(again.shift, SMALL.shift)
+
+
+def test_a_table_of_draws_without_a_record_has_no_verdict():
+    table = consortia.summary({"theta": draws()})
+    assert table.verdict is None
+    assert repr(table) == str(table)
+    assert "<table>" in table._repr_html_()
+    assert list(table.to_dataframe().index) == list(table.coordinates)

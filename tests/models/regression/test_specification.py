@@ -1,0 +1,346 @@
+"""What the sites agree on: the columns are those of one table of all rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import formulaic
+import numpy as np
+import pandas as pd
+import pytest
+
+from consortia.data.facts import SiteFacts
+from consortia.data.tables import TableFacts, read_table
+from consortia.errors import InputError
+from consortia.models.regression import smooth
+from consortia.models.regression.model import contribution, question_of, regression
+from consortia.models.regression.specification import agree
+
+ROWS, CUTS = 120, (50, 90, 119)
+
+
+def table_of_all() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(60, 10, ROWS),
+            "my crp": rng.lognormal(size=ROWS),
+            "arm": rng.choice(["new", "old"], ROWS),
+            "grade": rng.integers(1, 4, ROWS),
+            "smoker": rng.random(ROWS) < 0.3,
+            "died": rng.integers(0, 2, ROWS),
+            "admitted": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(ROWS), unit="D"),
+        }
+    )
+    frame.loc[CUTS[0] : CUTS[1] - 1, "grade"] = 1 + frame.loc[CUTS[0] : CUTS[1] - 1, "grade"] % 2
+    return frame
+
+
+ALL = table_of_all()
+SITES = dict(
+    zip(
+        ("oslo", "lima", "rome", "bern"),
+        (ALL[a:b] for a, b in zip((0, *CUTS), (*CUTS, ROWS), strict=True)),
+        strict=True,
+    )
+)
+"""Four unlike sites: the second one lacks a grade, the last one has one row."""
+
+
+def designs(made: Any, sites: Any = SITES) -> np.ndarray:
+    asked = made.specification.question
+    kept = [(asked.kept(read_table(part, name), name), name) for name, part in sites.items()]
+    return np.concatenate([made.specification.design(table, name) for table, name in kept])
+
+
+FORMULAS = [
+    "age",
+    "0 + age + arm",
+    "age * arm + C(grade)",
+    "(age + arm + smoker)^2 - age:arm",
+    "log(`my crp`) * center(age) + scale(age):arm",
+    "I(age ** 2) + I(age / 10 > 6) + arm:smoker:C(grade)",
+    "1",
+]
+
+
+@pytest.mark.parametrize("right", FORMULAS)
+def test_the_columns_are_those_of_all_rows_in_one_table(right: str) -> None:
+    made = regression(f"died ~ {right}", SITES, family="bernoulli")
+    # a truth value is a factor here, as in R; formulaic takes it for a number
+    wanted = formulaic.model_matrix(right.replace("^", "**"), ALL.astype({"smoker": str}))
+    np.testing.assert_allclose(designs(made), wanted.to_numpy(float), rtol=1e-6, atol=1e-9)
+    names = [name.replace("[T.", "[") for name in wanted.columns if name != "Intercept"]
+    assert list(made.names) == names
+    pooled = regression(f"died ~ {right}", {"all": ALL}, family="bernoulli")
+    one, other = made.sites.pooled(), pooled.sites.pooled()
+    np.testing.assert_allclose(one["x"], other["x"], rtol=1e-9, atol=1e-9)
+
+
+def test_the_reference_is_the_level_that_the_formula_names() -> None:
+    made = regression("died ~ C(grade, 2)", SITES, family="bernoulli")
+    assert made.names == ("C(grade, 2)[1]", "C(grade, 2)[3]")
+    np.testing.assert_array_equal(designs(made)[:, 2], ALL["grade"] == 3)
+
+
+def test_scale_at_a_site_is_not_the_pooled_one_and_is_not_used() -> None:
+    made = regression("died ~ scale(age)", SITES, family="bernoulli")
+    own = formulaic.model_matrix("scale(age)", SITES["lima"]).to_numpy(float)
+    assert np.abs(designs(made)[CUTS[0] : CUTS[1]] - own).max() > 0.01
+    # the site with one row: a scale of its own would not even exist
+    wanted = (ALL["age"].to_numpy()[-1] - ALL["age"].mean()) / ALL["age"].std(ddof=1)
+    np.testing.assert_allclose(designs(made)[-1, 1], wanted)
+
+
+def test_a_basis_of_centred_numbers_turns_back_to_the_columns() -> None:
+    made = regression("died ~ age * arm + age:smoker + I(age**2)", SITES, family="bernoulli")
+    spec = made.specification
+    x = made.sites.pooled()["x"]
+    basis, design = spec.basis, designs(made)
+    np.testing.assert_allclose((design @ basis)[:, 1:], x, atol=1e-9)
+    place = made.names.index("age:arm[old]")
+    # With age centred in the product it hardly moves with the arm; as it was, they are nearly one.
+    assert abs(np.corrcoef(x[:, place], x[:, made.names.index("arm[old]")])[0, 1]) < 0.3
+    raw = design[:, 1:]
+    assert np.corrcoef(raw[:, place], raw[:, made.names.index("arm[old]")])[0, 1] > 0.95
+    eta = x @ np.arange(1.0, 6.0) + 0.7
+    natural = made.density.natural(
+        {"coefficients": np.arange(1.0, 6.0, dtype=np.float32), "intercept": np.float32(0.7)}
+    )
+    turned = raw @ np.asarray(natural["coefficients"]) + np.asarray(natural["intercept"])
+    np.testing.assert_allclose(turned, eta, rtol=2e-4, atol=2e-3)  # squares of 60 in float32
+
+
+def test_a_level_that_a_site_lacks_or_has_alone_is_said() -> None:
+    sites = {name: part.assign(ward="A") for name, part in SITES.items()}
+    sites["rome"] = sites["rome"].assign(ward=["A", *["B"] * 28])
+    made = regression("died ~ C(grade) + ward", sites, family="bernoulli")
+    assert "grade = '3' is not at 'lima', 'bern'" in made.notes
+    assert "ward = 'B' is at site 'rome' only" in made.notes
+
+
+def test_dates_are_days_and_truth_values_are_levels() -> None:
+    made = regression("died ~ I(admitted - 19723) + smoker", SITES, family="bernoulli")
+    assert made.names == ("I(admitted - 19723)", "smoker[True]")
+    np.testing.assert_array_equal(designs(made)[:, 1], np.arange(ROWS))
+
+
+def test_the_name_of_the_site_is_a_factor() -> None:
+    made = regression("died ~ site", SITES, family="bernoulli")
+    assert made.names == ("site[lima]", "site[rome]", "site[bern]")
+    assert designs(made)[:, 1].sum() == CUTS[1] - CUTS[0]
+
+
+# --- missing values ------------------------------------------------------------------------------
+
+
+def with_gaps() -> dict[str, pd.DataFrame]:
+    sites = {name: part.copy() for name, part in SITES.items()}
+    sites["oslo"].loc[:4, "age"] = np.nan
+    sites["oslo"].loc[5, "arm"] = None
+    sites["lima"].loc[50, "died"] = np.nan
+    return sites
+
+
+def test_missing_values_are_refused_by_default() -> None:
+    with pytest.raises(InputError, match=r"site 'oslo': values are missing in 'age' 5, 'arm' 1 of"):
+        regression("died ~ age + arm", with_gaps(), family="bernoulli")
+
+
+def test_complete_rows_are_taken_with_the_counts_told() -> None:
+    made = regression("died ~ age + arm", with_gaps(), family="bernoulli", missing="complete")
+    assert made.sites.sizes.tolist() == [44, 39, 29, 1]
+    assert made.notes[0].startswith(
+        "7 rows with missing values are left out (oslo 6 of 50, lima 1 of 40)"
+    )
+
+
+def test_an_indicator_marks_what_misses_and_the_mean_of_all_stands_for_it() -> None:
+    sites = with_gaps()
+    made = regression("died ~ age + arm", sites, family="bernoulli", missing="indicator")
+    assert made.names == ("age", "arm[old]", "arm[missing]", "missing(age)")
+    design = designs(made, sites)
+    known = np.concatenate([ALL["age"].to_numpy()[5:50], ALL["age"].to_numpy()[51:]])
+    np.testing.assert_allclose(design[:5, 1], known.mean())
+    assert design[:, 4].sum() == 5
+    assert design[:, 3].sum() == 1
+
+
+def test_a_column_that_misses_at_one_site_altogether_is_filled_or_refused() -> None:
+    sites = {**SITES, "bern": SITES["bern"].assign(age=np.nan)}
+    with pytest.raises(InputError, match=r"site 'bern': no row is complete; of 1 rows 1 have no"):
+        regression("died ~ age", sites, family="bernoulli", missing="complete")
+    made = regression("died ~ log(age)", sites, family="bernoulli", missing="indicator")
+    np.testing.assert_allclose(
+        designs(made, sites)[-1], [1, np.log(ALL["age"][:-1].mean()), 1], rtol=1e-12
+    )
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def facts_of(formula: str, least: int = 1, **more: Any) -> tuple[Any, list[SiteFacts]]:
+    question = question_of(formula, "bernoulli", **more)
+    made = [
+        contribution(question, read_table(part, name), name, least) for name, part in SITES.items()
+    ]
+    return question, made
+
+
+def test_facts_survive_the_network_bit_by_bit() -> None:
+    question, made = facts_of("died ~ age * C(grade) + s(age) + log(`my crp`)")
+    back = [SiteFacts.read(json.loads(json.dumps(one.plain()))) for one in made]
+    assert [one.plain() for one in back] == [one.plain() for one in made]
+    rows = [one.rows for one in made]
+    specs = [
+        agree(question, [one.table for one in each], rows, list(SITES)) for each in (made, back)
+    ]
+    assert specs[0].digest == specs[1].digest
+    np.testing.assert_array_equal(specs[0].basis, specs[1].basis)
+
+
+def test_rare_levels_are_not_told() -> None:
+    _, made = facts_of("died ~ C(grade)", least=15)
+    counts = SITES["oslo"]["grade"].value_counts()
+    assert made[0].table is not None
+    assert set(made[0].table.levels["C(grade)"]) == {str(v) for v in counts[counts >= 15].index}
+    assert made[3].table is not None
+    assert made[3].table.levels["C(grade)"] == ()
+
+
+def test_levels_that_are_given_are_not_told_at_all() -> None:
+    _, made = facts_of("died ~ C(grade)", levels={"grade": [1, 2, 3]})
+    assert all(one.table is not None and one.table.levels == {} for one in made)
+
+
+def test_a_level_that_nobody_told_of_is_refused_at_the_site() -> None:
+    with pytest.raises(InputError, match=r"site 'oslo': C\(grade\) has a level that is not among"):
+        regression("died ~ C(grade)", SITES, family="bernoulli", levels={"grade": [1, 2]})
+
+
+def test_the_agreement_is_in_the_digests_of_the_sites() -> None:
+    def digests(**more: Any) -> tuple[str, ...]:
+        sites = {**SITES, "bern": SITES["bern"].assign(**more)}
+        return regression("died ~ age", sites, family="bernoulli").sites.digests
+
+    one, other = digests(), digests(age=99.0)
+    assert all(a != b for a, b in zip(one, other, strict=True))
+    assert one == digests()
+
+
+WRONG = [
+    ("given", 0),
+    ("kinds", {"age": "colour"}),
+    ("missing", {"age": 999}),
+    ("moments", {"age": [200, 0.0, 1.0, False, 0.0]}),
+    ("moments", {"age": [2, float("nan"), 1.0, False, 0.0]}),
+    ("levels", {"arm": ["a", "a"]}),
+    ("levels", {"arm": "ab"}),
+    ("levels", {"arm": ["\x1b[31m"]}),
+    ("levels", {"x" * 2000: ["a"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_facts_that_are_none_are_refused(name: str, value: Any) -> None:
+    _, made = facts_of("died ~ age + arm")
+    assert made[0].table is not None
+    plain = json.loads(json.dumps(dataclasses.asdict(made[0].table)))
+    assert TableFacts.read(plain) == TableFacts.read(dict(plain))
+    with pytest.raises(ValueError, match="."):
+        TableFacts.read({**plain, name: value})
+
+
+# --- smooths -------------------------------------------------------------------------------------
+
+
+def test_a_smooth_has_no_straight_line_in_it_and_the_penalty_of_a_natural_spline() -> None:
+    at = np.linspace(-3, 3, 8)
+    columns = smooth.curved(at, 8)
+    # at the knots it is orthogonal to lines
+    np.testing.assert_allclose(columns.T @ np.column_stack([np.ones(8), at]), 0, atol=1e-12)
+    # ∫ f''² is the same multiple of u'u in every direction u
+    fine = np.linspace(-3, 3, 20001)
+    second = np.gradient(np.gradient(smooth.curved(fine, 8), fine, axis=0), fine, axis=0)
+    energy = np.trapezoid(second[2:-2, :, None] * second[2:-2, None, :], fine[2:-2], axis=0)
+    scale = np.trace(energy) / 6
+    # second differences over steps of 3e-4: an error of the order of 1e-3 of the largest
+    np.testing.assert_allclose(energy, scale * np.eye(6), atol=5e-3 * scale)
+
+
+def test_beyond_its_knots_a_smooth_is_straight() -> None:
+    values = smooth.curved(np.array([3.0, 4.0, 5.0, 9.0]), 6)
+    np.testing.assert_allclose(values[2] - values[1], values[1] - values[0], atol=1e-12)
+    np.testing.assert_allclose(values[3] - values[2], 4 * (values[1] - values[0]), atol=1e-12)
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("died ~ agee", {}, "site 'oslo': 'agee' is no column: unknown; did you mean 'age'"),
+    ("died ~ age", {"family": "bernouli"}, "family is 'bernouli': unknown; did you mean 'bernou"),
+    ("died ~ age", {"family": "cox"}, "partial likelihood is no sum over rows: take family='piec"),
+    ("died ~ age", {"family": "logistic"}, "it is called 'bernoulli' here"),
+    ("died ~ age", {"family": "weibull"}, "family 'weibull' needs Surv(time, event) ~"),
+    ("grade ~ age", {}, "site 'oslo': the response grade is outside the family bernoulli in"),
+    ("arm ~ age", {"family": "poisson"}, "the column 'arm' holds texts"),
+    ("age ~ arm", {"family": "poisson"}, "the response age is outside the family poisson in 50 of"),
+    ("age ~ arm", {"family": "beta"}, "its values must be between 0 and 1, both excluded"),
+    ("died ~ age", {"family": "gamma"}, "its values must be > 0"),
+    ("died ~ age", {"family": "binomial"}, "trials is missing"),
+    ("died ~ age", {"exposure": "age"}, "exposure is for family poisson or negative_binomial"),
+    ("arm ~ age", {"family": "ordinal"}, "whose order is not known: give levels={'arm': [lowest"),
+    ("grade ~ age", {"family": "bernoulli", "levels": {"grade": [1, 2]}}, "has a level"),
+    ("died ~ arm + log(age - 70)", {}, "log(age - 70) is not finite in"),
+    ("died ~ C(grade, 9)", {}, "there is no level '9'; there are 1, 2, 3"),
+    ("died ~ age", {"prior": {"agee": "normal(0, 1)"}}, "'agee' is no parameter: unknown; did you"),
+    (
+        "died ~ age",
+        {"prior": {"age": "normall(0, 1)"}},
+        "'normall': unknown; did you mean 'normal'",
+    ),
+    ("died ~ age", {"prior": {"age": "normal(0, -1)"}}, "the scale is -1; it must be > 0"),
+    ("died ~ age", {"prior": {"age": "exponential(1)"}}, "has no mass below 0"),
+    ("died ~ age", {"prior": {"age": "normal(0)"}}, "normal takes location, scale as numbers"),
+    ("died ~ age", {"prior": {"age": 3}}, "write for instance 'normal(0, 1)'"),
+    ("died ~ age", {"missing": "drop"}, "missing is 'drop'"),
+    ("died ~ age", {"levels": {"arm": ["old"]}}, "give at least two levels, each once"),
+    ("died ~ age", {"breaks": [1.0]}, "breaks are for family='piecewise_exponential'"),
+    ("died ~ age", {"weights": "age - 60"}, "weights age - 60 must be >= 0 in every row"),
+    ("Surv(age, grade) ~ arm", {"family": "weibull"}, "the event grade is outside the family"),
+    (
+        "Surv(age, died) ~ arm",
+        {"family": "piecewise_exponential", "breaks": [3, 2]},
+        "give times > 0 that increase",
+    ),
+]
+
+
+@pytest.mark.parametrize(("formula", "arguments", "message"), BAD)
+def test_bad_input_is_refused_with_what_to_do(
+    formula: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        regression(formula, SITES, **{"family": "bernoulli", **arguments})
+    assert message in str(caught.value)
+
+
+def test_sites_that_disagree_are_named() -> None:
+    sites = {**SITES, "rome": SITES["rome"].assign(age="old")}
+    with pytest.raises(
+        InputError, match=r"'age' holds numbers at site 'bern' and texts at site 'r"
+    ):
+        regression("died ~ age", sites, family="bernoulli")
+    one = {name: part.assign(arm="new") for name, part in SITES.items()}
+    with pytest.raises(InputError, match="arm has the one level 'new' at all sites: leave it out"):
+        regression("died ~ arm", one, family="bernoulli")
+
+
+def test_collinear_columns_are_said() -> None:
+    sites = {name: part.assign(months=12 * part["age"]) for name, part in SITES.items()}
+    made = regression("died ~ age + months + arm", sites, family="bernoulli")
+    assert any(note.startswith("age, months are collinear") for note in made.notes)
+    fine = regression("died ~ age + arm", SITES, family="bernoulli").notes
+    assert not any("collinear" in note for note in fine)

@@ -1,0 +1,192 @@
+"""Studies whose model is a formula: what they build, what leaves a site, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import consortia
+from consortia.data.facts import SiteFacts, merge_facts
+from consortia.data.tables import read_table
+from consortia.engines.local import LocalEngine
+from consortia.errors import InputError
+from consortia.federation.governance import terms_of
+from consortia.study.build import load_study
+from consortia.study.schema import json_schema
+
+HEAD = '[data]\nfiles = ["oslo.csv", "lima.csv", "bern.csv"]\n'
+TAIL = '[algorithm]\nname = "federated_hmc"\n[run]\nrounds = 10\nwarmup = 20\nchains = 1\n'
+MODEL = """[model]
+formula = "died ~ age * arm + stage"
+family = "bernoulli"
+missing = "complete"
+prior = { age = "normal(0, 1)" }
+"""
+DIALECTS = {"oslo": (",", "."), "lima": (";", ","), "bern": ("\t", ".")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of three dialects, with texts and missing values; stage IV is at oslo alone."""
+    rng = np.random.default_rng(2)
+    for name, (separator, point) in DIALECTS.items():
+        lines = [["id", "age", "arm", "stage", "died"]]
+        for row in range(40):
+            stage = "IV" if name == "oslo" and row < 2 else rng.choice(["I", "II"])
+            age = f"{rng.normal(60, 9):.1f}".replace(".", point)
+            line = [f"{name}{row}", age, rng.choice(["new", "old"]), stage, rng.choice(["n", "y"])]
+            lines.append(["NA" if row == 5 and k == 1 else str(v) for k, v in enumerate(line)])
+        text = "\n".join(separator.join(line) for line in lines) + "\n"
+        (tmp_path / f"{name}.csv").write_text(text)
+    return tmp_path
+
+
+def study_of(folder: Path, model: str = MODEL, head: str = HEAD) -> Any:
+    path = folder / "study.toml"
+    path.write_text(head + model + TAIL)
+    return load_study(path)
+
+
+def test_a_study_builds_what_the_function_builds(folder: Path) -> None:
+    study = study_of(folder)
+    built = study.build()
+    made = consortia.regression(
+        "died ~ age * arm + stage",
+        {name: folder / f"{name}.csv" for name in DIALECTS},
+        family="bernoulli",
+        missing="complete",
+        prior={"age": "normal(0, 1)"},
+    )
+    assert built.sites.digests == made.sites.digests
+    for one, other in zip(built.sites, made.sites, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert str(built.regression) == str(made)
+    assert built.metadata.labels == {"coefficients": [list(made.names)]}
+    assert built.metadata.settings["regression"]["priors"]["age"] == "normal(0, 1)"
+    assert "3 rows with missing values are left out (oslo 1 of 40" in built.regression.notes[0]
+
+
+class OneOf(LocalEngine):
+    """A process that reads one site; of the others it knows what they have told, as text."""
+
+    def __init__(self, index: int, told: dict[int, str]) -> None:
+        super().__init__()
+        self._index, self._told = index, told
+
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Any,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+    ) -> tuple[list[SiteFacts], Any]:
+        own = {str(self._index): contribute(self._index).plain()}
+        others = {str(index): json.loads(text) for index, text in self._told.items()}
+        return merge_facts([own, others], names), None
+
+
+def test_a_process_that_reads_one_site_makes_the_same_rows_and_the_same_model(
+    folder: Path,
+) -> None:
+    study = study_of(folder)
+    everything = study.build()
+    told = {
+        index: json.dumps(study.contribution(folder / f"{name}.csv", index).plain())
+        for index, name in enumerate(DIALECTS)
+    }
+    for index in range(3):
+        built = study.build(OneOf(index, told))
+        assert built.sites.here == (index,)
+        assert built.sites.digests == everything.sites.digests
+        for name, array in built.sites.site(index).items():
+            np.testing.assert_array_equal(array, everything.sites.site(index)[name])
+        for name, array in built.sites.shards[index - 1].items():  # a site without rows here
+            like = everything.sites.site(index)[name]
+            assert (array.shape[1:], array.dtype) == (like.shape[1:], like.dtype)
+        assert built.regression.priors == everything.regression.priors
+
+
+def test_what_is_told_of_a_table_holds_no_row_and_no_rare_level(folder: Path) -> None:
+    study = study_of(folder)
+    text = json.dumps(study.contribution(folder / "oslo.csv", 0, least=3).plain())
+    table = read_table(folder / "oslo.csv", "it")
+    assert "IV" not in text
+    assert "oslo0" not in text
+    ages = table["age"].values[~table["age"].missing]
+    assert not any(f"{age}" in text for age in ages)
+    with pytest.raises(InputError, match="site 'oslo': stage has a level that is not among"):
+        study.build(least=3)
+    wide = MODEL.replace("prior", 'levels = { stage = ["I", "II", "IV"] }\nprior')
+    assert study_of(folder, wide).build(least=3).regression.names[2:4] == ("stage[II]", "stage[IV]")
+
+
+def test_the_terms_name_the_message_of_means_and_levels(folder: Path) -> None:
+    terms = terms_of(study_of(folder))
+    assert "moments" in terms.messages
+    assert terms.model != terms_of(study_of(folder, MODEL.replace("* arm", "+ arm"))).model
+
+
+def test_rows_are_held_out_of_the_agreement(folder: Path) -> None:
+    built = study_of(folder, head=HEAD + "test_share = 0.25\n").build()
+    assert built.sites.rows + len(built.held_out["y"]) == 117
+    assert built.held_out["x"].shape[1] == built.sites.pooled()["x"].shape[1]
+
+
+def test_a_data_set_has_its_columns_by_name() -> None:
+    text = (
+        '[data]\ndataset = "breast_cancer"\n[partition]\nkind = "iid"\nsites = 3\n'
+        '[model]\nformula = "y ~ log(`mean radius`) + scale(`mean texture`)"\n'
+        'family = "bernoulli"\n'
+    )
+    import tomllib
+
+    from consortia.study.build import Study
+
+    built = Study.model_validate(tomllib.loads(text + TAIL)).build()
+    assert built.regression.names == ("log(`mean radius`)", "scale(`mean texture`)")
+    assert (len(built.sites), built.sites.rows) == (3, 569)
+
+
+WRONG = [
+    (MODEL.replace("family", "famly"), "model.famly: unknown; did you mean 'family'"),
+    (MODEL.replace("bernoulli", "bernouli"), "'bernouli': unknown; did you mean 'bernoulli'"),
+    (MODEL + 'kind = "mlp"\n', "give exactly one of formula, kind and factory"),
+    (MODEL.replace("age * arm", "age * foo(arm)"), "'foo' is no function of formulas"),
+    (MODEL.replace("died ~", "died"), "one ~ in it"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), WRONG)
+def test_a_wrong_formula_is_refused_before_any_file_is_read(
+    tmp_path: Path, model: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        study_of(tmp_path, model)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["standardise = true", "intercept = true", 'target = "died"'])
+def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(InputError, match=f"data.{key.split(' ')[0]}: "):
+        study_of(tmp_path, head=f"{HEAD}{key}\n")
+
+
+def test_an_unknown_column_is_named_with_the_nearest_and_the_site(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"study.toml: site 'oslo': 'agee' is no column: .*'age'"):
+        study_of(folder, MODEL.replace("age *", "agee *")).build()
+
+
+def test_editors_know_the_keys_of_a_formula() -> None:
+    import tomllib
+
+    check = jsonschema.Draft202012Validator(json_schema())
+    assert not list(check.iter_errors(tomllib.loads(HEAD + MODEL + TAIL)))
+    wrong = tomllib.loads(HEAD + MODEL.replace("missing", "mising") + TAIL)
+    assert list(check.iter_errors(wrong))

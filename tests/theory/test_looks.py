@@ -1,0 +1,105 @@
+"""What sites tell of their potentials: the same prediction wherever the rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia.diagnostics.verdict import judge
+from consortia.errors import InputError
+from consortia.theory import bias
+from consortia.theory.bias import predict_bias
+from consortia.theory.looks import Looks, mode_by
+
+
+class Gathering(Looks):
+    """Looks of a process that tells its engine what is asked, for the other process's part."""
+
+    def _ask(self, what: str, position: np.ndarray) -> dict[str, np.ndarray]:
+        self._engine.asked = what, position
+        return super()._ask(what, position)
+
+
+class Engine:
+    """Gathers from this process and from another one, which has the other sites' rows."""
+
+    asked: tuple[str, np.ndarray]
+
+    def __init__(self, other: Looks, there: set[int]) -> None:
+        self._other, self._there = other, there
+
+    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        what, position = self.asked
+        return [make(), {str(n): self._other._own(what, n, position) for n in self._there}]
+
+
+def problem() -> tuple[consortia.Model, list[dict[str, np.ndarray]]]:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 2))
+    y = (x @ [1.0, -1.0] + rng.normal(size=60) > 0).astype(np.int32)
+    rows = [{"x": x[part], "y": y[part]} for part in (slice(0, 20), slice(20, 45), slice(45, 60))]
+    return consortia.models.logistic_regression(2, intercept=True), rows
+
+
+def apart(rows: list[dict[str, np.ndarray]], here: set[int]) -> consortia.Sites:
+    """The sites as a process has them that has read only some."""
+    whole = consortia.Sites.from_list(rows)
+    shards = tuple(
+        shard if n in here else {name: leaf[:0] for name, leaf in shard.items()}
+        for n, shard in enumerate(whole.shards)
+    )
+    others = frozenset(range(len(rows))) - here
+    return consortia.Sites(whole.names, whole.sizes, shards, whole.structure, {}, others)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        consortia.fa_ld(step_size=0.05, local_steps=3),
+        consortia.stale_sgld(step_size=0.002, workers=3, batch_size=5),
+    ],
+    ids=lambda method: method.name,
+)
+def test_rows_in_several_processes_give_the_prediction_of_rows_in_one(method, monkeypatch):
+    model, rows = problem()
+    whole = predict_bias(model, consortia.Sites.from_list(rows), method)
+    assert whole.reason is None
+    monkeypatch.setattr(bias, "Looks", Gathering)
+    for here, there in (({0, 2}, {1}), ({1}, {0, 2}), (set(), {0, 1, 2})):
+        other = Looks(model, apart(rows, there), model.init, engine=object())
+        one = predict_bias(model, apart(rows, here), method, engine=Engine(other, there))
+        for name in ("shift", "sd_ratio", "mean", "sd"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(whole, name))
+        assert one.k_hat == whole.k_hat
+
+
+def test_a_mixture_is_not_taken_for_its_gaussian_law_and_a_logistic_posterior_is():
+    def log_likelihood(x: Any, rows: Any) -> Any:
+        return jnp.logaddexp(-0.5 * (rows["y"] - x[0]) ** 2, -0.5 * (rows["y"] + x[0] + 0.8) ** 2)
+
+    mixture = consortia.Model(lambda x: -0.05 * jnp.sum(x**2), log_likelihood, jnp.ones(1))
+    sites = consortia.Sites.from_list([{"y": np.ones(1, np.float32)}])
+    method = consortia.fa_ld(step_size=0.01, local_steps=1)
+    prediction = predict_bias(mixture, sites, method)
+    assert prediction.k_hat > 0.7
+    assert judge(prediction).word == "unknown"
+    model, rows = problem()
+    found = predict_bias(model, consortia.Sites.from_list(rows), method)
+    assert not found.gaussian
+    assert found.k_hat < 0.7
+
+
+def test_the_mode_of_a_quadratic_is_found_and_its_absence_is_said():
+    matrix = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+    def look(x: np.ndarray) -> Any:
+        return 0.5 * (x - 3) @ matrix @ (x - 3), matrix @ (x - 3), matrix
+
+    np.testing.assert_allclose(mode_by(look, np.zeros(2)), 3.0, rtol=1e-6)
+    with pytest.raises(InputError, match="did not end"):
+        mode_by(lambda x: (-float(x @ x), -2 * x, -2 * np.eye(2)), np.ones(2))
