@@ -14,9 +14,6 @@ from consortia.federation.governance.terms import KINDS, StudyTerms
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
 
-SENT_AGAIN, WAITING = 3, 50
-"""Of a proposal: messages for each that a study needs, and while sites come together."""
-
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
 
@@ -74,9 +71,9 @@ maximum_chains = {terms.chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Messages of a run: the study needs {terms.exchanges}, and what is not answered soon is sent again.
-# Runs in the ledger, interrupted ones included.
-maximum_messages = {SENT_AGAIN * terms.exchanges + WAITING}
+# Questions of a run that are answered, each counted once however often it is sent; and runs in the
+# ledger, interrupted ones included.
+maximum_messages = {terms.exchanges}
 maximum_runs = {RUNS}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
