@@ -5,6 +5,7 @@ from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, dece
 from consortia.algorithms.decentralized.ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
+from consortia.algorithms.few_rounds import few_rounds as few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
@@ -14,11 +15,13 @@ from consortia.core.version import __version__
 from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
+from consortia.diagnostics.natural import natural
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
+from consortia.models.from_numpyro import from_numpyro
 from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
@@ -50,6 +53,7 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "federated_hmc",
+    "from_numpyro",
     "fsgld",
     "gradient_noise_variance",
     "graphs",
@@ -58,6 +62,7 @@ __all__ = [
     "largest_curvature",
     "latency",
     "models",
+    "natural",
     "open_run",
     "oracles",
     "partition",

@@ -96,9 +96,8 @@ step_size = 0.05
 leapfrog_steps = 3
 local_steps = 4
 debias = true
-batch_size = 20
-momentum_correlation = 0.5
 """
+# Without minibatches and momenta of the sites' own nothing is private, and draws are the seed's.
 SURROGATE = """
 name = "surrogate_hmc"
 proposals_per_round = 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ class Model:
             have one more leading axis, of sites: the same rows in a form that is faster to compute
             with, say with padded features. Sites are held in this form while they are sampled, and
             ``log_likelihood`` takes both forms.
+        natural: optional, ``natural(params) -> {name: array}``: the parameters of one draw on the
+            scale on which the model was written, for `consortia.natural`.
 
     Models compare by identity: two models are equal when they are one object. A model is compiled
     once: what its functions close over, and global names in them, must not change afterwards
@@ -47,3 +49,4 @@ class Model:
     predict: Callable[[PyTree, PyTree], Any] | None = None
     check: Callable[[PyTree], str | None] | None = None
     arrange: Callable[[PyTree], PyTree] | None = None
+    natural: Callable[[PyTree], Mapping[str, Any]] | None = None

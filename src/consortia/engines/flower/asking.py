@@ -70,6 +70,7 @@ class RequestChannel:
 
     Attributes:
         node: node of each site, by its number.
+        private: sites that draw what is private from secrets of their own.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
@@ -87,6 +88,7 @@ class RequestChannel:
         self.transport, self.names, self.run, self.study = transport, names, run, study
         self.deadline, self.resend = deadline, resend
         self.node: dict[int, int] = {}
+        self.private: set[int] = set()
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.messages, self.seconds = 0, 0.0

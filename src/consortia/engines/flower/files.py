@@ -51,11 +51,23 @@ class RunFiles:
         write(self.folder / f"{name}.bin", Checkpoint(dict(header), dict(arrays)))
 
     def note(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write a file likewise that a power failure may take back: nothing waits for the disk."""
-        path = self.folder / f"{name}.bin"
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_bytes(b"".join(FORMAT.pieces({}, dict(arrays))))
-        os.replace(temporary, path)
+        """Write a file in place, so that nothing waits for the disk: a crash may lose it."""
+        content = b"".join(FORMAT.pieces({}, dict(arrays)))
+        handle = os.open(self.folder / f"{name}.bin", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, content)
+            if os.fstat(handle).st_size > len(content):
+                os.ftruncate(handle, len(content))
+        finally:
+            os.close(handle)
+
+    def noted(self, name: str) -> Mapping[str, np.ndarray] | None:
+        """Return what was noted, or None where there is nothing, or a crash has damaged it."""
+        try:
+            found = self.kept(name)
+        except StoreError:
+            return None
+        return None if found is None else found.arrays
 
     def kept(self, name: str) -> Checkpoint | None:
         """Return a file's content, or None where there is none.

@@ -84,6 +84,8 @@ def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, 
     if difference is not None:
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     channel.node[site] = arrival.sender
+    if answer.values.get("private") is True:
+        channel.private.add(site)
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:

@@ -308,7 +308,9 @@ class Density:
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
         predict = None if self.family.predict is None else self.predict
-        return Model(self.log_prior, self.log_likelihood, self.start, predict=predict)
+        return Model(
+            self.log_prior, self.log_likelihood, self.start, predict=predict, natural=self.natural
+        )
 
     # --- draws of the prior ---
 

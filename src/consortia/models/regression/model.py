@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.core.model import Model
-from consortia.core.parameters import draws_to_pytree, posterior_draws
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import Table, read_table, rows_of
+from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
 from consortia.models.regression.density import Density
 from consortia.models.regression.estimates import Estimates, estimates_of
@@ -131,7 +130,7 @@ class Regression:
             `xarray.Dataset` of (chain, draw, ...): intercept, coefficients, and the parameters of
             the family on their natural scale.
         """
-        return natural_draws(tree, self.model.init, self.density.natural, self.labels)
+        return natural(tree, self.model, self.labels)
 
     def estimates(self, tree: Any, level: float = 0.95) -> Estimates:
         """Return the table of effects: ratios where the link has them, else differences.
@@ -349,38 +348,6 @@ def assembled(
     if not sites.elsewhere:
         notes += _collinear(agreed, sites)
     return Regression(agreed, density, model, sites, notes)
-
-
-def natural_draws(
-    tree: Any,
-    structure: Any,
-    natural: Callable[[Any], Mapping[str, Any]],
-    labels: Mapping[str, Sequence[Sequence[str] | None]],
-) -> Any:
-    """Return draws on a model's natural scale, an `xarray.Dataset` of (chain, draw, ...).
-
-    Args:
-        tree: result of a run.
-        structure: the model's parameters, arrays or shapes.
-        natural: from the parameters of one draw to its natural ones, by name.
-        labels: names along the axes of these.
-    """
-    import xarray  # heavy, and only wanted here
-
-    parameters = draws_to_pytree(structure, posterior_draws(tree))
-    turned = jax.jit(jax.vmap(jax.vmap(natural)))(jax.tree.map(np.asarray, parameters))
-    found = {}
-    for name, values in turned.items():
-        array = np.asarray(values, np.float64)
-        axes = list(labels.get(name, ()))
-        dims = [f"{name}_dim_{place}" for place in range(array.ndim - 2)]
-        coords = {
-            dim: np.array(axis, dtype=object)
-            for dim, axis in zip(dims, axes, strict=False)
-            if axis is not None
-        }
-        found[name] = xarray.DataArray(array, dims=("chain", "draw", *dims), coords=coords)
-    return xarray.Dataset(found)
 
 
 def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:

@@ -1,0 +1,340 @@
+"""Models written in NumPyro: their statements sorted into a prior and one likelihood a row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.data.sites import Sites
+from consortia.errors import InputError, MissingExtraError
+from consortia.models._shared import Array, PyTree
+
+ROWS = 4
+"""Of the example, by which it is found out what a statement depends on."""
+
+RADIUS = 1.0
+"""Chains start uniformly in so wide a cube of unconstrained parameters."""
+
+TOLERANCE = 1e-4
+"""Of log-densities in single precision that are to be equal."""
+
+
+def from_numpyro(
+    model: Callable[..., Any], rows: Sites | Mapping[str, Any], **constants: Any
+) -> Model:
+    r"""Return the model of a NumPyro function, its log-likelihood cut into rows.
+
+    .. math:: \log p(\theta, z) = \log p(\theta) + \sum_i \log p(z_i \mid \theta)
+
+    The function's keyword arguments are the columns of a site, arrays (rows, ...). It is called
+    with one row at a time: the number of rows has to come from the columns, as in
+    ``numpyro.plate("rows", x.shape[0])``. A statement whose density is the same whatever the rows
+    are belongs to the prior; one whose density of several rows is the sum over single ones, to the
+    likelihood; of both it is made sure with rows of the example, at parameters drawn at random.
+
+    Latent variables are sampled without their constraints; `consortia.natural` gives draws back on
+    the model's scale, deterministic statements included.
+
+    Args:
+        model: the function.
+        rows: the sites, or a dict of arrays like a site's, of which a few rows are looked at.
+        constants: further keyword arguments of the function, the same for every row.
+
+    Returns:
+        The model. Chains start uniformly in (−1, 1) of each unconstrained parameter.
+
+    Raises:
+        InputError: the model does not factor over rows, or has a statement that cannot be used;
+            the message names the statement.
+        MissingExtraError: NumPyro is not installed.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def eight(effect, error):
+        ...     mean = numpyro.sample("mean", dist.Normal(0, 5))
+        ...     with numpyro.plate("rows", effect.shape[0]):
+        ...         numpyro.sample("y", dist.Normal(mean, error), obs=effect)
+        >>> model = from_numpyro(eight, {"effect": np.array([28.0, 8.0]), "error": np.ones(2)})
+        >>> {name: leaf.shape for name, leaf in model.init(jax.random.key(0)).items()}
+        {'mean': ()}
+    """
+    try:
+        import numpyro  # noqa: F401 - optional
+    except ImportError as error:
+        raise MissingExtraError(
+            "from_numpyro needs NumPyro: pip install 'consortia[numpyro]'."
+        ) from error
+    example = _example(rows)
+    _check_arguments(model, example, constants)
+    traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})
+    sorted_ = _sorted(traced, example)
+    return Model(sorted_.log_prior, sorted_.log_likelihood, sorted_.start, natural=sorted_.natural)
+
+
+class _Latent(NamedTuple):
+    """A latent variable: its transform from the unconstrained, and the shape of that."""
+
+    transform: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Traced:
+    """A NumPyro function that can be asked for its statements.
+
+    Attributes:
+        model: the function.
+        constants: arguments that are no columns.
+        kinds: shape of a row and type of each column.
+    """
+
+    model: Callable[..., Any]
+    constants: Mapping[str, Any]
+    kinds: Mapping[str, tuple[tuple[int, ...], Any]]
+
+    def statements(self, values: Mapping[str, Any], rows: PyTree, seed: int = 0) -> dict[str, Any]:
+        """Return the statements of a run with these latent values; others are drawn."""
+        import numpyro
+        from numpyro import handlers
+
+        with numpyro.validation_enabled(False):  # a row of zeros may lie outside of a support
+            run = handlers.substitute(handlers.seed(self.model, jax.random.key(seed)), values)
+            return dict(handlers.trace(run).get_trace(**rows, **self.constants))
+
+    def row(self) -> dict[str, Array]:
+        """Return one row of zeros, for what does not depend on rows."""
+        return {name: jnp.zeros((1, *shape), dtype) for name, (shape, dtype) in self.kinds.items()}
+
+
+def _log_density(statement: Mapping[str, Any]) -> Array:
+    """Return the log-density of a statement, summed, with its scale."""
+    value = statement["fn"].log_prob(statement["value"])
+    if statement["scale"] is not None:
+        value = statement["scale"] * value
+    return jnp.sum(value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """A model whose statements are sorted.
+
+    Attributes:
+        traced: the function.
+        latents: of the latent variables, by name.
+        prior: names of the statements that do not depend on rows, besides the latents.
+        likelihood: names of those that are sums over rows.
+        derived: names of the deterministic ones that do not depend on rows.
+    """
+
+    traced: _Traced
+    latents: Mapping[str, _Latent]
+    prior: tuple[str, ...]
+    likelihood: tuple[str, ...]
+    derived: tuple[str, ...]
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return (*self.latents, *self.prior)
+
+    def start(self, key: Array) -> dict[str, Array]:
+        """Return unconstrained parameters to start from."""
+        keys = jax.random.split(key, len(self.latents))
+        return {
+            name: jax.random.uniform(one, latent.shape, minval=-RADIUS, maxval=RADIUS)
+            for one, (name, latent) in zip(keys, self.latents.items(), strict=True)
+        }
+
+    def constrained(self, params: PyTree) -> dict[str, Array]:
+        """Return the latent variables on their own scale."""
+        return {name: one.transform(params[name]) for name, one in self.latents.items()}
+
+    def log_prior(self, params: PyTree) -> Array:
+        """Return log p(θ) of the unconstrained parameters, Jacobians included."""
+        values = self.constrained(params)
+        statements = self.traced.statements(values, self.traced.row())
+        total = sum(_log_density(statements[name]) for name in self._names)
+        for name, one in self.latents.items():
+            total += jnp.sum(one.transform.log_abs_det_jacobian(params[name], values[name]))
+        return jnp.asarray(total)
+
+    def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
+        """Return log p(z_i | θ), (rows,)."""
+        values = self.constrained(params)
+
+        def of_row(row: PyTree) -> Array:
+            one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
+            statements = self.traced.statements(values, one)
+            return jnp.sum(jnp.stack([_log_density(statements[name]) for name in self.likelihood]))
+
+        wanted = {name: jnp.asarray(batch[name]) for name in self.traced.kinds}
+        return jax.vmap(of_row)(wanted)
+
+    def natural(self, params: PyTree) -> dict[str, Array]:
+        """Return the latent variables and what follows from them."""
+        values = self.constrained(params)
+        statements = self.traced.statements(values, self.traced.row())
+        return values | {name: statements[name]["value"] for name in self.derived}
+
+
+def _example(rows: Any) -> dict[str, np.ndarray]:
+    """Return a few rows, at least two and not all alike."""
+    table = rows.first if isinstance(rows, Sites) else rows
+    if not isinstance(table, Mapping):
+        raise InputError("from_numpyro: give sites, or a dict of columns, as rows.")
+    found = {str(name): np.asarray(column)[:ROWS] for name, column in table.items()}
+    lengths = {len(column) for column in found.values() if column.ndim}
+    if len(lengths) != 1 or not all(column.ndim for column in found.values()) or lengths == {0}:
+        raise InputError("from_numpyro: the columns are no arrays of one number of rows.")
+    if lengths == {1}:
+        found = {name: np.concatenate([column, column]) for name, column in found.items()}
+    return found
+
+
+def _check_arguments(
+    model: Callable[..., Any], example: Mapping[str, Any], constants: Mapping[str, Any]
+) -> None:
+    known = inspect.signature(model).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    given = {**example, **constants}
+    unknown = [name for name in given if name not in known and not takes_any]
+    needed = [
+        name
+        for name, one in known.items()
+        if one.default is one.empty
+        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        and name not in given
+    ]
+    if needed:
+        raise InputError(
+            f"from_numpyro: the model's argument {needed[0]!r} is none of the columns "
+            f"({', '.join(example)}): give it by name, as a constant."
+        )
+    if unknown:
+        raise InputError(
+            f"from_numpyro: the model takes no argument {unknown[0]!r}, which is a column or a "
+            "constant; leave the column out of the sites, or let the model take **others."
+        )
+
+
+def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
+    """Return the statements sorted, or refuse one by name."""
+    from numpyro.distributions import biject_to
+
+    def of(rows: Mapping[str, Any], values: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+        try:
+            return traced.statements(values, {k: jnp.asarray(v) for k, v in rows.items()}, seed)
+        except (TypeError, ValueError, IndexError) as error:
+            count = len(next(iter(rows.values())))
+            raise InputError(
+                f"from_numpyro: the model cannot be run with {count} of its rows: {error}. The "
+                "number of rows has to come from the columns, as in x.shape[0]."
+            ) from error
+
+    count = len(next(iter(example.values())))
+    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    first, other = of(example, {}, 0), of(example, {}, 1)
+    one = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
+    latents: dict[str, _Latent] = {}
+    observed: list[str] = []
+    derived: list[str] = []
+    for name, statement in first.items():
+        kind = statement["type"]
+        if kind in ("sample", "deterministic") and name not in one:
+            raise InputError(f"from_numpyro: {name!r} is there with some numbers of rows only.")
+        if kind in ("param", "mutable"):
+            raise InputError(f"from_numpyro: {name!r} is a numpyro.{kind}: give it a prior.")
+        if kind == "plate":
+            size, subsample = statement["args"]
+            if subsample not in (None, size):
+                raise InputError(
+                    f"from_numpyro: the plate {name!r} subsamples: methods take minibatches by "
+                    "themselves; leave subsample_size out."
+                )
+        elif kind == "deterministic":
+            if np.shape(statement["value"]) == one[name].shape:
+                derived.append(name)
+        elif kind == "sample" and statement["is_observed"]:
+            observed.append(name)
+        elif kind == "sample":
+            latents[name] = _latent(name, statement, other[name], one[name], biject_to)
+    if not latents:
+        raise InputError("from_numpyro: the model has no latent variable.")
+    points = [{name: np.asarray(run[name]["value"]) for name in latents} for run in (first, other)]
+
+    @jax.jit
+    def densities(rows: Any, point: Any) -> dict[str, Array]:
+        run = of(rows, point)
+        return {name: _log_density(run[name]) for name in observed}
+
+    @jax.jit
+    def values_of(rows: Any, point: Any) -> dict[str, Array]:
+        run = of(rows, point)
+        return {name: run[name]["value"] for name in derived}
+
+    prior, likelihood = [], []
+    together = [densities(example, point) for point in points]
+    apart = [[densities(single, point) for single in singles] for point in points]
+    for name in observed:
+        whole = np.array([float(run[name]) for run in together])
+        parts = np.array([[float(run[name]) for run in runs] for runs in apart])
+        size = np.abs(parts).sum(axis=1) + 1
+        if np.all(np.abs(whole - parts.sum(axis=1)) <= TOLERANCE * size):
+            likelihood.append(name)
+        elif np.all(np.abs(parts - whole[:, None]) <= TOLERANCE * size[:, None]):
+            prior.append(name)
+        else:
+            raise InputError(
+                f"from_numpyro: the statement {name!r} does not factor over rows: its log-density "
+                f"of {count} rows is {whole[0]:.6g}, the sum over single ones "
+                f"{parts[0].sum():.6g}. Rows that depend on one another, as in a Gaussian process "
+                "or with a statistic of all rows, have no likelihood a row."
+            )
+    if not likelihood:
+        raise InputError("from_numpyro: no statement with obs= depends on the rows.")
+    derived_of = [values_of(single, points[0]) for single in singles] if derived else []
+    derived = [
+        name
+        for name in derived
+        if all(np.allclose(run[name], derived_of[0][name], TOLERANCE) for run in derived_of)
+    ]
+    return _Sorted(traced, latents, tuple(prior), tuple(likelihood), tuple(derived))
+
+
+def _shapes(run: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the values of statements that have some."""
+    return {
+        name: jnp.asarray(statement["value"])
+        for name, statement in run.items()
+        if statement["type"] in ("sample", "deterministic")
+    }
+
+
+def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> _Latent:
+    shape = np.shape(statement["value"])
+    if shape != one.shape:
+        raise InputError(
+            f"from_numpyro: the latent variable {name!r} has shape {shape} with several rows and "
+            f"{one.shape} with one: a value of each row cannot be sampled by the "
+            "server. Integrate it out, or give groups by a column with their number as a constant."
+        )
+    if statement["fn"].support.is_discrete:
+        raise InputError(
+            f"from_numpyro: the latent variable {name!r} is discrete: sum it out, as "
+            "numpyro.distributions.MixtureSameFamily does."
+        )
+    supports = [biject_to(run["fn"].support) for run in (statement, other)]
+    at = supports[0].inv(statement["value"])
+    if not np.allclose(supports[0](at), supports[1](at), equal_nan=True):
+        raise InputError(
+            f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
+            "as a constant range, and what follows from it as numpyro.deterministic."
+        )
+    return _Latent(supports[0], tuple(np.shape(at)))
