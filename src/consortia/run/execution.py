@@ -327,9 +327,10 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
-    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+    wanted = None if stop is None else stop.ess
+    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warnings.warn(
-            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
             UserWarning,
             stacklevel=3,
