@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import density, parameters, start
+from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -31,7 +30,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import predicted, respond
+from consortia.run.prediction import chosen, predicted, respond
 from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -49,6 +48,8 @@ from consortia.store.checkpoint import Checkpoint
 from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
 from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
+from consortia.theory.bias import Problem
+from consortia.theory.tuning import BiasTarget, unchosen
 
 STORED_BYTES = 8 * 1024 * 1024
 """Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
@@ -96,6 +97,7 @@ def execute(
     on_plan: Callable[[Plan], None] | None,
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
+    bias_target: BiasTarget | None = None,
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
@@ -114,6 +116,9 @@ def execute(
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
+    if on_plan is not None and not callable(on_plan):
+        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
+    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
@@ -126,16 +131,35 @@ def execute(
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
-    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    # On the host: a program with an operand for each of thousands of chains compiles long.
+    several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
+    flat = np.stack([target.flat(start) for start in several])
+    positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
         )
     )
-    density.check_rows_independent(target, sites.first, positions[0])
-    density.check_prior(target, positions[0])
+    density.check_values(target, sites.first, starts[0])
+    prediction: BiasPrediction | None = None
+    step_line: str | None = None
+    if resumption is not None:
+        algorithm = _as_chosen(algorithm, resumption.specification)
+    elif unchosen(algorithm):
+        aim = BiasTarget() if bias_target is None else bias_target
+
+        def pilot(method: Method, count: int, mode: Any) -> Any:
+            short = Request(count, request.chains, seed)
+            options: dict[str, Any] = {"writer": None, "progress": False, "stop": None}
+            options |= {"keep": None, "on_plan": None, "on_divergence": "ignore"}
+            return execute(model, sites, method, short, init=mode, engine=engine, **options)
+
+        with doing("choosing the step size", show=progress and engine.root):
+            problem = Problem(model, sites, starts[0], engine)
+            choice = chosen(algorithm, problem, aim, request, pilot)
+        algorithm, prediction = choice.method, choice.prediction
+        step_line = choice.line(aim)
     notes, warned = checks.check_stability(
         engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )
@@ -151,7 +175,6 @@ def execute(
         specification["keep"] = None if keep is None else keep.describe()
         specification["metadata"] = json.loads(json.dumps(metadata.plain))
     checkpoint = None
-    prediction: BiasPrediction | None = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
         assert writer is not None
@@ -166,7 +189,7 @@ def execute(
     if checkpoint is None:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
-        if resumption is None and on_divergence != "ignore":
+        if resumption is None and prediction is None and on_divergence != "ignore":
             with doing("predicting the bias", show=progress and run.root):
                 prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
@@ -188,6 +211,8 @@ def execute(
     )
     if prediction is not None:
         plan.details["prediction"] = prediction
+    if step_line is not None:
+        plan = replace(plan, lines=(*plan.lines[:2], ("step_size", step_line), *plan.lines[2:]))
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None and run.root:
@@ -303,14 +328,26 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
-    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+    wanted = None if stop is None else stop.ess
+    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warnings.warn(
-            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
             UserWarning,
             stacklevel=3,
         )
     return tree
+
+
+def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
+    """Return the algorithm with the step size that was chosen for a stored run."""
+    if not unchosen(algorithm):
+        return algorithm
+    kept = before["algorithm"]["parameters"].get("step_size")
+    if not isinstance(kept, Mapping) or "value" not in kept:
+        raise InputError("step_size is None, but the run has a schedule: give that schedule.")
+    stepped: Any = replace(algorithm, step_size=kept["value"])  # type: ignore[type-var]
+    return stepped
 
 
 def _reached(

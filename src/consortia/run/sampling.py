@@ -22,6 +22,7 @@ from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spe
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
+from consortia.theory.tuning import BiasTarget
 
 
 @arguments.hinted
@@ -43,6 +44,7 @@ def sample(
     keep: AccumulatorSpec | str = "draws",
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
+    bias_target: Any = (0.05, 0.1),
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -78,6 +80,9 @@ def sample(
             mode, kept with the run, and warned of where it is bad. A chain that is predicted to
             diverge is run with ``"warn"`` and refused with ``"raise"``; with ``"ignore"`` nothing
             is predicted.
+        bias_target: with ``step_size=None`` the largest step is chosen whose predicted bias is
+            below these: of the means in posterior standard deviations, and of the standard
+            deviations as a share; a short pilot from the mode confirms it.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -117,6 +122,7 @@ def sample(
             on_plan=on_plan,
             metadata=metadata,
             on_divergence=check_response(on_divergence),
+            bias_target=BiasTarget.read(bias_target),
         )
     finally:
         if writer is not None:
