@@ -73,6 +73,16 @@ def check_density(target: Target, shard: PyTree) -> None:
     for rows in (3, 2):
         index = np.zeros(rows, int)
         batch = jax.tree.map(lambda leaf, index=index: leaf[index], shard)
+        of_site = target.model.site_log_likelihood
+        if of_site is not None:
+            name, mask = "site_log_likelihood", jax.ShapeDtypeStruct((rows,), bool)
+            of = partial(_of_site, target, of_site)
+            if (shape := _shape(name, of, position, batch, mask)) != ():
+                raise InputError(
+                    f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
+                    "of all rows where mask is True."
+                )
+            continue
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):
             continue
@@ -86,6 +96,10 @@ def check_density(target: Target, shard: PyTree) -> None:
             f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "
             f"return one value per row, shape ({rows},)."
         )
+
+
+def _of_site(target: Target, of_site: Any, position: Array, rows: PyTree, mask: Array) -> Any:
+    return of_site(target.unravel(position), rows, mask)
 
 
 def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
@@ -103,7 +117,7 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
 def check_rows_independent(target: Target, shard: PyTree, position: Array) -> None:
     """Refuse a density whose value of a row depends on the other rows of its batch."""
     length = len(jax.tree.leaves(shard)[0])
-    if length < 2:
+    if length < 2 or target.model.by_site:
         return
     take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
     rows = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
