@@ -5,6 +5,7 @@ from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, dece
 from consortia.algorithms.decentralized.ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
+from consortia.algorithms.few_rounds import few_rounds as few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc

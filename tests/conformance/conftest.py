@@ -24,6 +24,7 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 
 
 SHARING = {
+    "few_rounds": "surrogate_hmc",
     "fa_ld": "fa_hmc",
     "dsgld": "fsgld",
     "de_sgld": "de_sghmc",
@@ -32,7 +33,10 @@ SHARING = {
     "decentralized_ula": "decentralized_hmc",
     "decentralized_exact_hmc": "federated_hmc",
 }
-"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow."""
+"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow.
+
+Those of few_rounds take longest to compile; its own tests have what is its own.
+"""
 
 COMPILE_NOTHING = "test_values"
 
@@ -48,9 +52,10 @@ class Case(NamedTuple):
         return ALGORITHMS[self.name].factory(**(self.arguments | changed))
 
     def other(self, value: float) -> Any:
-        """A value with another step size, or angle where the method has no step size."""
-        steps = "step_size" in inspect.signature(ALGORITHMS[self.name].factory).parameters
-        return self.method(**{"step_size" if steps else "trajectory_angle": value})
+        """A value with another step size; where the method has none another angle or family."""
+        known = inspect.signature(ALGORITHMS[self.name].factory).parameters
+        name = next((n for n in ("step_size", "trajectory_angle") if n in known), None)
+        return self.method(components=2) if name is None else self.method(**{name: value})
 
     def stepping(self) -> None:
         """Skip the test where the method has no step size."""

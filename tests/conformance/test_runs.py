@@ -55,7 +55,8 @@ def test_where_calls_and_chunks_are_cut_changes_no_bit(
             for name, value in cut.items():
                 patch.setattr(loop, name, value)
             again = draws_of(case.method(), rounds=61, **arguments)
-        assert count_calls != usual, cut  # it was cut elsewhere
+        if case.method().most_warmup is None:  # else it is cut after each round as it is
+            assert count_calls != usual, cut  # it was cut elsewhere
         np.testing.assert_array_equal(again, whole, err_msg=str(cut))
 
 
@@ -71,7 +72,7 @@ def test_the_same_run_twice_gives_the_same_bits(case: Any, draws_of: Any) -> Non
 def test_thinning_keeps_the_last_draw_of_each_block(case: Any, thin: int, draws_of: Any) -> None:
     every = draws_of(case.method())
     kept = draws_of(case.method(), thin=thin)
-    assert kept.shape[1] == 23 // thin
+    assert kept.shape[1] == every.shape[1] // thin
     np.testing.assert_array_equal(kept, every[:, thin - 1 :: thin])
 
 
@@ -101,7 +102,8 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(case: Any, draws_of: Any
     longer = draws_of(case.method(), rounds=40)
     for rounds in (1, 7, 39):
         shorter = draws_of(case.method(), rounds=rounds)
-        np.testing.assert_array_equal(shorter, longer[:, :rounds])
+        each = longer.shape[1] // 40
+        np.testing.assert_array_equal(shorter, longer[:, : rounds * each])
 
 
 # --- blocks of random numbers, node mode, chains -------------------------------------------------
@@ -117,6 +119,8 @@ def test_block_node_mode_and_other_chains_change_rounding_only(private: Any, dra
     assert usual.dtype == np.float64
     turned = draws(3, block=7, node_mode="map")
     np.testing.assert_allclose(turned, usual, rtol=0, atol=ROUNDING)
+    if private.method().with_chains(3)[1] == 1:
+        return  # one hub holds all chains, and divides the same points among them
     # A single chain runs without a chain axis; a block of one draws numbers where the node runs.
     alone = draws(1, block=1, node_mode="map")
     np.testing.assert_allclose(alone, usual[:1], rtol=0, atol=ROUNDING)
@@ -200,11 +204,12 @@ def test_the_record_says_how_to_repeat_the_run(
 ) -> None:
     options: dict[str, Any] = {"rounds": 12, "warmup": 2, "thin": 3, "chains": 2, "seed": 11}
     tree = consortia.sample(model, sites, case.method(), progress=False, **options)
+    ends_itself = case.method().most_warmup is not None
     for name, value in options.items():
-        assert tree.attrs[name] == value
+        assert tree.attrs[name] == value or (name == "warmup" and ends_itself)
     for name in ("algorithm", "parameters", "samples", "bias", "engine", "versions", "stopped"):
         assert tree.attrs[name]
-    assert tree.attrs["iterations_run"] == 14
+    assert tree.attrs["iterations_run"] == tree.attrs["warmup"] + 12
     engine = consortia.LocalEngine(node_mode=tree.attrs["node_mode"], block=tree.attrs["block"])
     again = consortia.sample(model, sites, case.method(), progress=False, engine=engine, **options)
     np.testing.assert_array_equal(positions(again), positions(tree))

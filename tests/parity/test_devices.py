@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("devices")]
 ALL = problem.DIVIDED | problem.ASYNCHRONOUS
 VISITING = {"dsgld", "fsgld"}
 """One site acts at a time: their nodes cannot be divided."""
+ONE_HUB = "few_rounds"
+"""One hub holds all chains: they cannot be divided."""
 
 
 def of(chains, *, nodes_divide):
@@ -32,6 +34,7 @@ def of(chains, *, nodes_divide):
         for label, (name, _, count, _) in ALL.items()
         if count == chains
         and (name not in VISITING and not problem.is_asynchronous(name)) >= nodes_divide
+        and (nodes_divide or name != ONE_HUB)
     ]
 
 

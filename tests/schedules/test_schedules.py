@@ -295,6 +295,11 @@ def test_numbers_arrays_and_functions_become_schedules():
     assert as_schedule(function) is function
 
 
+def test_a_step_size_that_is_still_to_be_chosen_cannot_be_evaluated():
+    with pytest.raises(InputError, match="step_size is None"):
+        as_schedule(None)(0)
+
+
 def test_a_table_beyond_its_end_is_not_a_number():
     assert math.isnan(float(as_schedule([0.2, 0.1])(2)))
     with pytest.raises(InputError, match="iteration 2"):
@@ -303,7 +308,7 @@ def test_a_table_beyond_its_end_is_not_a_number():
 
 @pytest.mark.parametrize(
     "value",
-    [0.0, -0.1, math.nan, math.inf, True, None, "0.1", 1j, [], [[0.1]], [0.1, -0.1], [0.1, [0.2]]],
+    [0.0, -0.1, math.nan, math.inf, True, "0.1", 1j, [], [[0.1]], [0.1, -0.1], [0.1, [0.2]]],
     ids=repr,
 )
 def test_what_is_no_step_size_is_refused_by_name(value):

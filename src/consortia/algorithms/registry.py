@@ -10,6 +10,7 @@ from consortia.algorithms.decentralized.hmc import decentralized_exact_hmc, dece
 from consortia.algorithms.decentralized.ula import decentralized_ula
 from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
+from consortia.algorithms.few_rounds import few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
@@ -35,6 +36,11 @@ class Entry:
 
 
 ALGORITHMS: dict[str, Entry] = {
+    "few_rounds": Entry(
+        factory=few_rounds,
+        engines=("local", "mpi", "flower"),
+        example={"proposals": 64, "components": 3, "effective_size": None},
+    ),
     "fa_hmc": Entry(
         factory=fa_hmc,
         engines=("local", "mpi", "flower"),

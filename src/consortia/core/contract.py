@@ -249,16 +249,19 @@ class Draws(NamedTuple):
     """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
 
     Attributes:
-        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
+        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d); with ``chains`` in front.
         node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
         agents: also keep every node's own value, in the group ``agents``.
         per_iteration: draws that one iteration yields, in order; more than one from the hub only.
+        chains: independent chains that one hub holds, more than one only where an engine runs one
+            chain; each yields so many draws.
     """
 
     hub: Callable[[PyTree, PyTree], Array] | None = None
     node: Callable[[PyTree, PyTree], Array] | None = None
     agents: bool = False
     per_iteration: int = 1
+    chains: int = 1
 
 
 class Algorithm(NamedTuple):
@@ -338,10 +341,17 @@ class Method(metaclass=Named):
     Attributes:
         name: the name in plans, records and study files.
         step_size: a schedule, or a tuple with one for each server; None when it is learned.
+        most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
+            user says how long it is.
+        most_rounds: rounds of draws where the user names none; None where the user must.
+        effective_size: at which a run ends by itself; None: after all rounds.
     """
 
     name: str
     step_size: Any
+    most_warmup: int | None = None
+    most_rounds: int | None = None
+    effective_size: float | None = None
 
     @property
     @abstractmethod
@@ -414,6 +424,10 @@ class Method(metaclass=Named):
         """True if the warm-up learns something, so that a run without it is another one."""
         return False
 
+    def with_chains(self, chains: int) -> tuple[Method, int]:
+        """Return the method for so many chains, and how many of them the engine is to run."""
+        return self, chains
+
     # --- checks, in the order in which a run makes them ------------------------------------------
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -433,6 +447,10 @@ class Method(metaclass=Named):
         """
         return ()
 
+    def warm(self, hub: PyTree) -> bool:
+        """Return True if the warm-up is over; asked after each round where it ends by itself."""
+        return False
+
     def check_learned(self, hub: PyTree) -> str | None:
         """Return why a run should end after its warm-up, with advice; None when it should not."""
         return None
@@ -440,6 +458,10 @@ class Method(metaclass=Named):
     def check_draws(self, hub: PyTree) -> tuple[str, ...]:
         """Return warnings about the draws that were made, from the hub's last state."""
         return ()
+
+    def report(self, hub: PyTree) -> dict[str, Any]:
+        """Return what the record should have of how the run went, from the hub's last state."""
+        return {}
 
     def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
         """Return why a chain turned non-finite at a site; empty where nothing is known.

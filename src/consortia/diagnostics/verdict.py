@@ -276,6 +276,14 @@ def judge(prediction: BiasPrediction | None, run: Evidence | None = None) -> Ver
     return Verdict(tuple(check for check in checks if check is not None))
 
 
+def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
+    """Return what speaks against the settings in a short run from the mode, or None."""
+    for check in (_finite(run), _as_predicted(run, prediction)):
+        if check is not None and check.severity is Severity.BAD:
+            return check
+    return None
+
+
 def _severity(value: float, limits: tuple[float, float]) -> Severity:
     """Return the severity of a value whose limits are given, good first, rising or falling."""
     if math.isnan(value):

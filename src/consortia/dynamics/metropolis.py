@@ -8,17 +8,21 @@ are added with compensation. In double precision plain sums are good to 1e-9 and
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from consortia.core.contract import Site
 from consortia.core.target import Target
 
 COARSE = 64.0
 """Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""
+
+VALUES_AT_ONCE = 2**22
+"""Row values that a site holds at once when it evaluates many points."""
 
 DIVERGENT = 1000.0
 """An energy error above this is called a divergence."""
@@ -111,7 +115,7 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
 def _of_site(
     target: Target,
     position: Float[Array, " d"],
-    rows: Any,
+    rows: PyTree,
     mask: Bool[Array, " n"],
     share: Float[Array, ""],
 ) -> tuple[Potential, Float[Array, " d"]]:
@@ -123,6 +127,16 @@ def _of_site(
     (values, prior), pull_back = jax.vjp(pieces, position)
     (gradient,) = pull_back((-jnp.ones_like(values), -share))
     return _potential(values, jnp.ones(values.shape, bool), share * prior), gradient
+
+
+def at_all(
+    function: Callable[[Array], PyTree], positions: Float[Array, "n d"], site: Site
+) -> PyTree:
+    """Evaluate a function at each of the positions, as many at once as memory allows."""
+    rows, _ = site.all()
+    length = jax.tree.leaves(rows)[0].shape[0]
+    at_once = int(min(max(VALUES_AT_ONCE // length, 1), positions.shape[0]))
+    return jax.lax.map(function, positions, batch_size=at_once)
 
 
 def _potential(

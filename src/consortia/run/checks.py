@@ -43,8 +43,8 @@ def check_arguments(
     seed: Any,
     thin: Any,
     warmup: Any,
-) -> None:
-    """Check types and ranges of the arguments of `sample`."""
+) -> int:
+    """Check types and ranges of the arguments of `sample`; return the rounds."""
     check_process()
     if not isinstance(model, Model):
         raise InputError(f"model is a {type(model).__name__}: give a consortia.Model.")
@@ -59,6 +59,10 @@ def check_arguments(
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
     check_likelihood(model, method)
+    if rounds is None:
+        rounds = method.most_rounds
+    if rounds is None:
+        raise InputError(f"rounds is missing: {method.name} does not end by itself.")
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
@@ -66,6 +70,7 @@ def check_arguments(
     checks.whole("seed", seed, 0, 2**63 - 1)
     if rounds + warmup >= 2**31:
         raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
+    return int(rounds)
 
 
 def check_likelihood(model: Model, method: Method) -> None:

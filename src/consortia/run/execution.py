@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import density, parameters, start
@@ -31,7 +30,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import predicted, respond
+from consortia.run.prediction import chosen, predicted, respond
 from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -46,9 +45,11 @@ from consortia.run.stopping import StopWhen
 from consortia.store import results
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
-from consortia.store.ending import Ending, RunEnd
+from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
 from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
+from consortia.theory.bias import Problem
+from consortia.theory.tuning import BiasTarget, unchosen
 
 STORED_BYTES = 8 * 1024 * 1024
 """Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
@@ -96,11 +97,15 @@ def execute(
     on_plan: Callable[[Plan], None] | None,
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
+    bias_target: BiasTarget | None = None,
     resumption: Resumption | None = None,
 ) -> Any:
     """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
     keep_compiled_programs()
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
+    algorithm, engine_chains = algorithm.with_chains(request.chains)
+    algorithm.check_warmup(warmup)
+    warmup = max(warmup, algorithm.most_warmup or 0)
     length = RunLength(warmup, rounds, thin)
     if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
         raise InputError(
@@ -112,32 +117,52 @@ def execute(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
     checks.check_schedule(algorithm, length.total)
-    algorithm.check_warmup(warmup)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
     metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-    chains = request.chains * servers_of(algorithm.build(target))
+    built = algorithm.build(target)
+    chains = engine_chains * servers_of(built)
+    drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
-    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    # On the host: a program with an operand for each of thousands of chains compiles long.
+    positions: Any = np.stack([target.flat(start) for start in starts])
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
         )
     )
-    density.check_rows_independent(target, sites.first, positions[0])
-    density.check_prior(target, positions[0])
+    density.check_values(target, sites.first, starts[0])
+    prediction: BiasPrediction | None = None
+    step_line: str | None = None
+    if resumption is not None:
+        algorithm = _as_chosen(algorithm, resumption.specification)
+    elif unchosen(algorithm):
+        aim = BiasTarget() if bias_target is None else bias_target
+
+        def pilot(method: Method, count: int, mode: Any) -> Any:
+            short = Request(count, request.chains, seed)
+            options: dict[str, Any] = {"writer": None, "progress": False, "stop": None}
+            options |= {"keep": None, "on_plan": None, "on_divergence": "ignore"}
+            return execute(model, sites, method, short, init=mode, engine=engine, **options)
+
+        with doing("choosing the step size", show=progress and engine.root):
+            problem = Problem(model, sites, starts[0], engine)
+            choice = chosen(algorithm, problem, aim, request, pilot)
+        algorithm, prediction = choice.method, choice.prediction
+        step_line = choice.line(aim)
     notes, warned = checks.check_stability(
         engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
     )
 
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
+    if stop is None and resumption is None and algorithm.effective_size is not None:
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -145,7 +170,6 @@ def execute(
         specification["keep"] = None if keep is None else keep.describe()
         specification["metadata"] = json.loads(json.dumps(metadata.plain))
     checkpoint = None
-    prediction: BiasPrediction | None = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
         assert writer is not None
@@ -160,7 +184,7 @@ def execute(
     if checkpoint is None:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
-        if resumption is None and on_divergence != "ignore":
+        if resumption is None and prediction is None and on_divergence != "ignore":
             with doing("predicting the bias", show=progress and run.root):
                 prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
@@ -169,6 +193,7 @@ def execute(
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
+        length = replace(length, warmup=checkpoint.header.get("warmup", warmup))
     if run.serves:
         with Interrupts():  # the root decides when the run ends
             run.serve(carry)
@@ -181,6 +206,8 @@ def execute(
     )
     if prediction is not None:
         plan.details["prediction"] = prediction
+    if step_line is not None:
+        plan = replace(plan, lines=(*plan.lines[:2], ("step_size", step_line), *plan.lines[2:]))
     if writer is not None and resumption is None:
         writer.claim()
     if on_plan is not None and run.root:
@@ -189,7 +216,7 @@ def execute(
     record |= metadata.record
     if prediction is not None:
         record["prediction"] = specification["prediction"] = prediction.plain()
-    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
+    kept = drawn * target.dimension * target.dtype.itemsize * run.layout.slots
     draws = rounds * run.draws_per_iteration // thin
     stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
     if checkpoint is not None:
@@ -200,11 +227,11 @@ def execute(
             writer.begin(record, specification, stride)
         else:
             writer.resume(checkpoint, record, specification, stride)
-    accumulator = None if keep is None else keep.start(target, chains)
+    accumulator = None if keep is None else keep.start(target, drawn)
     if accumulator is not None and checkpoint is not None:
         accumulator.restore(checkpoint.arrays)
     recorder = Recorder(
-        chains=chains,
+        chains=drawn,
         draws=draws,
         thin=thin,
         per_iteration=run.draws_per_iteration,
@@ -229,6 +256,7 @@ def execute(
         header = {
             "done": loop.done,
             "kept": recorder.kept,
+            "warmup": loop.warmup,
             "seconds": loop.seconds,
             "ended": loop.ended,
             "stride": stride,
@@ -245,6 +273,7 @@ def execute(
             shown,
             stop,
             algorithm.check_learned,
+            warm=None if algorithm.most_warmup is None else algorithm.warm,
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )
@@ -261,6 +290,8 @@ def execute(
             if not run.root:
                 return None
             record.update(facts)
+            record.update(algorithm.report(loop.hub))
+            record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
             record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
@@ -291,7 +322,25 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
+    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+        warnings.warn(
+            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
+            UserWarning,
+            stacklevel=3,
+        )
     return tree
+
+
+def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
+    """Return the algorithm with the step size that was chosen for a stored run."""
+    if not unchosen(algorithm):
+        return algorithm
+    kept = before["algorithm"]["parameters"].get("step_size")
+    if not isinstance(kept, Mapping) or "value" not in kept:
+        raise InputError("step_size is None, but the run has a schedule: give that schedule.")
+    stepped: Any = replace(algorithm, step_size=kept["value"])  # type: ignore[type-var]
+    return stepped
 
 
 def _reached(

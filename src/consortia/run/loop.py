@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,8 @@ class RunLoop:
         progress: is told after each call.
         stop: the stopping rule, or None.
         check_learned: from the hub's state after the warm-up, a reason to end the run, or None.
+        warm: from the hub's state, whether the warm-up is over, where it ends by itself; the run is
+            then saved after each round. Else None.
         reached: how far the run is.
         save: writes what the recorder holds, and a checkpoint; None without a store.
 
@@ -93,6 +95,7 @@ class RunLoop:
         stop: StopWhen | None,
         check_learned: Callable[[Any], str | None],
         *,
+        warm: Callable[[Any], bool] | None = None,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
     ) -> None:
@@ -101,7 +104,7 @@ class RunLoop:
         self.ended = reached.ended
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
-        self._check_learned, self._save = check_learned, save
+        self._check_learned, self._warm, self._save = check_learned, warm, save
         self._buffers: Buffers = run.buffers(carry)
         if reached.block:
             self._buffers = run.with_block(self._buffers, reached.block)
@@ -121,6 +124,11 @@ class RunLoop:
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
         return self._run.hub(self._carry)
+
+    @property
+    def warmup(self) -> int:
+        """Rounds before the first recorded one; the most, as long as the warm-up has not ended."""
+        return self._length.warmup
 
     @property
     def seconds(self) -> float:
@@ -158,12 +166,13 @@ class RunLoop:
         return self.ended
 
     def _execute(self) -> Ending:
-        warmup = self._length.warmup
-        if self.done <= warmup:
-            while self.done < warmup:
-                self._until(warmup, NO_DRAWS)
-                self._store_if(self._late())
-            if warmup > 0:
+        if self.done <= self.warmup:
+            while self.done < self.warmup:
+                self._until(self.warmup if self._warm is None else self.done + 1, NO_DRAWS)
+                if self._warm is not None and self._warm(self.hub):
+                    self._length = replace(self._length, warmup=self.done)
+                self._store_if(self._late() or self._warm is not None)
+            if self.warmup > 0:
                 reason = self._check_learned(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)
@@ -176,7 +185,7 @@ class RunLoop:
                 reason = self._stop_reason(self._stop)
                 if reason is not None:
                     return Ending(RunEnd.STOPPING_RULE, reason)
-            self._store_if(self._late() or self._recorder.full)
+            self._store_if(self._late() or self._recorder.full or self._warm is not None)
         return ALL_ROUNDS
 
     def _stop_reason(self, stop: StopWhen) -> str | None:

@@ -49,9 +49,9 @@ def plan_of(
         ("algorithm", f"{method.name}: samples {method.claims.samples}"),
         ("bias", method.claims.bias),
         ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
-        ("chains", f"{chains}, batched" if chains > 1 else "1"),
+        ("chains", _chains(chains, run.program.algorithm.draws.chains)),
         ("parameters", f"{target.dimension}, {target.dtype}"),
-        ("rounds", _rounds(length)),
+        ("rounds", _rounds(length, method)),
         ("engine", f"{engine}, devices: {devices}; random numbers in blocks of {layout.block}"),
         (
             "memory",
@@ -99,9 +99,17 @@ def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     return f"{text}; messages cross between {parts[0]} devices"
 
 
-def _rounds(length: RunLength) -> str:
+def _chains(chains: int, divided: int) -> str:
+    if divided > 1:
+        return f"{divided}, all at the hub"
+    return f"{chains}, batched" if chains > 1 else "1"
+
+
+def _rounds(length: RunLength, method: Method) -> str:
     text = f"{length.rounds}"
-    if length.warmup:
+    if method.most_warmup is not None:
+        text = f"at most {text} after at most {length.warmup} of warm-up"
+    elif length.warmup:
         text += f" after {length.warmup} of warm-up"
     return text + (f", every {length.thin}th draw kept" if length.thin > 1 else ", each draw kept")
 
@@ -124,7 +132,7 @@ def record_of(
         "samples": method.claims.samples,
         "bias": method.claims.bias,
         "seed": seed,
-        "chains": run.layout.chains,
+        "chains": run.layout.chains * run.program.algorithm.draws.chains,
         "rounds": length.rounds,
         "warmup": length.warmup,
         "thin": length.thin,

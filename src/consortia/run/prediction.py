@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import jax.numpy as jnp
 
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.diagnostics.verdict import Severity, judge
+from consortia.diagnostics.summary import summary
+from consortia.diagnostics.verdict import Evidence, Severity, judge, pilot_fault
 from consortia.engines import Engine
-from consortia.errors import DivergenceError, InputError
-from consortia.theory.bias import keeps_posterior, predict_bias
+from consortia.errors import DivergenceError, InputError, NonFiniteError
+from consortia.run.specification import Request
+from consortia.theory.bias import Problem, keeps_posterior, law_of, predict_bias, prediction_by
+from consortia.theory.tuning import BiasTarget, Choice, choose_step
 
 PyTree = Any
 
 MOST_OPERATIONS = 200_000_000
 """Rows times squared parameters up to which `consortia.sample` predicts the bias unasked: some
 tenths of a second a look at the curvature, of which there are about ten."""
+
+PILOT_DRAWS, LEAST_PILOT, MOST_PILOT = 20, 50, 2000
+"""Independent draws of a chain that a pilot is worth; its fewest and its most rounds."""
+
+PILOTS = 3
+"""Pilots, each with half the step of the one before, until one confirms the step."""
 
 RESPONSES = ("warn", "raise", "ignore")
 
@@ -44,6 +59,55 @@ def predicted(
             "unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return predict_bias(model, sites, method, init=parameters, engine=engine)
+
+
+def chosen(
+    method: Method,
+    problem: Problem,
+    target: BiasTarget,
+    request: Request,
+    pilot: Callable[[Method, int, PyTree], Any],
+) -> Choice:
+    """Return the method with the step size that meets a target of bias, as a pilot confirms.
+
+    Args:
+        method: with ``step_size=None``.
+        problem: the posterior.
+        target: how far off the draws may be.
+        request: of the run.
+        pilot: from a method, rounds and starting parameters to the result of a short run.
+
+    Raises:
+        InputError: no step size does, within the rounds of the run or at all.
+    """
+    choice = choose_step(problem, method, target, rounds=request.rounds, chains=request.chains)
+    needed = math.ceil(PILOT_DRAWS * choice.rounds_per_draw)
+    rounds = max(min(needed, request.rounds, MOST_PILOT), LEAST_PILOT)
+    mode = Target(problem.model, problem.start).unravel(jnp.asarray(problem.near.mode))
+    fault = "the pilot's chain ran away"
+    for _ in range(PILOTS):
+        try:
+            tree = pilot(choice.method, rounds, mode)
+        except NonFiniteError:
+            check = None
+        else:
+            table = summary(tree, units="sampled")
+            evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing)
+            check = pilot_fault(choice.prediction, evidence)
+            if check is None:
+                return choice
+            fault = f"{check.title} {check.value}"
+        shorter: Any = replace(choice.method, step_size=choice.step_size / 2)  # type: ignore[type-var]
+        choice = Choice(
+            shorter,
+            choice.step_size / 2,
+            4 * choice.rounds_per_draw,
+            prediction_by(shorter, problem, law_of(shorter, problem)),
+        )
+    raise InputError(
+        f"no step size is confirmed by a pilot of {rounds} rounds from the mode ({fault}): the "
+        "posterior is not near its Gaussian law. Give step_size, or take federated_hmc."
+    )
 
 
 def respond(prediction: BiasPrediction, on_divergence: str, *, warned: bool) -> None:

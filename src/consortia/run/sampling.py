@@ -22,6 +22,7 @@ from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spe
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore
+from consortia.theory.tuning import BiasTarget
 
 
 @arguments.hinted
@@ -30,7 +31,7 @@ def sample(
     sites: Sites,
     algorithm: Method,
     *,
-    rounds: int,
+    rounds: int | None = None,
     chains: int = 1,
     seed: int = 0,
     thin: int = 1,
@@ -43,6 +44,7 @@ def sample(
     keep: AccumulatorSpec | str = "draws",
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
+    bias_target: Any = (0.05, 0.1),
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -54,11 +56,13 @@ def sample(
         model: log-prior and per-row log-likelihood.
         sites: the data, one shard per site.
         algorithm: what `consortia.fa_hmc` or another factory returns.
-        rounds: iterations after the warm-up ones; each yields one draw.
+        rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
+            itself (`consortia.few_rounds`) needs none: it is then the most that are run.
         chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
-        warmup: iterations before the first recorded one.
+        warmup: iterations before the first recorded one; a method that ends its warm-up by itself
+            may take more, or fewer.
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
@@ -76,6 +80,9 @@ def sample(
             mode, kept with the run, and warned of where it is bad. A chain that is predicted to
             diverge is run with ``"warn"`` and refused with ``"raise"``; with ``"ignore"`` nothing
             is predicted.
+        bias_target: with ``step_size=None`` the largest step is chosen whose predicted bias is
+            below these: of the means in posterior standard deviations, and of the standard
+            deviations as a share; a short pilot from the mode confirms it.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -95,7 +102,7 @@ def sample(
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
     """
-    checks.check_arguments(
+    rounds = checks.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
     stop = check_rule(stop)
@@ -115,6 +122,7 @@ def sample(
             on_plan=on_plan,
             metadata=metadata,
             on_divergence=check_response(on_divergence),
+            bias_target=BiasTarget.read(bias_target),
         )
     finally:
         if writer is not None:
@@ -188,6 +196,7 @@ def resume(
                 before,
                 rounds,
                 done=checkpoint.done,
+                warmup=checkpoint.header.get("warmup", before["request"]["warmup"]),
                 ended=Ending.read(checkpoint.header["ended"]),
                 stop=rule,
             )

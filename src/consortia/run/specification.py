@@ -210,6 +210,7 @@ def extended(
     rounds: int | None,
     *,
     done: int,
+    warmup: int,
     ended: Ending | None,
     stop: StopWhen | None,
 ) -> Request:
@@ -222,10 +223,9 @@ def extended(
     if rounds is None or rounds == request.rounds:
         return request
     rounds = arguments.whole("rounds", rounds, 1)
-    if request.warmup + rounds < done:
+    if warmup + rounds < done:
         raise InputError(
-            f"rounds is {rounds}, but {max(done - request.warmup, 0)} are done: give that number "
-            "or more."
+            f"rounds is {rounds}, but {max(done - warmup, 0)} are done: give that number or more."
         )
     if ended is not None and ended.kind is RunEnd.STOPPING_RULE and stop is not None:
         raise InputError(

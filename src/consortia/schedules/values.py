@@ -147,8 +147,18 @@ def polynomial(initial: float, offset: float, power: float) -> Polynomial:
     return Polynomial(initial, offset, power)
 
 
+@dataclass(frozen=True)
+class Unchosen:
+    """A step size that is chosen before a run, by the bias that it will have."""
+
+    def __call__(self, iteration: jax.Array) -> jax.Array:
+        """Refuse: there is no step size yet."""
+        raise InputError("step_size is None: `consortia.sample` chooses it; here it must be given.")
+
+
 def as_schedule(
-    value: float | Sequence[float] | np.ndarray | jax.Array | Schedule, name: str = "step_size"
+    value: float | Sequence[float] | np.ndarray | jax.Array | Schedule | None,
+    name: str = "step_size",
 ) -> Schedule:
     """Return a schedule from a number, from one value for each iteration, or from a function.
 
@@ -156,7 +166,8 @@ def as_schedule(
         value: a positive number (becomes `Constant`), a one-dimensional array or sequence of
             positive numbers (becomes `Tabulated`, whose ``length`` the caller compares with the
             number of iterations), or a function of the iteration, which is returned as it is. A
-            function runs inside a compiled loop: it must be written in ``jax.numpy``.
+            function runs inside a compiled loop: it must be written in ``jax.numpy``. None is a
+            step size that `consortia.sample` chooses, see `consortia.theory.tuning`.
         name: the argument's name in messages.
 
     Raises:
@@ -168,6 +179,8 @@ def as_schedule(
         >>> as_schedule([0.2, 0.1]).length
         2
     """
+    if value is None:
+        return Unchosen()
     if callable(value):
         return value
     array = _array(value, name)

@@ -19,7 +19,6 @@ from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file
 from consortia.store.layout import check_hierarchy
-from consortia.store.record import Record, Specification, fits
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
@@ -254,6 +253,8 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     file = Path(path) / RECORD
     if not file.exists():
         raise StoreError(f"{str(path)!r} holds no run: there is no {RECORD} in it.")
+    from consortia.store.record import Record, Specification, fits  # pydantic is heavy
+
     try:
         record = json.loads(read_regular(file, RECORD_BYTES))
         version, given = record.pop("format"), record.pop("checksum", None)

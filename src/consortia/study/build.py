@@ -155,6 +155,14 @@ class Run(Table):
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    bias_target: list[float] | None = Field(
+        None,
+        min_length=2,
+        max_length=2,
+        description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
+        "in posterior standard deviations, and of the standard deviations, as a share, with which "
+        "a step size is chosen; [0.05, 0.1] by default",
+    )
     keep: Literal["draws", "moments"] = Field(
         "draws",
         description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",

@@ -18,6 +18,7 @@ from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedExactHMC, DecentralizedHMC
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
+from consortia.algorithms.few_rounds import FewRounds
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.surrogate_hmc import SurrogateHMC
@@ -124,6 +125,8 @@ def law_of(method: Method, problem: Problem) -> Law:
 def _constant(method: Method) -> float:
     """Return the step size, where it is one number."""
     given = method.step_schedules
+    if isinstance(given[0], schedules.Unchosen):
+        raise InputError("step_size is None: `consortia.sample` chooses it for a run")
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):
@@ -307,7 +310,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
 
 def keeps_posterior(method: Method) -> bool:
     """Return True if a Metropolis test on the summed log-density makes the method exact."""
-    return isinstance(method, DecentralizedExactHMC | FederatedHMC | SurrogateHMC)
+    return isinstance(method, DecentralizedExactHMC | FederatedHMC | FewRounds | SurrogateHMC)
 
 
 def predict_bias(
@@ -348,7 +351,14 @@ def predict_bias(
         return BiasPrediction(basis=basis)
     problem = Problem(model, sites, init, engine)
     try:
-        law = law_of(algorithm, problem)
+        return prediction_by(algorithm, problem, law_of(algorithm, problem))
+    except InputError as error:
+        return BiasPrediction(reason=str(error).rstrip("."))
+
+
+def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPrediction:
+    """Return the prediction from a method's law on a posterior."""
+    try:
         if not law.stable:
             return BiasPrediction(
                 reason=f"the chain diverges near the mode ({law.instability}): lower step_size",
@@ -366,7 +376,7 @@ def predict_bias(
     return BiasPrediction(
         basis=f"{law.basis}, on {own if gaussian.gaussian else near}",
         notes=law.notes,
-        names=_names(model, problem.start),
+        names=_names(problem.model, problem.start),
         mean=gaussian.mode,
         sd=sd,
         shift=moments.mean / sd,

@@ -12,7 +12,6 @@ The mode of a skew posterior lies off its mass: there a Laplace approximation pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -39,9 +38,6 @@ PAIRS = 128
 
 LARGEST_CHANGE = 4.0
 """An averaging step changes no variance by more than this factor."""
-
-VALUES_AT_ONCE = 2**22
-"""Row values that a site holds at once when it evaluates many points."""
 
 ROUNDS = NEWTON_STEPS + AVERAGING_STEPS + 2
 """Communication rounds before the first iteration."""
@@ -183,7 +179,7 @@ def _average(
         return metropolis.potential_and_gradient(target, position, site)[1]
 
     positions = inbox.mean[None] + white @ inbox.root.T
-    gradients = at_all(gradient, positions, site)
+    gradients = metropolis.at_all(gradient, positions, site)
     return state, (jnp.mean(gradients, axis=0), white.T @ gradients / white.shape[0]), {}
 
 
@@ -201,13 +197,3 @@ def _nearer(shared: Float[Array, "pairs d"], hub: Hub, message: PyTree) -> tuple
     new = found._replace(mean=mean, root=root @ (axes / jnp.sqrt(values)[None]))
     finite = jnp.all(jnp.isfinite(new.mean)) & jnp.all(jnp.isfinite(new.root))
     return _replied(hub, jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, found))
-
-
-def at_all(
-    function: Callable[[Array], PyTree], positions: Float[Array, "n d"], site: Site
-) -> PyTree:
-    """Evaluate a function at each of the positions, as many at once as memory allows."""
-    rows, _ = site.all()
-    length = jax.tree.leaves(rows)[0].shape[0]
-    at_once = int(min(max(VALUES_AT_ONCE // length, 1), positions.shape[0]))
-    return jax.lax.map(function, positions, batch_size=at_once)

@@ -106,21 +106,22 @@ class SiteRuntime:
     ) -> None:
         self._job, self._number, self._files = job, number, files
         self._run, self._secret = run, secret
-        starts = start.starting_parameters(job.model, job.init, job.seed, job.chains)
+        method, chains = job.algorithm.with_chains(job.chains)
+        starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._algorithm = job.algorithm.build(self._target)
+        self._algorithm = method.build(self._target)
         check_carried(self._algorithm)
         sizes = np.asarray(job.sites.sizes, np.int64)
-        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([number]))
-        layout = LocalEngine(block=1).layout(self._target, job.sites, job.algorithm, job.chains)
+        self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
-        if self._positions.shape != (job.chains, d):
+        if self._positions.shape != (chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
         expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
-        weights = job.algorithm.site_weights(sizes)
+        weights = method.site_weights(sizes)
         self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
@@ -270,13 +271,12 @@ class SiteRuntime:
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label, request: Envelope) -> PhaseKeys:
-        """Return the keys of a phase, made once: that costs as much as a message of numbers.
+        """Return the keys of a phase, made once.
 
         Private ones are of the question where they come from the site's secret.
         """
         if stage.number not in self._keys:
-            keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
-            self._keys[stage.number] = jax.block_until_ready(keys)
+            self._keys[stage.number] = stage.keys(self._base, only=self._number)
         keys = self._keys[stage.number][label.phase]
         phase = stage.phases[label.phase]
         if self._secret is None or not self._draws_alone(stage.number, label.phase):
@@ -285,7 +285,7 @@ class SiteRuntime:
         private = np.array(keys.private)
         question = question_of(request)
         private[index] = private_keys(self._secret, self._run, question, stage.chains)
-        return PhaseKeys(keys.shared, jnp.asarray(private))
+        return PhaseKeys(keys.shared, private)
 
     @functools.cache  # noqa: B019 (a runtime lives as long as its process)
     def _draws_alone(self, stage: int, index: int) -> bool:

@@ -1,0 +1,537 @@
+r"""The exact posterior in few communication rounds, each with thousands of points.
+
+Between institutions a round costs seconds whatever it carries, and a site evaluates a thousand
+points in the time of one message. Every iteration is one round, and a round is for one of three:
+
+1. the mode: a damped Newton search with several candidates a round (`few_rounds.search`);
+2. the family: K points from a family q, weights π/q against all points at hand, and the family
+   nearest to them (`few_rounds.weights`, `few_rounds.family`);
+3. draws: the family stands still, and the K points of a round are the proposals of chains of
+   independence Metropolis,
+
+.. math:: \alpha(\zeta \to \zeta') = \min\bigl(1,
+          \pi(\zeta')\,q(\zeta) \,/\, \pi(\zeta)\,q(\zeta')\bigr)
+
+so that the fit can slow the chain down, but cannot bias it. Proposals do not travel: centres and
+scales of the family do, and every site draws the points from the stream that all share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from consortia.algorithms.few_rounds import family as families
+from consortia.algorithms.few_rounds import search, weights
+from consortia.algorithms.few_rounds.family import Family, Numbers
+from consortia.algorithms.few_rounds.independence import metropolis_chains, resampled
+from consortia.algorithms.few_rounds.state import (
+    DRAW,
+    FAILED,
+    FIT,
+    SEARCH,
+    Chains,
+    Count,
+    History,
+    Hub,
+    Memory,
+)
+from consortia.core import arguments
+from consortia.core.contract import (
+    Algorithm,
+    Asked,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Phase,
+    Site,
+    Sum,
+)
+from consortia.core.random import RandomStreams
+from consortia.core.target import Target
+from consortia.dynamics import metropolis
+from consortia.errors import InputError
+
+Vector = Float[Array, " d"]
+
+KEPT = 4
+"""Rounds of points from which the family is fitted."""
+
+MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 10, 100
+"""Rounds of each kind, at most."""
+
+MOST_PARAMETERS = 200
+"""With more the curvature, d² numbers a candidate, is too much for a message."""
+
+POINTS_PER_EFFECTIVE = 4
+"""K by the asked effective size: one round of a good family is then enough."""
+
+WIDER_TAILS = 2.0
+"""Points of a t with ν = 8 reach about twice as far as those of a Gaussian."""
+
+FEWEST_POINTS, MOST_POINTS = 256, 8192
+
+GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
+"""A family with these needs no further round."""
+
+GROWTH = 1.1
+"""The fit goes on while the effective share grows by this factor a round."""
+
+REFITS = 3
+"""Rounds after which a single t that does not do gives way to a mixture."""
+
+WORST_K_HAT, LOWEST_RATE = 0.7, 0.1
+"""A family that is further from the posterior is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewRounds(Method):
+    r"""The exact posterior in about a dozen communication rounds.
+
+    **Samples** exp(−U), U = Σ_c U_c, exactly: every draw passes a Metropolis test on the summed
+    log-density, with proposals from a family that stands still. However unlike the sites are, there
+    is no bias but that of a finite chain. It needs every site in every round.
+
+    **Draw**: θ after a Metropolis step, K of them a round, divided among the chains.
+
+    **Step size**: none.
+
+    Nothing has to be set. From the model's own start the mode is sought, each round with several
+    candidates (points, and for each U_c, ∇U_c and ∇²U_c); then a Student t with ν = 8 is fitted by
+    adaptive importance sampling, and where it does not do a mixture of them; then it stands still
+    and draws begin. The run ends at the asked effective size, or after ``rounds`` rounds of draws.
+    What each round was for, and what it showed, stands in the attribute ``rounds_used`` of the
+    result. Where no member of the family comes near the posterior the run ends and says so, with
+    what to do: it gives no wrong answer.
+
+    ``sample_stats`` holds acceptance_rate, k_hat (the Pareto shape of the importance weights: the
+    usual bound is .7), effective_share of the weights, and longest_rejection.
+
+    Args:
+        effective_size: the run ends when the smallest effective sample size over the parameters,
+            bulk or tail, has reached it; None runs all rounds.
+        proposals: K, points a round: four times the effective size, at least 256 and at most 8,192,
+            when None. Each is 4 bytes up a site.
+        components: of the richer family, a mixture; with 1 it stays a single t.
+        chains: independent chains among which the proposals of a round are divided; set by
+            ``sample(..., chains=...)``.
+
+    Raises:
+        InputError: an argument is out of its range; there are more than 200 parameters.
+
+    Example:
+        >>> FewRounds(effective_size=500).points
+        2000
+
+    Source: ours; adaptive multiple importance sampling after Cornuet, Marin, Mira, Robert (2012),
+    independence Metropolis after Tierney (1994).
+    """
+
+    effective_size: float | None = 1000.0
+    proposals: int | None = None
+    components: int = 8
+    chains: int = 1
+
+    name = "few_rounds"
+    step_size = None
+    most_warmup = MOST_SEARCH + MOST_FITS
+    most_rounds = MOST_DRAWS
+    claims = Claims(
+        samples="the posterior (independence Metropolis on the summed log-density)",
+        bias="none, however unlike the sites are; every site answers in every round",
+        draw="the position after a Metropolis step, thousands of them a round",
+        step_size="none",
+        source="ours; adaptive multiple importance sampling after Cornuet, Marin, Mira, Robert "
+        "(2012), independence Metropolis after Tierney (1994)",
+    )
+
+    def __post_init__(self) -> None:
+        arguments.keep(
+            self,
+            effective_size=arguments.optional_number("effective_size", self.effective_size, 1.0),
+            proposals=arguments.optional_whole("proposals", self.proposals, 64),
+            components=arguments.whole("components", self.components, 1, 64),
+            chains=arguments.whole("chains", self.chains, 1),
+        )
+
+    @property
+    def points(self) -> int:
+        """K, a multiple of the number of chains."""
+        wanted = self.proposals
+        if wanted is None:
+            size = 1000.0 if self.effective_size is None else self.effective_size
+            wanted = math.ceil(POINTS_PER_EFFECTIVE * size)
+            wanted = min(max(wanted, FEWEST_POINTS), MOST_POINTS)
+        return self.chains * -(-wanted // self.chains)
+
+    def with_chains(self, chains: int) -> tuple[FewRounds, int]:
+        """Return the method with these chains, and 1: its one hub holds them all."""
+        return replace(self, chains=chains), 1
+
+    @property
+    def adapts(self) -> bool:
+        """The mode and the family are sought before the first draw."""
+        return True
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse a model whose curvature is too large for messages."""
+        if dimension > MOST_PARAMETERS:
+            raise InputError(
+                f"few_rounds: the model has {dimension} parameters; with more than "
+                f"{MOST_PARAMETERS} the curvature is too much for a message, and no family comes "
+                "near enough. Use federated_hmc: some hundreds of rounds, "
+                f"{4 * dimension + 8} bytes up a site in each."
+            )
+
+    def warm(self, hub: Hub) -> bool:
+        """Return True if the family stands still, or none was found."""
+        return int(hub.stage) >= DRAW
+
+    def check_learned(self, hub: Hub) -> str | None:
+        """Return what was reached where no family was found; None where one was."""
+        if int(hub.stage) == DRAW:
+            return None
+        rounds = int(hub.rounds)
+        if int(hub.fits) == 0:
+            return (
+                f"few_rounds: the mode was not reached in {rounds} rounds: the last step was "
+                f"{math.sqrt(float(hub.search.decrement)):.2g} standard deviations long"
+                f"{'' if int(hub.search.convex) else ', where the curvature is not positive'}. The "
+                "posterior may be improper, or flat in a direction: give every parameter a proper "
+                "prior, give init nearer to the mode, or use federated_hmc."
+            )
+        last = _last(hub)
+        return (
+            f"few_rounds: no family of proposals was reached in {rounds} rounds: k-hat "
+            f"{last['k_hat']:.2f}, effective share {last['share']:.2g}, acceptance "
+            f"{last['acceptance']:.2g}. The posterior is too wide in its tails, too bent or of too "
+            "many parameters for independent proposals: use federated_hmc, write scales of "
+            "hierarchical models on the scale on which their data inform them (centred where there "
+            "are many, non-centred where few), or integrate a site's own parameters out."
+        )
+
+    def check_draws(self, hub: Hub) -> tuple[str, ...]:
+        """Return a warning where the weights of the draws have too wide a tail."""
+        seen = np.asarray(hub.history.purpose) == DRAW
+        if not seen.any():
+            return ()
+        k_hat = float(np.median(np.asarray(hub.history.k_hat)[seen]))
+        if k_hat <= WORST_K_HAT:
+            return ()
+        return (
+            f"few_rounds: k-hat is {k_hat:.2f} in the rounds of draws, above {WORST_K_HAT}: the "
+            "tails of the posterior may not have been seen. Compare with federated_hmc",
+        )
+
+    def report(self, hub: Hub) -> dict[str, Any]:
+        """Return what each round was for, and what was measured in it."""
+        history = jax.tree.map(np.asarray, hub.history)
+        names = {SEARCH: "mode", FIT: "family", DRAW: "draws"}
+        purposes = history.purpose[: int(hub.rounds)]
+        lines = []
+        for index, purpose in enumerate(purposes.tolist()):
+            values = {
+                name: float(f"{float(history._asdict()[name][index]):.3g}")
+                for name in MEASURED[purpose]
+            }
+            lines.append({"for": names[purpose]} | values)
+        return {"rounds_used": lines, "family_components": int(np.sum(hub.family.shares > 0))}
+
+    def full_iterations(self, hub: Hub, done: int) -> float:
+        """Return the rounds in units of an iteration in which every phase runs."""
+        return done / 2
+
+    def cost(self, sizes: np.ndarray) -> Cost:
+        """Return no gradients; K potentials a site, each counted as one."""
+        return Cost(self.points * len(sizes), self.points * int(sizes.sum()))
+
+    def build(self, target: Target) -> Algorithm:
+        """Return one message an iteration, for the mode or for points, and what it teaches."""
+        aim = Phase(None, hub=_aim)
+        seek = Phase(
+            partial(_answer, target),
+            Sum(),
+            hub=_sought,
+            repeats=lambda hub: _due(hub, SEARCH),
+            asked=lambda inbox: Asked(inbox.positions),
+        )
+        propose = Phase(None, hub=_propose)
+        evaluate = Phase(
+            partial(_evaluate, target),
+            Sum(),
+            hub=_keep,
+            shared=partial(_numbers, self, target),
+            repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
+            asked=partial(_asked_around, self),
+        )
+        learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
+        return Algorithm(
+            partial(_init, self),
+            (aim, seek, propose, evaluate, learn),
+            Draws(
+                hub=_drawn,
+                per_iteration=self.points // self.chains,
+                chains=self.chains,
+            ),
+        )
+
+
+few_rounds = FewRounds
+
+
+def _drawn(hub: Hub, inbox: PyTree) -> Float[Array, "*C n d"]:
+    draws = hub.chains.draws
+    return draws if draws.shape[0] > 1 else draws[0]
+
+
+MEASURED = {
+    SEARCH: ("decrement",),
+    FIT: ("share", "k_hat", "acceptance"),
+    DRAW: ("share", "k_hat", "acceptance"),
+}
+"""What is measured in a round, by its purpose."""
+
+
+def _last(hub: Hub) -> dict[str, float]:
+    """Return what was measured in the last round."""
+    last = min(int(hub.rounds), len(hub.history.purpose)) - 1
+    values = hub.history._asdict()
+    return {name: float(np.asarray(values[name])[last]) for name in MEASURED[FIT]}
+
+
+# --- the message of a round ----------------------------------------------------------------------
+
+
+class Candidates(NamedTuple):
+    """Where to look for the mode: potentials are told relative to the reference."""
+
+    reference: Vector
+    positions: Float[Array, "M d"]
+
+
+class Proposal(NamedTuple):
+    """A family of positions, from which every site draws the same points."""
+
+    reference: Vector
+    family: Family
+
+
+class Levels(NamedTuple):
+    """u of K Metropolis tests, and one for the places where the chains start."""
+
+    tests: Float[Array, " K"]
+    start: Float[Array, ""]
+
+
+def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()]]:
+    d, dtype, points, chains = position.size, position.dtype, method.points, method.chains
+    zero = jnp.zeros((), jnp.int32)
+    first = families.single(d, method.components, dtype)
+    several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (KEPT, *leaf.shape)), first)
+    length = method.most_warmup + MOST_DRAWS
+    nothing = jnp.full(length, jnp.nan, dtype)
+    hub = Hub(
+        stage=zero,
+        due=zero,
+        rounds=zero,
+        search=search.first(position),
+        centre=position,
+        root=jnp.eye(d, dtype=dtype),
+        family=first,
+        memory=Memory(
+            jnp.zeros((KEPT, points, d), dtype), jnp.zeros((KEPT, points), dtype), several, zero
+        ),
+        fits=zero,
+        mixed=zero,
+        chains=Chains(
+            jnp.zeros((chains, d), dtype),
+            jnp.zeros(chains, dtype),
+            jnp.zeros((chains, points // chains, d), dtype),
+            jnp.zeros(chains, jnp.int32),
+        ),
+        history=History(jnp.zeros(length, jnp.int32), nothing, nothing, nothing, nothing),
+    )
+    return (), hub, ()
+
+
+def _due(hub: Hub, stage: int) -> Count:
+    return (hub.due == stage).astype(jnp.int32)
+
+
+def _aim(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
+    """Settle what the round is for; the reply is where to look for the mode."""
+    return hub._replace(due=hub.stage), _candidates(hub), {}
+
+
+def _candidates(hub: Hub) -> Candidates:
+    return Candidates(hub.search.best.position, hub.search.candidates)
+
+
+def _answer(
+    target: Target, noise: PyTree, shared: PyTree, state: PyTree, inbox: Candidates, site: Site
+) -> tuple[PyTree, search.Answer, Info]:
+    """Send U_c, ∇U_c and ∇²U_c at the candidates."""
+    return state, search.answer(target, inbox.reference, inbox.positions, site), {}
+
+
+def _sought(shared: PyTree, hub: Hub, message: search.Answer) -> tuple[Hub, Candidates, Info]:
+    """Go on to the best candidate."""
+    hub = hub._replace(search=search.step(hub.search, message))
+    return hub, _candidates(hub), {}
+
+
+def _propose(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Proposal, Info]:
+    """Reply with the family in the coordinates of the model."""
+    return hub, _proposal(hub), {}
+
+
+def _proposal(hub: Hub) -> Proposal:
+    centres = hub.centre[None] + hub.family.centres @ hub.root.T
+    roots = hub.root[None] @ hub.family.roots
+    return Proposal(hub.search.best.position, Family(hub.family.shares, centres, roots))
+
+
+def _asked_around(method: FewRounds, inbox: Proposal) -> Asked:
+    """Return the centres in use, and how far their points spread."""
+    used = np.asarray(inbox.family.shares) > 0
+    centres, roots = inbox.family.centres[used], inbox.family.roots[used]
+    widest = WIDER_TAILS * jnp.sqrt(jnp.sum(roots**2, axis=-1))
+    return Asked(centres, widest, -(-method.points // max(len(centres), 1)))
+
+
+def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:
+    count = method.points
+    return Numbers(
+        rng.normal("points", (count, target.dimension)),
+        rng.uniform("scales", (count, families.FREEDOM // 2)),
+        rng.uniform("components", (count,)),
+    )
+
+
+def _levels(method: FewRounds, rng: RandomStreams) -> Levels:
+    return Levels(rng.uniform("accept", (method.points,)), rng.uniform("start"))
+
+
+def _evaluate(
+    target: Target, noise: PyTree, shared: Numbers, state: PyTree, inbox: Proposal, site: Site
+) -> tuple[PyTree, Float[Array, " K"], Info]:
+    """Draw the points of the round, and send U_c there relative to the reference."""
+    base = metropolis.potential(target, inbox.reference, site)
+
+    def above(position: Vector) -> Array:
+        return metropolis.potential(target, position, site).above(base)
+
+    points = families.points(inbox.family, shared)
+    return state, metropolis.at_all(above, points, site), {}
+
+
+def _keep(shared: Numbers, hub: Hub, message: Float[Array, " K"]) -> tuple[Hub, Proposal, Info]:
+    """Keep the points of the round with their heights."""
+    memory = hub.memory
+    slot = memory.rounds % KEPT
+    heights = jnp.where(jnp.isfinite(message), -message, -jnp.inf)
+
+    def put(kept: Array, new: Array) -> Array:
+        return kept.at[slot].set(new)
+
+    memory = Memory(
+        put(memory.points, families.points(hub.family, shared)),
+        put(memory.heights, heights),
+        jax.tree.map(put, memory.families, hub.family),
+        memory.rounds + 1,
+    )
+    hub = hub._replace(memory=memory)
+    return hub, _proposal(hub), {}
+
+
+# --- what a round teaches ------------------------------------------------------------------------
+
+
+def _learn(
+    method: FewRounds, shared: Levels, hub: Hub, message: PyTree
+) -> tuple[Hub, tuple[()], Info]:
+    """Go on with the search, the fit or the chains."""
+    branches = (_after_search, partial(_after_fit, method), partial(_after_draws, method), _idle)
+    hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
+    at, history = hub.rounds, hub.history
+    values = (hub.due, hub.search.decrement, *quality)
+    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), history, History(*values))
+    info = {
+        "acceptance_rate": quality.acceptance,
+        "k_hat": quality.k_hat,
+        "effective_share": quality.share,
+        "longest_rejection": jnp.max(hub.chains.idle),
+    }
+    return hub._replace(rounds=at + 1, history=history), (), info
+
+
+def _idle(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    nothing = jnp.full((), jnp.nan, hub.centre.dtype)
+    return hub, weights.Quality(nothing, nothing, nothing)
+
+
+def _after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Begin the fit at the mode, where the search has ended."""
+    centre, root = search.laplace(hub.search)
+    ended = search.ended(hub.search)
+    late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search)
+    stage = jnp.where(ended, FIT, jnp.where(late, FAILED, SEARCH)).astype(jnp.int32)
+    return _idle(shared, hub._replace(stage=stage, centre=centre, root=root))
+
+
+def _newest(hub: Hub) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """Return the points of this round, and log π/q there."""
+    slot = (hub.memory.rounds - 1) % KEPT
+    points, heights = hub.memory.points[slot], hub.memory.heights[slot]
+    return points, heights - families.log_density(hub.family, points)
+
+
+def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Fit the family to all points at hand; begin to draw where it does."""
+    memory, fits, mixed = hub.memory, hub.fits + 1, hub.mixed
+    quality = weights.quality(_newest(hub)[1])
+    before = jnp.where(hub.fits > 0, hub.history.share[hub.rounds - 1], 0)
+    good = (quality.share >= GOOD_SHARE) & (quality.k_hat <= GOOD_K_HAT)
+    mixing = (mixed == 0) & (fits >= REFITS) & (quality.k_hat > GOOD_K_HAT)
+    mixing &= jnp.asarray(method.components > 1)
+    stands = (fits > 1) & (quality.share < GROWTH * before) & ~mixing
+    # The first fit after a family has become a mixture is compared with none.
+    stands &= (mixed == 0) | (mixed > 1)
+    ends = good | stands | (fits >= MOST_FITS)
+    usable = (quality.k_hat <= WORST_K_HAT) & (quality.acceptance >= LOWEST_RATE)
+    after = jnp.where(usable, DRAW, FAILED)
+    stage = jnp.where(ends, after, FIT).astype(jnp.int32)
+
+    d = hub.centre.size
+    log_weights = weights.mixture_log_weights(memory)
+    wanted = jnp.asarray(max(20.0 * d, 100.0), log_weights.dtype)
+    points = memory.points.reshape(-1, d)
+    fitted = families.refitted(hub.family, points, weights.tempered(log_weights, wanted), mixing)
+    family = jax.tree.map(
+        lambda new, old: jnp.where(jnp.all(jnp.isfinite(new)), new, old), fitted, hub.family
+    )
+    index = resampled(weights.normalised(log_weights), shared.start, method.chains)
+    places = points[index]
+    start = memory.heights.reshape(-1)[index] - families.log_density(family, places)
+    chains = hub.chains._replace(places=places, log_weights=start)
+    mixed = jnp.where(mixing, 1, 2 * jnp.minimum(mixed, 1)).astype(jnp.int32)
+    hub = hub._replace(stage=stage, family=family, fits=fits, mixed=mixed, chains=chains)
+    return hub, quality
+
+
+def _after_draws(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Make K Metropolis steps with the points of this round, in all chains together."""
+    points, log_weights = _newest(hub)
+    quality = weights.quality(log_weights)
+    chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
+    draws = hub.centre[None, None] + chains.draws @ hub.root.T
+    return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)

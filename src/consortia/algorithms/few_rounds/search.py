@@ -1,0 +1,156 @@
+r"""The search for the mode: many candidates a round.
+
+The sites send U_c relative to the best point so far, ∇U_c and ∇²U_c at M candidates. From the best
+of them, in coordinates in which the curvature has a unit diagonal, candidates are the steps
+
+.. math:: -\ell\, V (|\lambda| + \delta)^{-1} V^\top \nabla U
+
+for a ladder of dampings δ and lengths ℓ, so that line search and trust region cost no round of
+their own; curvature that is negative counts as positive, and leads away from a saddle.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from consortia.algorithms.few_rounds.state import Best, Search
+from consortia.core.contract import Site
+from consortia.core.target import Target
+from consortia.dynamics import metropolis
+from consortia.surrogates.curvature import hessian
+
+Vector = Float[Array, " d"]
+
+LADDER = (
+    (0.0, 1.0),
+    (0.0, 2.0),
+    (0.0, 0.35),
+    (0.1, 1.0),
+    (1.0, 1.0),
+    (0.0, 4.0),
+    (10.0, 1.0),
+    (0.0, 0.1),
+)
+"""Dampings, in units of the mean curvature, and lengths of the candidates' steps."""
+
+SHRUNK = (1.0, 0.5, 0.2, 0.0)
+"""The first candidates: the start, and points between it and the origin."""
+
+LOWEST_CURVATURE = 1e-6
+"""Of the scaled curvature, relative to the largest: in single precision less is none."""
+
+NEAR = 0.25
+"""The search ends with a decrement below this; the fit corrects what is left."""
+
+MOST_IDLE = 4
+"""Rounds without a better point, after which the search has failed."""
+
+ROUNDED = 1.0
+"""It also ends below this where no candidate is better: the rest is rounding."""
+
+
+class Answer(NamedTuple):
+    """Of M candidates: U relative to the reference, ∇U, and the upper triangle of ∇²U."""
+
+    potentials: Float[Array, " M"]
+    gradients: Float[Array, "M d"]
+    curvatures: Float[Array, "M t"]
+
+
+def first(position: Vector) -> Search:
+    """Return the search before its first round."""
+    d, dtype = position.size, position.dtype
+    shrunk = np.resize(np.array(SHRUNK), len(LADDER))
+    candidates = jnp.outer(jnp.asarray(shrunk, dtype), position)
+    best = Best(position, jnp.zeros_like(position), jnp.eye(d, dtype=dtype))
+    zero = jnp.zeros((), jnp.int32)
+    return Search(best, candidates, jnp.full((), jnp.inf, dtype), zero, zero)
+
+
+def answer(
+    target: Target, reference: Vector, candidates: Float[Array, "M d"], site: Site
+) -> Answer:
+    """Return what a site sends of the candidates."""
+    rows, mask = site.all()
+    base = metropolis.potential(target, reference, site)
+    upper = np.triu_indices(reference.size)
+
+    def function(theta: Vector) -> Array:
+        return target.potential(theta, rows, mask, site)
+
+    def at(position: Vector) -> Answer:
+        potential, gradient = metropolis.potential_and_gradient(target, position, site)
+        curvature = hessian(function, position, full=True)
+        return Answer(potential.above(base), gradient, curvature[upper])
+
+    return jax.lax.map(at, candidates)
+
+
+def step(search: Search, summed: Answer) -> Search:
+    """Return the search after a round: the best point, and the next candidates."""
+    best = search.best
+    d = best.position.size
+    finite = jnp.isfinite(summed.potentials)
+    for part in (summed.gradients, summed.curvatures):
+        finite &= jnp.all(jnp.isfinite(part), axis=1)
+    values = jnp.where(finite, summed.potentials, jnp.inf)
+    index = jnp.argmin(values)
+    # Nothing is known of the start itself before its first answer.
+    better = (values[index] < 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
+    upper = np.triu_indices(d)
+    triangle = jnp.zeros((d, d), best.position.dtype).at[upper].set(summed.curvatures[index])
+    curvature = triangle + jnp.triu(triangle, 1).T
+    trial = Best(search.candidates[index], summed.gradients[index], curvature)
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, best)
+    idle = jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
+    scale, values, axes = _scaled(best.curvature)
+    gradient = axes.T @ (best.gradient / scale)
+    size = jnp.maximum(jnp.abs(values), LOWEST_CURVATURE * jnp.max(jnp.abs(values)))
+    decrement = jnp.sum(gradient**2 / size)
+    dampings, lengths = jnp.asarray(np.array(LADDER).T, gradient.dtype)
+    # Without a better point shorter steps are tried.
+    lengths = lengths * 0.1 ** idle.astype(lengths.dtype)
+    damping = dampings[:, None] * jnp.mean(size)
+    steps = -lengths[:, None] * gradient[None] / (size[None] + damping)
+    # At a saddle the gradient may be zero: two steps go along its steepest descent, either way.
+    saddle = values[0] < 0
+    descent = jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)
+    sides = jnp.zeros_like(lengths).at[-2].set(-1).at[-1].set(1)
+    steps = steps.at[:, 0].add(sides * descent)
+    convex = (values[0] > LOWEST_CURVATURE * jnp.max(values)).astype(jnp.int32)
+    known = better | jnp.isfinite(search.decrement)
+    decrement = jnp.where(known, decrement, jnp.inf)
+    return Search(best, best.position[None] + steps @ axes.T / scale[None], decrement, convex, idle)
+
+
+def ended(search: Search) -> Array:
+    """Return True if the best point is near enough to the mode."""
+    near = search.decrement < jnp.where(search.idle > 0, ROUNDED, NEAR)
+    return near & (search.convex > 0)
+
+
+def stuck(search: Search) -> Array:
+    """Return True if no step leads to a better point although the mode is not reached."""
+    return (search.idle >= MOST_IDLE) & ~ended(search)
+
+
+def laplace(search: Search) -> tuple[Vector, Float[Array, "d d"]]:
+    """Return the mode, one step from the best point, and a root of the inverse curvature."""
+    best = search.best
+    scale, values, axes = _scaled(best.curvature)
+    size = jnp.maximum(jnp.abs(values), LOWEST_CURVATURE * jnp.max(jnp.abs(values)))
+    root = axes / jnp.sqrt(size)[None] / scale[:, None]
+    return best.position - root @ (root.T @ best.gradient), root
+
+
+def _scaled(curvature: Float[Array, "d d"]) -> tuple[Vector, Vector, Float[Array, "d d"]]:
+    """Return the scale of each parameter, and eigenvalues and axes of the curvature in it."""
+    own = jnp.sqrt(jnp.abs(jnp.diag(curvature)))
+    scale = jnp.where(own > 0, own, 1)
+    values, axes = jnp.linalg.eigh(curvature / scale[:, None] / scale[None])
+    return scale, values, axes

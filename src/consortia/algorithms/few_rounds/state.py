@@ -1,0 +1,116 @@
+"""The server's state: where the method stands, and what it has seen."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Float, Int
+
+from consortia.algorithms.few_rounds.family import Family
+
+Vector = Float[Array, " d"]
+Scalar = Float[Array, ""]
+Count = Int[Array, ""]
+
+SEARCH, FIT, DRAW, FAILED = 0, 1, 2, 3
+"""What a round is for: the mode, the family, draws; or nothing any more."""
+
+
+class Best(NamedTuple):
+    """The best point so far: θ, ∇U and ∇²U there."""
+
+    position: Vector
+    gradient: Vector
+    curvature: Float[Array, "d d"]
+
+
+class Search(NamedTuple):
+    """The search for the mode.
+
+    Attributes:
+        best: the best point so far; potentials are told relative to it.
+        candidates: points of the next round.
+        decrement: g'|H|⁻¹g at the best point.
+        convex: the curvature there is positive.
+        idle: rounds without a better point.
+    """
+
+    best: Best
+    candidates: Float[Array, "M d"]
+    decrement: Scalar
+    convex: Count
+    idle: Count
+
+
+class Memory(NamedTuple):
+    """The last W rounds of proposals, in white coordinates.
+
+    Attributes:
+        points: ζ.
+        heights: log π, relative to the reference.
+        families: from which they were drawn.
+        rounds: that have been kept so far.
+    """
+
+    points: Float[Array, "W K d"]
+    heights: Float[Array, "W K"]
+    families: Family
+    rounds: Count
+
+
+class Chains(NamedTuple):
+    """C chains of independence Metropolis.
+
+    Attributes:
+        places: ζ.
+        log_weights: log π/q there.
+        draws: θ of this round.
+        idle: the longest row of rejections in it.
+    """
+
+    places: Float[Array, "C d"]
+    log_weights: Float[Array, " C"]
+    draws: Float[Array, "C n d"]
+    idle: Int[Array, " C"]
+
+
+class History(NamedTuple):
+    """What each round was for, and what was measured in it; NaN where nothing was."""
+
+    purpose: Int[Array, " rounds"]
+    decrement: Float[Array, " rounds"]
+    share: Float[Array, " rounds"]
+    k_hat: Float[Array, " rounds"]
+    acceptance: Float[Array, " rounds"]
+
+
+class Hub(NamedTuple):
+    """The state of the server.
+
+    Attributes:
+        stage: of the next round.
+        due: the stage of the round in progress.
+        rounds: so far.
+        search: for the mode.
+        centre: m of the white coordinates, θ = m + Sζ.
+        root: S.
+        family: of the next proposals, in white coordinates.
+        memory: of proposals.
+        fits: rounds of proposals so far.
+        mixed: 1 where the family has several components.
+        chains: of the draws.
+        history: round by round.
+    """
+
+    stage: Count
+    due: Count
+    rounds: Count
+    search: Search
+    centre: Vector
+    root: Float[Array, "d d"]
+    family: Family
+    memory: Memory
+    fits: Count
+    mixed: Count
+    chains: Chains
+    history: History

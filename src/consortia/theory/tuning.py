@@ -1,0 +1,230 @@
+"""The largest step size whose predicted bias is below a target, and what else would meet it.
+
+With ``step_size=None`` an approximate method has a step size that `consortia.sample` chooses here,
+from the exact law of its settings on the posterior's Gaussian law.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia import schedules
+from consortia.core import arguments
+from consortia.core.contract import Method
+from consortia.diagnostics.prediction import BiasPrediction
+from consortia.errors import InputError
+from consortia.theory.bias import Problem, law_of, prediction_by
+from consortia.theory.law import Law
+
+HALVINGS = 40
+"""Of the first step that is tried, which is beyond every stable one."""
+
+REFINEMENTS = 6
+"""Bisections between a step that meets the target and twice as long a one that does not."""
+
+LEAST_DRAWS = 100.0
+"""Effective draws that a run must be worth, all chains together."""
+
+ALTERNATIVES: tuple[tuple[str, Any], ...] = (
+    ("debias", True),
+    ("correction", "extra"),
+    ("steps_ahead", 1),
+    ("local_steps", 1),
+    ("leapfrog_steps", 1),
+    ("workers", 2),
+    ("mixing", "complete"),
+    ("batch_size", None),
+)
+"""Other values of a method's arguments with which a longer step may do, one at a time."""
+
+
+@dataclass(frozen=True)
+class BiasTarget:
+    """How far off draws may be.
+
+    Attributes:
+        mean: largest |predicted mean − mean| in posterior standard deviations.
+        sd: largest |predicted sd / sd − 1|.
+    """
+
+    mean: float = 0.05
+    sd: float = 0.10
+
+    @classmethod
+    def read(cls, given: Any) -> BiasTarget:
+        """Return a target from a pair of numbers, that by default from None."""
+        if given is None:
+            return cls()
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise InputError(
+                f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.1) for means within 5 % "
+                "of a posterior standard deviation and standard deviations within 10 %."
+            )
+        mean, sd = (arguments.number("bias_target", one, 1e-6, 10.0) for one in given)
+        return cls(mean, sd)
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:g} % of an sd in the means and {100 * self.sd:g} % in the sds"
+
+    def met(self, law: Law, sd: np.ndarray) -> bool:
+        """Return True if the long-run law is within the target of its own."""
+        moments = law.stationary
+        far = float(np.abs(moments.mean / sd).max())
+        wide = float(np.abs(moments.sd / sd - 1).max())
+        return far <= self.mean and wide <= self.sd
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method with its step size, and what it rests on.
+
+    Attributes:
+        method: with the step size.
+        step_size: h.
+        rounds_per_draw: rounds that an independent draw takes in the slowest direction.
+        prediction: of the method's bias.
+    """
+
+    method: Method
+    step_size: float
+    rounds_per_draw: float
+    prediction: BiasPrediction
+
+    def line(self, target: BiasTarget) -> str:
+        """Return the choice in words."""
+        return (
+            f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; an "
+            f"independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
+        )
+
+
+def unchosen(method: Method) -> bool:
+    """Return True if the method's step size is still to be chosen."""
+    return any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+
+
+def choose_step(
+    problem: Problem, method: Method, target: BiasTarget, *, rounds: int, chains: int
+) -> Choice:
+    """Return the method with the largest step size that meets a target of bias.
+
+    Args:
+        problem: the posterior.
+        method: with ``step_size=None``.
+        target: how far off the draws may be.
+        rounds: of the run, after its warm-up.
+        chains: of the run.
+
+    Raises:
+        InputError: nothing is predicted for the method or the posterior; no step meets the target,
+            or the largest that does is too short for so many rounds. The message says which other
+            arguments would do.
+    """
+    try:
+        found = largest_step(problem, method, target)
+    except InputError as error:
+        text = str(error).rstrip(".")
+        raise InputError(f"step_size is None, but none can be chosen: {text}. Give it.") from error
+    if found is None:
+        raise InputError(
+            f"no step size of {method.name} meets the target, {target}. "
+            f"{_advice(problem, method, target, rounds, chains)}"
+        )
+    draws = rounds * chains / found.rounds_per_draw
+    if draws < LEAST_DRAWS:
+        needed = math.ceil(LEAST_DRAWS * found.rounds_per_draw / chains)
+        raise InputError(
+            f"no step size within the budget can: with {found.step_size:.3g}, the largest of "
+            f"{method.name} within {target}, {rounds:,} rounds of {chains} chains are worth "
+            f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
+            f"{LEAST_DRAWS:.0f}. {_advice(problem, method, target, rounds, chains)}"
+        )
+    return found
+
+
+def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
+    """Return the method with the largest step size that meets the target, or None.
+
+    Raises:
+        InputError: nothing is predicted for the method or the posterior.
+    """
+    near = problem.near
+    steepest = float(np.linalg.eigvalsh(near.precision)[-1])
+    step = 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(len(near.sizes), 1)
+    fits = None
+    reason: InputError | None = None
+    for _ in range(HALVINGS):
+        step /= 2
+        try:
+            fits = _fitting(problem, method, step, target)
+            reason = None
+        except InputError as error:
+            reason = error
+        if fits is not None:
+            break
+    if reason is not None:
+        raise reason
+    if fits is None:
+        return None
+    low, high = step, 2 * step
+    for _ in range(REFINEMENTS):
+        middle = math.sqrt(low * high)
+        try:
+            better = _fitting(problem, method, middle, target)
+        except InputError:  # an argument of the method bounds the step
+            better = None
+        if better is None:
+            high = middle
+        else:
+            low, fits = middle, better
+    stepped, law = fits
+    radius = min(law.spectral_radius, 1 - 1e-12)
+    return Choice(stepped, low, (1 + radius) / (1 - radius), prediction_by(stepped, problem, law))
+
+
+def _fitting(
+    problem: Problem, method: Method, step: float, target: BiasTarget
+) -> tuple[Method, Law] | None:
+    """Return the method with this step and its law where that meets the target."""
+    stepped: Any = dataclasses.replace(method, step_size=step)  # type: ignore[type-var]
+    law = law_of(stepped, problem)
+    if not law.variance_known:
+        raise InputError(
+            "the spread of its draws is not predicted with minibatches, so that no step size can "
+            "be chosen by it: give step_size, or batch_size=None"
+        )
+    if not law.stable or not target.met(law, problem.near.sd):
+        return None
+    return stepped, law
+
+
+def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, chains: int) -> str:
+    """Return which other values of single arguments would do, the fastest first."""
+    able = []
+    for name, value, other in _others(method):
+        try:
+            found = largest_step(problem, other, target)
+        except InputError:
+            continue
+        if found is not None and rounds * chains / found.rounds_per_draw >= LEAST_DRAWS:
+            able.append((found.rounds_per_draw, f"{name}={value!r}"))
+    if able:
+        return f"What can: {', '.join(text for _, text in sorted(able))}; or federated_hmc."
+    return "Neither can another value of one of its arguments: take federated_hmc, which is exact."
+
+
+def _others(method: Method) -> Iterator[tuple[str, Any, Method]]:
+    fields = {one.name for one in dataclasses.fields(method)}  # type: ignore[arg-type]
+    for name, value in ALTERNATIVES:
+        if name in fields and vars(method).get(name) != value:
+            try:
+                changed: Any = dataclasses.replace(method, **{name: value})  # type: ignore[type-var]
+            except InputError:
+                continue
+            yield name, value, changed

@@ -1,0 +1,317 @@
+"""The search reaches modes, weights and chains have their closed forms, runs end by themselves."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+import consortia
+from consortia.algorithms.few_rounds import family as families
+from consortia.algorithms.few_rounds import search, weights
+from consortia.algorithms.few_rounds.independence import metropolis_chains
+from consortia.algorithms.few_rounds.state import Chains
+from consortia.core.target import Target
+from consortia.engines.local import site_arrays
+from consortia.errors import InputError, WarmupError
+from consortia.run.loop import RunLoop
+
+FREEDOM, DIMENSION = families.FREEDOM, 5
+
+
+def numbers(key: Any, count: int, dimension: int) -> families.Numbers:
+    """What so many points need."""
+    parts = jax.random.split(key, 3)
+    half = FREEDOM // 2
+    return families.Numbers(
+        jax.random.normal(parts[0], (count, dimension)),
+        jax.random.uniform(parts[1], (count, half), minval=1e-7),
+        jax.random.uniform(parts[2], (count,)),
+    )
+
+
+# --- a t on a Gaussian target --------------------------------------------------------------------
+
+
+def log_ratio(square: Any) -> Any:
+    """log π/q of N(0, I) and t(0, I) as a function of |ζ|², up to a constant."""
+    return (FREEDOM + DIMENSION) / 2 * np.log1p(square / FREEDOM) - square / 2
+
+
+class Exact:
+    """What independence Metropolis does there, by integrals over |ζ|²."""
+
+    def __init__(self) -> None:
+        self.squares = np.linspace(1e-6, 80, 20_001)
+        self.target = stats.chi2(DIMENSION).pdf(self.squares)
+        self.ratio = np.exp(log_ratio(self.squares))
+        self.ratio /= integrate.trapezoid(self.target, self.squares)
+        proposal = self.target / self.ratio
+        self.proposal = proposal / integrate.trapezoid(proposal, self.squares)
+        self.ratio = self.target / self.proposal
+        order = np.argsort(self.ratio)
+        step = self.squares[1] - self.squares[0]
+        below_target = np.cumsum(self.target[order]) * step
+        below_proposal = np.cumsum(self.proposal[order]) * step
+        accepted = (below_target / self.ratio[order]) + (1 - below_proposal)
+        self.accepted = np.empty_like(accepted)
+        self.accepted[order] = np.minimum(accepted, 1)
+
+    def mean(self, values: np.ndarray) -> float:
+        """Return the expectation over the target."""
+        return float(integrate.trapezoid(self.target * values, self.squares))
+
+
+EXACT = Exact()
+EXPECTED = {
+    "acceptance": EXACT.mean(EXACT.accepted),
+    "share": 1 / EXACT.mean(EXACT.ratio),
+    # The place is odd and the ratio even, so that only a rejection keeps the two alike.
+    "correlation": EXACT.mean(EXACT.squares * (1 - EXACT.accepted)) / DIMENSION,
+}
+
+
+def measured(shift: float = 0.0) -> dict[str, np.ndarray]:
+    """The same of 64 sets of 4,096 points; ``shift`` moves the target."""
+    family = families.single(DIMENSION, 3, jnp.float32)
+
+    def one(key: Any) -> Any:
+        first, second = jax.random.split(key)
+        points = families.points(family, numbers(first, 4096, DIMENSION))
+        moved = points.at[:, 0].add(-shift)
+        logs = -jnp.sum(moved**2, axis=1) / 2 - families.log_density(family, points)
+        begun = Chains(points[:1], logs[:1], points[None], jnp.zeros(1, jnp.int32))
+        chains, _ = metropolis_chains(begun, points, logs, jax.random.uniform(second, (4096,)))
+        first_ones = chains.draws[0, :, 0]
+        product = jnp.mean(first_ones[1:] * first_ones[:-1])
+        return weights.quality(logs), product / jnp.mean(first_ones**2)
+
+    quality, correlation = jax.lax.map(one, jax.random.split(jax.random.key(5), 64))
+    return {
+        "acceptance": np.asarray(quality.acceptance),
+        "share": np.asarray(quality.share),
+        "correlation": np.asarray(correlation),
+    }
+
+
+def z_scores(values: dict[str, np.ndarray]) -> dict[str, float]:
+    """Standard errors between 64 independent values and what is expected."""
+    return {
+        name: float((part.mean() - EXPECTED[name]) / (part.std() / 8))
+        for name, part in values.items()
+    }
+
+
+def test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation() -> None:
+    # Three gates of 4.5 standard errors: a false alarm in 50,000 seeds.
+    found = z_scores(measured())
+    assert max(abs(value) for value in found.values()) < 4.5, found
+    # Negative control: a target that is moved by a fifth of a standard deviation.
+    control = z_scores(measured(shift=0.2))
+    assert max(abs(value) for value in control.values()) > 4.5
+
+
+# --- a skewed target, and what refitting does ----------------------------------------------------
+
+SHAPE = 1.5
+
+
+def skewed_moments(refit: bool) -> np.ndarray:
+    """Mean and variance by 64 chains of the logarithm of a Gamma variable, 800 rounds of 16."""
+    family = families.single(1, 1, jnp.float32)
+    prior = jnp.ones((1, 1))
+
+    def height(points: Any) -> Any:
+        return SHAPE * points[:, 0] - jnp.exp(points[:, 0])
+
+    def one(key: Any) -> Any:
+        begun = Chains(
+            jnp.zeros((1, 1)), jnp.array([0.0]), jnp.zeros((1, 16, 1)), jnp.zeros(1, int)
+        )
+        begun = begun._replace(idle=jnp.zeros(1, jnp.int32))
+        begun = begun._replace(
+            log_weights=height(begun.places) - families.log_density(family, begun.places)
+        )
+
+        def step(carry: Any, key: Any) -> Any:
+            chains, proposals = carry
+            first, second = jax.random.split(key)
+            points = families.points(proposals, numbers(first, 16, 1))
+            logs = height(points) - families.log_density(proposals, points)
+            if refit:
+                shares = weights.normalised(logs)
+                proposals = families.fitted(proposals, points, shares, prior)
+                logs = height(points) - families.log_density(proposals, points)
+            levels = jax.random.uniform(second, (16,))
+            chains, _ = metropolis_chains(chains, points, logs, levels)
+            values = chains.draws[0, :, 0]
+            return (chains, proposals), jnp.stack([jnp.mean(values), jnp.mean(values**2)])
+
+        return jnp.mean(jax.lax.scan(step, (begun, family), jax.random.split(key, 800))[1], axis=0)
+
+    return np.asarray(jax.vmap(one)(jax.random.split(jax.random.key(6), 64)))
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves(refit: bool) -> None:
+    mean = special.digamma(SHAPE)
+    expected = np.array([mean, special.polygamma(1, SHAPE) + mean**2])
+    found = skewed_moments(refit)
+    z = (found.mean(0) - expected) / (found.std(0) / 8)
+    # Two gates of 4.5 standard errors; a family that is refitted while it draws is the control.
+    assert (np.abs(z).max() > 4.5) == refit, z
+
+
+# --- the search ----------------------------------------------------------------------------------
+
+
+def searched(model: consortia.Model, sites: consortia.Sites, start: Any) -> tuple[Any, int]:
+    """The search after its last round, and how many rounds it took."""
+    target = Target(model, model.init)
+    method = consortia.few_rounds()
+    arrays = site_arrays(model, sites, method, np.arange(len(sites)))
+
+    @jax.jit
+    def step(state: search.Search) -> search.Search:
+        def at(index: Any) -> search.Answer:
+            site = arrays.site(index)
+            return search.answer(target, state.best.position, state.candidates, site)
+
+        answers = jax.lax.map(at, jnp.arange(len(sites)))
+        return search.step(state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers))
+
+    state, rounds = search.first(jnp.asarray(start, target.dtype)), 0
+    while rounds < 40 and not bool(search.ended(state)):
+        state, rounds = step(state), rounds + 1
+    return state, rounds
+
+
+def regression() -> tuple[consortia.Model, consortia.Sites]:
+    """Linear regression with log σ and columns of scale 1e-4, 1 and 1e4, at three unlike sites."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120, 3)) * [1e-4, 1, 1e4]
+    y = 2 + x @ [1e4, 1, 1e-4] + rng.normal(size=120)
+    order = np.argsort(x[:, 1])
+    parts = np.split(order, [20, 70])
+    shards = [{"x": x[p].astype(np.float32), "y": y[p].astype(np.float32)} for p in parts]
+    widths = np.array([1e5, 10, 1e-3], np.float32)
+
+    def log_prior(p: Any) -> Any:
+        return -(jnp.sum((p["b"] / widths) ** 2) + (p["a"] / 10) ** 2 + (p["s"] / 2) ** 2) / 2
+
+    def log_likelihood(p: Any, rows: Any) -> Any:
+        residual = rows["y"] - p["a"] - rows["x"] @ p["b"]
+        return -p["s"] - (residual / jnp.exp(p["s"])) ** 2 / 2
+
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(3), "s": jnp.zeros(())}
+    return consortia.Model(log_prior, log_likelihood, init), consortia.Sites.from_list(shards)
+
+
+def test_the_mode_of_a_regression_is_reached_from_anywhere_in_a_few_rounds() -> None:
+    model, sites = regression()
+    rng, modes = np.random.default_rng(3), []
+    for start in (np.zeros(5), *rng.normal(size=(10, 5)) * 2):
+        state, rounds = searched(model, sites, start)
+        assert rounds <= 8
+        modes.append(search.laplace(state))
+    centre, root = modes[0]
+    for other, _ in modes:
+        # Within a quarter of a standard deviation, which the fit takes out.
+        assert np.linalg.norm(np.linalg.solve(root, other - centre)) < 0.25
+
+
+def test_a_saddle_is_left() -> None:
+    def log_prior(p: Any) -> Any:
+        return -((p["a"] * p["b"] - 2) ** 2) - (p["a"] ** 2 + p["b"] ** 2) / 10
+
+    rows = [{"y": np.zeros(1, np.float32)}]
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    model = consortia.Model(log_prior, lambda p, r: 0 * r["y"] * p["a"], init)
+    state, rounds = searched(model, consortia.Sites.from_list(rows), np.zeros(2))
+    assert rounds < 15
+    assert float(abs(state.best.position[0])) > 1
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[consortia.Model, consortia.Sites]:
+    """Logistic regression on 60 rows at three unlike sites, one of a single row."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 2)).astype(np.float32)
+    y = (rng.uniform(size=60) < 1 / (1 + np.exp(-x[:, 0]))).astype(np.int32)
+    order = np.argsort(x[:, 1])
+    parts = np.split(order, [1, 20])
+    sites = consortia.Sites.from_list([{"x": x[p], "y": y[p]} for p in parts])
+    return consortia.models.logistic_regression(2, intercept=True), sites
+
+
+METHOD = consortia.few_rounds(effective_size=200, proposals=256)
+
+
+def sampled(problem: Any, **options: Any) -> Any:
+    return consortia.sample(*problem, METHOD, chains=2, seed=3, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(problem: Any) -> Any:
+    """A run that ends by itself."""
+    return sampled(problem)
+
+
+def test_a_run_ends_at_the_asked_effective_size_in_a_few_rounds(whole: Any) -> None:
+    assert whole.attrs["end"] == "stopping rule" or "ESS" in whole.attrs["stopped"]
+    assert whole.attrs["iterations_run"] <= 12
+    assert dict(whole.posterior.sizes)["chain"] == 2
+    lines = json.loads(whole.attrs["rounds_used"])
+    assert len(lines) == whole.attrs["iterations_run"] == whole.attrs["communication_rounds"]
+    kinds = [line["for"] for line in lines]
+    assert kinds == sorted(kinds, key=["mode", "family", "draws"].index)
+    drawn = kinds.count("draws")
+    assert dict(whole.posterior.sizes)["draw"] == drawn * 256 // 2
+    assert float(whole.sample_stats.k_hat.max()) < 0.7
+
+
+def test_a_run_that_is_resumed_after_any_round_has_the_same_draws(
+    problem: Any, whole: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    call = RunLoop._call
+    wanted = np.asarray(whole.posterior.to_dataset().to_dataarray())
+    for cut in range(1, whole.attrs["iterations_run"]):
+
+        def one_round(self: RunLoop, end: int, thin: int, cut: int = cut) -> None:
+            if self.done == cut:
+                raise KeyboardInterrupt
+            call(self, end, thin)
+
+        path = tmp_path / str(cut)
+        with monkeypatch.context() as patched, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            patched.setattr(RunLoop, "_call", one_round)
+            sampled(problem, store=path)
+        tree = consortia.resume(path, *problem, METHOD, progress=False)
+        found = np.asarray(tree.posterior.to_dataset().to_dataarray())
+        np.testing.assert_array_equal(found, wanted)
+        assert tree.attrs["warmup"] == whole.attrs["warmup"]
+
+
+def test_too_many_parameters_are_refused_and_told_where_to_go() -> None:
+    with pytest.raises(InputError, match="federated_hmc"):
+        METHOD.check(np.array([3, 4]), ("a", "b"), 201)
+
+
+def test_a_flat_direction_is_refused_with_what_was_seen() -> None:
+    rows = [{"y": np.zeros(2, np.float32)}]
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    model = consortia.Model(
+        lambda p: -((p["a"] + p["b"]) ** 2), lambda p, r: -((p["a"] + p["b"] - r["y"]) ** 2), init
+    )
+    with pytest.raises(WarmupError, match="proper prior"):
+        consortia.sample(model, consortia.Sites.from_list(rows), METHOD, progress=False)
