@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core import density, parameters, start
+from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -116,6 +116,9 @@ def execute(
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
+    if on_plan is not None and not callable(on_plan):
+        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
+    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
@@ -129,7 +132,9 @@ def execute(
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
     # On the host: a program with an operand for each of thousands of chains compiles long.
-    positions: Any = np.stack([target.flat(start) for start in starts])
+    several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
+    flat = np.stack([target.flat(start) for start in several])
+    positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
@@ -322,9 +327,10 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
-    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+    wanted = None if stop is None else stop.ess
+    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warnings.warn(
-            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
             UserWarning,
             stacklevel=3,
