@@ -14,7 +14,8 @@ import numpy as np
 import consortia
 from consortia import graphs
 from consortia.oracles import de_sghmc_law, de_sgld_law, largest_stable_step
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 from experiments.de_sgld.problem import CORRECTED, Problem, figures_of, worst_score
 
 STEP_SIZE, UNLIKE_STEP, BATCH = 0.009, 0.002, 25
@@ -48,8 +49,8 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(200, 64, 400, ("DE-SGLD", "EXTRA, common and averaged noise")),
-    "laptop": Scale(1000, 512, 20_000),
-    "paper": Scale(2000, 4096, 100_000),
+    "small": Scale(1000, 512, 20_000),
+    "full": Scale(2000, 4096, 100_000),
 }
 
 
@@ -63,7 +64,7 @@ def table(problem: Problem, scale: Scale) -> dict[str, Any]:
             settled = figures_of(law.stationary)
             path = [figures_of(moments) for moments in law.along(ITERATIONS, 0.0)]
             result.setdefault(name, {})[network] = {"stationary": settled, "path": path}
-            command.say(
+            records.say(
                 f"{name}, {network}: average {settled['average']:.5f}, agent "
                 f"{settled['agent']:.4f}; at k = "
                 + ", ".join(
@@ -84,7 +85,7 @@ def momentum(problem: Problem) -> dict[str, Any]:
             settled = figures_of(law.stationary)
             label = name.replace("SGLD", "SGHMC")
             result.setdefault(label, {})[network] = settled
-            command.say(
+            records.say(
                 f"momentum, {label}, {network}: average {settled['average']:.4f}, agent "
                 f"{settled['agent']:.4f}"
             )
@@ -104,7 +105,7 @@ def minibatches(problem: Problem) -> dict[str, Any]:
             **CORRECTED,
         )
         result[name] = figures_of(law.stationary)
-        command.say(
+        records.say(
             f"corrected, {BATCH} rows, {name}: average {result[name]['average']:.5f}, agent "
             f"{result[name]['agent']:.4f}"
         )
@@ -134,7 +135,7 @@ def unlike_agents(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
         errors = graphs.agent_errors(tree, *target)
         apart = float(graphs.disagreement(tree).mean())
         result[name] = {"stationary": settled, "errors": errors, "disagreement": apart}
-        command.say(
+        records.say(
             f"unlike agents on the ring, {name}: exact average {settled['average']:.4f}, agent "
             f"{settled['agent']:.4f}; one run of {scale.picture} iterations: agents "
             f"{errors.min():.4f} to {errors.max():.4f}, disagreement {apart:.4f} "
@@ -153,7 +154,7 @@ def by_sampling(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
     agent = float(np.mean([curve[-1] for curve in found["agents"]]))
     exact = figures_of(path[0])
     score = worst_score(positions, path)
-    command.say(
+    records.say(
         f"corrected sampler on the ring, k = {scale.iterations}, {scale.runs} runs: agent "
         f"{agent:.4f} (law {exact['agent']:.4f}), average {found['average'][-1]:.4f} (law "
         f"{exact['average']:.5f}); farthest from the law {score:.1f} standard errors"
@@ -171,7 +172,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         for name in ("DE-SGLD", "EXTRA")
         for network in NETWORKS
     }
-    command.say(", ".join(f"{name}: stable to {limit:.4f}" for name, limit in limits.items()))
+    records.say(", ".join(f"{name}: stable to {limit:.4f}" for name, limit in limits.items()))
     return {
         "iterations": ITERATIONS,
         "table": table(problem, chosen),
@@ -184,34 +185,31 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return what the corrections gain, in the long run."""
+    plain, best = "DE-SGLD", "EXTRA, common and averaged noise"
+    found = {}
+    for network in NETWORKS:
+        for which in ("average", "agent"):
+            ours = results["table"][best][network]["stationary"][which]
+            theirs = results["table"][plain][network]["stationary"][which]
+            shown = f"{theirs:.2g} plain, {ours:.2g} corrected"
+            found[f"{network}-{which}"] = Finding(theirs / ours, law=theirs / ours, shown=shown)
+    sampler = results["sampler"]
+    found["sampler"] = Finding(sampler["agent"], law=sampler["exact"]["agent"])
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """An agent's W₂ along the iterations, and two pictures of a ring of unlike agents."""
+    """Draw an agent's W₂ along the iterations, and two pictures of a ring of unlike agents."""
     for axis, network in zip(axes, NETWORKS, strict=False):
         for name, by_network in results["table"].items():
             curve = [point["agent"] for point in by_network[network]["path"]]
-            axis.loglog(results["iterations"], curve, "o-", ms=3, label=name)
-        axis.set(xlabel="iteration k", ylabel="W₂ of an agent", title=network)
-    axes[0].legend(fontsize="small")
+            axis.loglog(results["iterations"], curve, "o-", ms=3, lw=0.8, label=name)
+        axis.set(xlabel="iteration k", ylabel="W₂ of an agent")
+    axes[0].legend()
     errors = {name: np.log10(part["errors"]) for name, part in results["unlike"].items()}
-    for axis, (name, values) in zip(axes[2:], errors.items(), strict=True):
+    for axis, values in zip(axes[2:], errors.values(), strict=True):
         graphs.picture(
             graphs.resolve("ring", len(values)), values, label="log₁₀ W₂ of an agent", axes=axis
         )
-        axis.set_title(f"unlike agents:\n{name}", fontsize="medium")
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "de_sgld",
-        "correction",
-        "Gürbüzbalaban et al. (2021), and corrections: EXTRA, common and averaged noise",
-        study,
-        draw,
-        panels=4,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()

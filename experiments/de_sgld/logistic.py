@@ -20,7 +20,8 @@ from consortia import graphs
 from consortia.diagnostics import gaussian_wasserstein2
 from consortia.diagnostics.reference import nuts
 from consortia.oracles import GaussianAgents, largest_stable_step
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 from experiments.de_sgld.problem import CORRECTED, NETWORKS
 
 SHARE = 0.3
@@ -46,8 +47,8 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale({"synthetic": 2000}, 20, 20, 400, ("complete",)),
-    "laptop": Scale({"synthetic": 20_000, "breast_cancer": 120_000}, 100, 100, 2000),
-    "paper": Scale({"synthetic": 200_000, "breast_cancer": 1_000_000}, 400, 100, 5000),
+    "small": Scale({"synthetic": 20_000, "breast_cancer": 120_000}, 100, 100, 2000),
+    "full": Scale({"synthetic": 200_000, "breast_cancer": 1_000_000}, 400, 100, 5000),
 }
 
 
@@ -163,7 +164,7 @@ class Problem:
             "accuracy_average": self.predictive_accuracy(average),
             "accuracy_agent": float(np.mean([self.predictive_accuracy(own) for own in agents])),
         }
-        command.say(
+        records.say(
             f"  {name}, {label}: W₂ of the average {w2:.3f}, of an agent "
             f"{result['w2_agent']:.3f}; accuracy of the average "
             f"{result['accuracy_average']:.3f}, of an agent {result['accuracy_agent']:.3f}"
@@ -200,7 +201,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             *(value for half in halves for value in (half.mean(axis=0), np.cov(half.T)))
         )
         apart = float(np.linalg.norm(problem.mode - problem.mean))
-        command.say(
+        records.say(
             f"{name}: {len(problem.sites)} agents, d = {problem.dimension}; NUTS accuracy "
             f"{reference:.3f}, W₂ between halves of its draws {floor:.3f}, of a point mass at its "
             f"mean {point:.3f}; mode {apart:.3f} from its mean; steps "
@@ -218,42 +219,41 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     return result
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return W₂ to NUTS on the complete network, over that of a point mass at its mean."""
+    found = {}
+    for name, part in results.items():
+        rows = {(r["method"], r["network"]): r for r in part["long"]}
+        for method, short in (("DE-SGLD", "plain"), ("DE-SGLD, corrected", "corrected")):
+            row = rows[method, "complete"]
+            found[f"{name}-{short}"] = Finding(row["w2_agent"] / part["point_mass"])
+        found[f"{name}-accuracy"] = Finding(
+            rows["DE-SGLD", "complete"]["accuracy_agent"] - part["reference_accuracy"]
+        )
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """For each data set the accuracy along the iterations, and W₂ in the long run."""
+    """Draw for each data set the accuracy along the iterations, and W₂ in the long run."""
     colours = dict(zip(NETWORKS, ("C0", "C1", "C2"), strict=True))
-    for i, (name, part) in enumerate(results.items()):
+    for i, part in enumerate(results.values()):
         curves, bars = axes[2 * i], axes[2 * i + 1]
         for line in part["short"]:
             k = np.arange(1, len(line["average"]) + 1)
             colour = colours[line["network"]]
-            curves.plot(k, line["average"], color=colour, label=f"average, {line['network']}")
-            curves.plot(k, line["agent"], "--", color=colour, label=f"agent 1, {line['network']}")
-        curves.axhline(part["reference_accuracy"], color="k", lw=0.8)
-        curves.set(xlabel="iteration k", ylabel="accuracy of a draw", title=f"{name}, DE-SGLD")
-        curves.legend(fontsize="x-small")
+            curves.plot(
+                k, line["average"], color=colour, lw=0.9, label=f"average, {line['network']}"
+            )
+            curves.plot(k, line["agent"], "--", color=colour, lw=0.9, label="an agent")
+        curves.axhline(part["reference_accuracy"], color="k", lw=0.6)
+        curves.set(xlabel="iteration k", ylabel="accuracy of a draw")
+        curves.legend()
         for j, row in enumerate(part["long"]):
             colour = colours[row["network"]]
-            bars.semilogy(j, row["w2_average"], "o", color=colour)
-            bars.semilogy(j, row["w2_agent"], "s", mfc="none", color=colour)
-        bars.axhline(part["point_mass"], color="0.6", lw=0.8)
-        bars.axhline(part["floor"], color="0.6", lw=0.8, ls=":")
+            bars.semilogy(j, row["w2_average"], "o", ms=3, color=colour)
+            bars.semilogy(j, row["w2_agent"], "s", ms=4, mfc="none", color=colour)
+        bars.axhline(part["point_mass"], color="0.6", lw=0.6)
+        bars.axhline(part["floor"], color="0.6", lw=0.6, ls=":")
         places = np.arange(3) * len(part["short"]) + (len(part["short"]) - 1) / 2
         bars.set_xticks(places, [method.replace(", ", ",\n") for method in METHODS])
-        bars.set(ylabel="W₂ to NUTS", title=f"{name}: average ●, agent □")
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "de_sgld",
-        "logistic",
-        "Gürbüzbalaban et al. (2021), Bayesian logistic regression on three networks",
-        study,
-        draw,
-        panels=4,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+        bars.set(ylabel="W₂ to NUTS: average ●, agent □")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import consortia
 from consortia.oracles import de_sghmc_law, de_sgld_law, gossip_conditions
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 from experiments.de_sgld.problem import (
     NETWORKS,
     SHOWN,
@@ -19,8 +22,12 @@ from experiments.de_sgld.problem import (
     figures_of,
     worst_score,
 )
+from experiments.drawing import LAW
 
 STEP_SIZE = 0.009
+POINT_MASS = 0.020
+"""W₂ of a point mass at the posterior's mean."""
+
 TIME_STEP, FRICTION = 0.1, 7.0
 
 EXPECTED = {
@@ -50,8 +57,8 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(200, 40, 20, ("complete",)),
-    "laptop": Scale(2000, 48, 2),
-    "paper": Scale(100, 500, 10),  # 100 runs as printed; the number of iterations is not printed
+    "small": Scale(2000, 48, 2),
+    "full": Scale(100, 500, 10),  # 100 runs as printed; the number of iterations is not printed
 }
 
 
@@ -79,7 +86,7 @@ def panel(problem: Problem, name: str, label: str, scale: Scale, seed: int) -> d
     positions = problem.positions(method_of(name, network), iterations, scale.runs, seed)
     found = problem.distances(positions)
     score = worst_score(positions, path)
-    command.say(
+    records.say(
         f"{name:9s}{label:13s} radius {law.spectral_radius:.3f}, W₂ of the average "
         f"{settled['average']:.4f}, of an agent {settled['agent']:.3f} "
         f"({settled['variance_ratio']:.0f} times the variance); "
@@ -124,38 +131,54 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         held = ", ".join(
             f"{name}: {'holds' if holds else 'violated'}" for name, holds in told.items()
         )
-        command.say(f"conditions of the theorems, {place}: {held}")
+        records.say(f"conditions of the theorems, {place}: {held}")
     return {"panels": panels, "conditions": conditions}
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figures 2 and 3."""
+    found = {}
+    for figure, method in ((2, "de_sgld"), (3, "de_sghmc")):
+        parts = {p["network"]: p for p in results["panels"] if p["method"] == method}
+        one = parts["complete"]
+        last = one["runs"]
+        agents = float(np.mean([curve[-1] for curve in last["agents"]]))
+        found[f"fig{figure}-agents"] = Finding(
+            agents / last["average"][-1],
+            law=one["stationary"]["agent"] / one["stationary"]["average"],
+        )
+        radius = one["spectral_radius"]
+        found[f"fig{figure}-linear"] = Finding(radius, law=radius)
+        found[f"fig{figure}-law"] = Finding(max(part["worst_score"] for part in parts.values()))
+        found[f"fig{figure}-agent"] = Finding(agents, law=one["stationary"]["agent"])
+        found[f"fig{figure}-point-mass"] = Finding(
+            one["stationary"]["agent"] / POINT_MASS, law=one["stationary"]["agent"] / POINT_MASS
+        )
+        if "disconnected" in parts:
+            apart = parts["disconnected"]["stationary"]["agent"] / one["stationary"]["agent"]
+            found[f"fig{figure}-networks"] = Finding(apart, law=apart)
+    violated = [name for name, told in results["conditions"].items() if not all(told.values())]
+    found["conditions"] = Finding(
+        float(len(violated)), shown=f"violated: {', '.join(violated) or 'none'}; all are stable"
+    )
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """W₂ along the iterations: lines by the exact law, points by runs."""
-    for axis, part in zip(axes, results["panels"], strict=False):  # fewer in a quick run
+    """Draw W₂ along the iterations: lines by the exact law, points by runs."""
+    by = {(part["method"], part["network"]): part for part in results["panels"]}
+    for axis, place in zip(axes, [(m, n) for m in EXPECTED for n in NETWORKS], strict=True):
+        if place not in by:  # fewer in a quick run
+            continue
+        part = by[place]
         k = part["iterations"]
         for i, (curve, points) in enumerate(
             zip(part["exact"]["agents"], part["runs"]["agents"], strict=True)
         ):
-            (line,) = axis.semilogy(k, curve, lw=1, label=f"agent {i + 1}")
-            axis.semilogy(k, points, ".", color=line.get_color(), ms=4)
-        axis.semilogy(k, part["exact"]["average"], "k", lw=1.5, label="average")
-        axis.semilogy(k, part["runs"]["average"], "k.", ms=4)
-        title = f"{part['method'].replace('_', '-').upper()}, {part['network']}"
-        axis.set(xlabel="iteration k", ylabel="W₂ to the posterior", title=title, ylim=(2e-3, 6))
-    axes[0].legend(fontsize="small", loc="center right")
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "de_sgld",
-        "networks",
-        "Gürbüzbalaban et al. (2021), figures 2 and 3: DE-SGLD and DE-SGHMC on three networks",
-        study,
-        draw,
-        panels=6,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+            (line,) = axis.semilogy(k, points, "o", ms=2.5, label=f"agent {i + 1}")
+            axis.semilogy(k, curve, color=line.get_color(), lw=0.6)
+        axis.semilogy(k, part["exact"]["average"], **LAW, label="average: exact law")
+        axis.semilogy(k, part["runs"]["average"], "ks", ms=2.5, label="average: runs")
+        axis.axhline(POINT_MASS, color="0.6", lw=0.6, ls=":")
+        axis.set(xlabel="iteration k", ylabel="W₂ to the posterior", ylim=(2e-3, 6))
+    axes[0].legend(loc="upper right")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import consortia
 from consortia.oracles import de_sgld_law, largest_stable_step
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 from experiments.de_sgld.problem import NETWORKS, Problem, curves_of, figures_of, worst_score
 
 STEP_SIZE, BATCH = 0.009, 25
@@ -58,8 +59,8 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(200, 20, 10, 2),
-    "laptop": Scale(500, 120, 5),
-    "paper": Scale(100, 400, 20),  # 100 runs as printed, iterations read off the figure's axis
+    "small": Scale(500, 120, 5),
+    "full": Scale(100, 400, 20),  # 100 runs as printed, iterations read off the figure's axis
 }
 
 
@@ -83,7 +84,7 @@ def curve(problem: Problem, case: Case, scale: Scale, seed: int) -> dict[str, An
         limit = largest_stable_step(
             problem.agents, case.network, batch_size=case.batch, tolerance=1e-3
         )
-        command.say(
+        records.say(
             f"{case.label}, {case.network}: {law.instability}; stable up to η = {limit:.4f}"
         )
         return {**result, "runs": None, "largest_stable_step": limit}
@@ -91,7 +92,7 @@ def curve(problem: Problem, case: Case, scale: Scale, seed: int) -> dict[str, An
     positions = problem.positions(method, iterations, scale.runs, seed)
     score = worst_score(positions, path)
     runs = problem.distances(positions[:, :, [AGENT]])["agents"][0]
-    command.say(
+    records.say(
         f"{case.label} ({case.network}, η = {case.step_size}, b = {case.batch}): W₂ of the "
         f"average {settled['average']:.4f}, of an agent "
         f"{settled['agent']:.4f}; agent {AGENT + 1} at k = {iterations[-1]}: exact "
@@ -113,30 +114,37 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 4."""
+    batches, steps, networks = results["panels"].values()
+
+    def settled(part: dict[str, Any]) -> float:
+        return part["stationary"]["agent"]
+
+    stable = [part for part in batches if part["stationary"] is not None]
+    steady = [part for part in steps if part["stationary"] is not None]
+    one = batches[0]
+    found = {
+        "fig4a-one": Finding(None, shown=f"no law: {one['instability']}"),
+        "fig4a-order": Finding(settled(stable[0]) / settled(stable[-1])),
+        "fig4b-order": Finding(settled(steady[-1]) / settled(steady[0])),
+        "fig4c-order": Finding(settled(networks[-1]) / settled(networks[0])),
+        "fig4-law": Finding(
+            max(p["worst_score"] for p in (*batches, *steps, *networks) if p["runs"] is not None)
+        ),
+    }
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """W₂ of one agent along the iterations: lines by the exact moments, points by runs."""
-    for axis, (name, curves) in zip(axes, results["panels"].items(), strict=True):
+    """Draw W₂ of one agent along the iterations: lines by the exact moments, points by runs."""
+    for axis, curves in zip(axes, results["panels"].values(), strict=True):
         for part in curves:
-            style = "--" if part["runs"] is None else "-"
-            (line,) = axis.semilogy(part["iterations"], part["exact"], style, label=part["label"])
-            if part["runs"] is not None:
-                axis.semilogy(part["iterations"], part["runs"], ".", color=line.get_color())
-        axis.set(xlabel="iteration k", ylabel="W₂ of one agent", title=name, ylim=(0.03, 8))
-        axis.legend(fontsize="small")
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "de_sgld",
-        "settings",
-        "Gürbüzbalaban et al. (2021), figure 4: batch size, step size and network",
-        study,
-        draw,
-        panels=3,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+            label = part["label"] + (", diverges" if part["runs"] is None else "")
+            if part["runs"] is None:
+                axis.semilogy(part["iterations"], part["exact"], "--", lw=0.8, label=label)
+                continue
+            (line,) = axis.semilogy(part["iterations"], part["runs"], "o", ms=2.5, label=label)
+            axis.semilogy(part["iterations"], part["exact"], lw=0.6, color=line.get_color())
+        axis.set(xlabel="iteration k", ylabel="W₂ of one agent", ylim=(0.03, 8))
+        axis.legend()

@@ -8,11 +8,11 @@ dense weights, (I + L)⁻¹; here it is a ring with the weights of `consortia.gr
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import consortia
-from consortia.data.datasets import DatasetMissing
-from experiments import command
+from experiments.claims import Finding
 from experiments.decentralized import images
 from experiments.decentralized.images import Run, Scale
 
@@ -23,19 +23,17 @@ CENTRAL_STEP = 1e-3
 
 SCALES = {
     "quick": Scale(400, 400, 7, 120, 40, (150, 50)),
-    "laptop": Scale(1500, 2000, 14, 4000, 1000, (200, 200)),
-    "paper": Scale(images.PAPER_ROWS, 10_000, 28, 8000, 2000, (1000, 1000)),
+    "small": Scale(1500, 2000, 14, 4000, 1000, (200, 200)),
+    "full": Scale(images.PAPER_ROWS, 10_000, 28, 8000, 2000, (1000, 1000), seeds=9),
 }
+RING = {"full": (10_000, 1000)}
+"""Iterations on the ring and the untested among them, where they are not those of partial views."""
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Every sampler on every split, beside tuned HMC on the same product of densities."""
     chosen = SCALES[scale]
-    try:
-        train, test = images.images(chosen, seed, ones=True)
-    except DatasetMissing as error:
-        command.say(f"skipped: {error}")
-        return {"skipped": "mnist is not here"}
+    train, test = images.images(chosen, seed, ones=True)
     precision = PRIOR_PRECISION * chosen.prior_share
     model = consortia.models.softmax_regression(
         train["x"].shape[1], images.CLASSES, prior_scale=1 / math.sqrt(precision)
@@ -66,9 +64,13 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             parts[name].append({"label": "tuned HMC on the product", **own})
         mixing = "ring" if network == "ring" else "complete"
         steps = STEPS[network] * factor, ULA_STEPS[network] * factor**2
-        for label, method in images.decentralized(*steps, mixing, chosen.untested).items():
+        iterations, untested = chosen.iterations, chosen.untested
+        if network == "ring":
+            iterations, untested = RING.get(scale, (iterations, untested))
+        lengths = replace(chosen, iterations=iterations, untested=untested)
+        for label, method in images.decentralized(*steps, mixing, untested).items():
             run = Run(label, shards, method)
-            parts[name].append(images.outcome(run, model, test, chosen, seed, reference))
+            parts[name].append(images.outcome(run, model, test, lengths, seed, reference))
     return {
         "rows": chosen.rows,
         "pixels": chosen.side**2,
@@ -83,18 +85,9 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "decentralized",
-        "logistic",
-        "Kungurtsev et al. (2023), appendix 2: logistic regression on MNIST, four and five agents",
-        study,
-        images.draw,
-        panels=2,
-        arguments=arguments,
-    )
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of appendix 2."""
+    return images.findings(results, "logistic")
 
 
-if __name__ == "__main__":
-    main()
+draw = images.draw

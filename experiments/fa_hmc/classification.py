@@ -7,6 +7,7 @@ bins) and negative log-likelihood, summed over the rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ import consortia
 from consortia.data import datasets, partition
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 
 CLIENTS = 10
 CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)
@@ -69,7 +71,7 @@ def image_task(
     Raises:
         consortia.datasets.DatasetMissing: the files are not here.
     """
-    found = datasets.load(name)
+    found = _loaded(name)
     note = datasets.AVAILABLE[name].caution
     train, test = found.train, found.test
     if train is None or test is None:
@@ -80,6 +82,16 @@ def image_task(
         for part, rows in ((train, train_rows), (test, test_rows))
     )
     return Task(name, partition.iid(train, CLIENTS, seed=seed), test, note)
+
+
+def _loaded(name: str) -> datasets.Dataset:
+    """Return a data set; KMNIST with its training images where they are at hand."""
+    if name == "kmnist":
+        try:
+            return datasets.kmnist(test_only=False)
+        except datasets.DatasetMissing:
+            records.say("kmnist: the training images are not here; the test images are split")
+    return datasets.load(name)
 
 
 def _subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
@@ -157,7 +169,7 @@ def sweep(
             except NonFiniteError as error:
                 entry["diverged_in_round"] = error.round
             tried.append(entry)
-            command.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
+            records.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
         if not curves:
             raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
         best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
@@ -178,24 +190,47 @@ def told(entry: Mapping[str, float]) -> str:
     )
 
 
-def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any, title: str = "") -> None:
-    """The four scores against the rounds, one line for each label, the mean over the runs."""
-    for axis, score in zip(axes, SCORES, strict=True):
+def last(parts: Sequence[Mapping[str, Any]], score: str) -> dict[str, tuple[float, float | None]]:
+    """Return each label's last score, the mean over its runs with its standard error."""
+    result = {}
+    for part in parts:
+        values = np.array([run[-1][score] for run in part["runs"]])
+        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else None
+        result[part["label"]] = (float(values.mean()), error)
+    return result
+
+
+def with_fifty(
+    local: Sequence[Mapping[str, Any]], leapfrog: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the sweep over T with T = 50, which is K = 10 of the sweep over K."""
+    if not local:
+        return list(leapfrog)
+    ten = next(part for part in leapfrog if part["label"] == "K = 10")
+    return [*local, {**ten, "label": "T = 50"}]
+
+
+def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str) -> Finding:
+    """Return by how much per cent one label's loss is below the other's, with both in words."""
+    values = last(parts, score)
+    (ours, error), (theirs, _) = values[one], values[other]
+    told = ", ".join(f"{label} {value:.4g}" for label, (value, _) in values.items())
+    relative = None if error is None else 100 * math.sqrt(2) * error / theirs
+    return Finding(100 * (1 - ours / theirs), relative, shown=f"{score}: {told}")
+
+
+def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:
+    """Draw the scores against the rounds, one panel a score: the mean over the runs, and ± sd."""
+    for axis, score in zip(axes, SCORES, strict=False):
         for part in parts:
             runs = part["runs"]
             rounds = [point["round"] for point in runs[0]]
             values = np.array([[point[score] for point in run] for run in runs])
-            line = axis.plot(rounds, values.mean(axis=0), "o-", markersize=3, label=part["label"])
+            line = axis.plot(rounds, values.mean(axis=0), "o-", ms=2, lw=0.9, label=part["label"])
             if len(runs) > 1:
                 middle, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
                 color = line[0].get_color()
                 axis.fill_between(rounds, middle - spread, middle + spread, alpha=0.2, color=color)
-        axis.set(xlabel="communication rounds", ylabel=score, title=title)
+        axis.set(xlabel="communication rounds", ylabel=score)
     if parts:
         axes[0].legend()
-
-
-def skipped(error: datasets.DatasetMissing, name: str) -> dict[str, str]:
-    """Says that a data set is absent, and returns it by name with the reason."""
-    command.say(f"skipped {name}: {error}")
-    return {name: "the data set is not here"}

@@ -16,7 +16,9 @@ import numpy as np
 
 import consortia
 from consortia.oracles import Law, fa_hmc_law
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
+from experiments.drawing import LAW
 
 MEANS = (20.0, 1.0)
 CURVATURES = (1.0, 0.25)
@@ -29,7 +31,7 @@ EXPECTED_ROUNDS = {2: 156, 50: 1139, 200: 2592, 500: 4425, 1000: 6609}
 """From the exact law; 6609² = 4.37e7 is the end of the axis of the paper's figure 2."""
 
 # dimension and chains of the Monte Carlo check
-CHECKS = {"quick": (10, 100), "laptop": (50, 400), "paper": (200, 1000)}
+CHECKS = {"quick": (10, 100), "small": (50, 400), "full": (200, 1000)}
 
 
 def step_size(dimension: int) -> float:
@@ -122,11 +124,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     """Rounds at every dimension of the paper, and the check by sampling."""
     rounds = {dimension: rounds_needed(dimension) for dimension in DIMENSIONS}
     for dimension in EXPECTED_ROUNDS:
-        command.say(f"d = {dimension:4d}: {rounds[dimension]} rounds to W2² < {THRESHOLD}")
+        records.say(f"d = {dimension:4d}: {rounds[dimension]} rounds to W2² < {THRESHOLD}")
     exponent = slope(rounds)
-    command.say(f"slope of log rounds against log d, d >= 50: {exponent:.3f}")
+    records.say(f"slope of log rounds against log d, d >= 50: {exponent:.3f}")
     check = check_by_sampling(*CHECKS[scale], seed)
-    command.say(
+    records.say(
         f"sampler at d = {check['dimension']}, round {check['rounds']}, {check['chains']} chains: "
         f"mean {check['mean']:.4f} (law {check['exact_mean']:.4f}, z = {check['mean_z']:.2f}), "
         f"variance {check['variance']:.4f} (law {check['exact_variance']:.4f}, "
@@ -135,31 +137,30 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     return {"rounds": rounds, "slope": exponent, "expected": EXPECTED_ROUNDS, "check": check}
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 2."""
+    rounds = {int(d): number for d, number in results["rounds"].items()}
+    check = results["check"]
+    return {
+        "fig2-end": Finding(rounds[1000] ** 2, law=rounds[1000] ** 2),
+        "fig2-slope": Finding(2 * results["slope"], law=2 * results["slope"]),
+        "fig2-sampler": Finding(
+            max(abs(check["mean_z"]), abs(check["variance_z"])),
+            shown=f"W₂² {check['w2_squared']:.3f} by {check['chains']} chains at d = "
+            f"{check['dimension']}; mean and variance {check['mean_z']:.1f} and "
+            f"{check['variance_z']:.1f} standard errors from the law",
+        ),
+    }
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Squared rounds against d, as in figure 2, and the same on logarithmic axes."""
+    """Draw squared rounds against d, as in figure 2, and rounds on logarithmic axes."""
     dimensions = np.array([int(d) for d in results["rounds"]], float)
     rounds = np.array(list(results["rounds"].values()), float)
-    axes[0].plot(dimensions, rounds**2, "o-")
-    axes[0].set(xlabel="dimension d", ylabel="(rounds)²", title="squared rounds to W2² < 0.1")
-    axes[1].loglog(dimensions, rounds, "o", label="exact law")
+    axes[0].plot(dimensions, rounds**2, "o-", ms=3, **LAW)
+    axes[0].set(xlabel="dimension d", ylabel="(rounds)²")
+    axes[1].loglog(dimensions, rounds, "o-", ms=3, **LAW, label="exact law")
     reference = rounds[-1] * np.sqrt(dimensions / dimensions[-1])
-    axes[1].loglog(dimensions, reference, "--", label="∝ √d")
-    axes[1].set(xlabel="dimension d", ylabel="rounds", title=f"slope {results['slope']:.3f}")
+    axes[1].loglog(dimensions, reference, ":", color="tab:red", label="∝ √d")
+    axes[1].set(xlabel="dimension d", ylabel="rounds")
     axes[1].legend()
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "fa_hmc",
-        "dimension",
-        "Liang et al. (2024), section 5.2, figure 2: rounds to W2² < 0.1 against the dimension",
-        study,
-        draw,
-        panels=2,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,8 @@ import numpy as np
 
 import consortia
 from consortia.diagnostics import marginal_error
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 from experiments.fa_hmc.reference import reference_draws
 
 CLIENTS = 20
@@ -93,7 +94,7 @@ SCALES = {
         local_steps=(),
         long_trajectory=(5, 0.2),
     ),
-    "laptop": Scale(
+    "small": Scale(
         dimension=100,
         rounds=1200,
         warmup=300,
@@ -111,7 +112,7 @@ SCALES = {
         long_trajectory=(10, 0.1),
     ),
     # As printed: 2·10⁷ steps of which the second half is kept; days of computing.
-    "paper": Scale(
+    "full": Scale(
         dimension=1000,
         rounds=1_000_000,
         warmup=1_000_000,
@@ -227,7 +228,7 @@ def tune(
             setting = Setting(leapfrog_steps, trajectory, LOCAL_STEPS, noise)
             error = float(comparison.errors(setting, range(scale.tuning), kind).mean())
             grid.append((error, setting))
-            command.say(f"  K = {leapfrog_steps}, Kη = {trajectory}: ME {error:.4f}")
+            records.say(f"  K = {leapfrog_steps}, Kη = {trajectory}: ME {error:.4f}")
     return min(grid)[1], [
         {"leapfrog_steps": s.leapfrog_steps, "trajectory": s.trajectory, "error": error}
         for error, s in grid
@@ -245,7 +246,7 @@ def paired(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
 
 def compare(comparison: Comparison, scale: Scale, noise: float, kind: str) -> dict[str, Any]:
     """Tuned FA-LD, tuned FA-HMC, and K = floor(π/(3η)), on data that did not tune them."""
-    command.say(f"gradient noise of variance {noise:g}, {kind}: tuning")
+    records.say(f"gradient noise of variance {noise:g}, {kind}: tuning")
     langevin, langevin_grid = tune(comparison, scale, (1,), noise, kind)
     hamiltonian, hamiltonian_grid = tune(comparison, scale, scale.leapfrog_steps, noise, kind)
     steps = math.floor(math.pi / (3 * scale.rule))
@@ -256,14 +257,14 @@ def compare(comparison: Comparison, scale: Scale, noise: float, kind: str) -> di
     for name, setting in settings.items():
         count = counts.get(name, scale.evaluation)
         errors[name] = comparison.errors(setting, range(EVALUATION, EVALUATION + count), kind)
-        command.say(
+        records.say(
             f"  {name}: K = {setting.leapfrog_steps}, Kη = {setting.trajectory:.3g}: "
             f"ME {errors[name].mean():.4f} over {count} data sets"
         )
     gain = paired(errors["fa_ld"], errors["fa_hmc"])
     best = np.minimum(errors["fa_ld"], errors["fa_hmc"])[: scale.rule_data]
     ratio = float(np.mean(errors["rule"] / best))
-    command.say(
+    records.say(
         f"  FA-HMC better than FA-LD by {gain['per_cent']:.2f} ± {gain['standard_error']:.2f} %, "
         f"K = floor(π/(3η)) at {ratio:.2f} times the least ME"
     )
@@ -279,16 +280,18 @@ def compare(comparison: Comparison, scale: Scale, noise: float, kind: str) -> di
 
 
 def local_steps(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
-    """ME along the rounds for several T, a long trajectory, exact gradients; see figure 1(c)."""
+    """ME along the rounds for several T, a long trajectory, noisy gradients; see figure 1(c)."""
     steps, step_size = scale.long_trajectory
     reference = comparison.problem(EVALUATION).reference
     curves = []
     for count in scale.local_steps:
-        draws = comparison.draws(Setting(steps, steps * step_size, count, 0.0), EVALUATION)[0]
+        draws = comparison.draws(
+            Setting(steps, steps * step_size, count, NOISE_VARIANCE), EVALUATION
+        )[0]
         ends = [end for end in (10, 20, 50, 100, 200, 400, 1200) if end <= len(draws)]
         errors = [marginal_error(draws[:end], reference) for end in ends]
         curves.append({"local_steps": count, "draws": ends, "error": errors})
-        command.say(f"T = {count}, Kη = {steps * step_size:.3g}: ME {errors[-1]:.4f} at the end")
+        records.say(f"T = {count}, Kη = {steps * step_size:.3g}: ME {errors[-1]:.4f} at the end")
     return curves
 
 
@@ -306,9 +309,22 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 1 by sampling."""
+    found = {}
+    for part in results["gradients"]:
+        if part["draws"] == KINDS[0]:
+            panel = "b" if part["noise"] else "a"
+            gain = part["gain_of_fa_hmc"]
+            found[f"fig1{panel}-sampled"] = Finding(gain["per_cent"], gain["standard_error"])
+            found[f"fig1{panel}-rule-sampled"] = Finding(part["rule_over_best"])
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """ME against the trajectory for each kind of gradient, and against rounds for each T."""
-    for axis, part in zip(axes, results["gradients"], strict=False):  # the last axis is for T
+    """Draw ME against the trajectory for each kind of gradient, and against rounds for each T."""
+    single = [part for part in results["gradients"] if part["draws"] == KINDS[0]]
+    for axis, part in zip(axes, single, strict=False):
         for name, grid in part["tuning"].items():
             for steps in sorted({entry["leapfrog_steps"] for entry in grid}):
                 line = [entry for entry in grid if entry["leapfrog_steps"] == steps]
@@ -316,34 +332,15 @@ def draw(results: dict[str, Any], axes: Any) -> None:
                     [entry["trajectory"] for entry in line],
                     [entry["error"] for entry in line],
                     "o-",
+                    ms=3,
                     label=f"{name}, K = {steps}",
                 )
-        axis.set(
-            xlabel="trajectory Kη", ylabel="ME", title=f"noise {part['noise']:g}, {part['draws']}"
-        )
+        axis.set(xlabel="trajectory Kη", ylabel="ME of one chain")
         axis.legend()
-    for axis in axes[len(results["gradients"]) : -1]:
-        axis.set_axis_off()
-    last = axes[-1]
     for curve in results["local_steps"]:
-        last.loglog(curve["draws"], curve["error"], "o-", label=f"T = {curve['local_steps']}")
-    last.set(xlabel="draws", ylabel="ME", title="local steps, long trajectory")
+        axes[2].loglog(
+            curve["draws"], curve["error"], "o-", ms=3, label=f"T = {curve['local_steps']}"
+        )
+    axes[2].set(xlabel="rounds", ylabel="ME")
     if results["local_steps"]:
-        last.legend()
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "fa_hmc",
-        "logistic",
-        "Liang et al. (2024), section 5.1, figure 1: marginal error of FA-HMC and FA-LD",
-        study,
-        draw,
-        panels=5,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+        axes[2].legend()

@@ -20,11 +20,13 @@ import numpy as np
 import consortia
 from consortia.oracles import Law, gradient_constants, location_shards, travelling_law
 from consortia.surrogates import Gaussian
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
+from experiments.drawing import LAW
 
 SHARDS, ROWS, BOX = 10, 200, 6.0
 STEP, BATCH, THIN = 1e-4, 10, 100
-SETTINGS = (("fsgld", 100), ("fsgld", 1000), ("dsgld", 1), ("dsgld", 100), ("dsgld", 1000))
+SETTINGS = (("dsgld", 1), ("dsgld", 100), ("dsgld", 1000), ("fsgld", 100), ("fsgld", 1000))
 FULL_BATCH_STEP = 1e-5
 
 
@@ -38,8 +40,8 @@ class Scale:
 
 SCALES = {
     "quick": Scale(20_000, 4),
-    "laptop": Scale(200_000, 20),
-    "paper": Scale(200_000, 100),
+    "small": Scale(200_000, 20),
+    "full": Scale(200_000, 100),
 }
 
 
@@ -163,7 +165,14 @@ def curve(draws: np.ndarray, target: np.ndarray, points: int = 40) -> dict[str, 
 def study(scale: str, seed: int) -> dict[str, Any]:
     """All runs of figures 2 and 3, full batches, and the constants of figure 4."""
     size, rows, posterior = SCALES[scale], shards(seed), model()
-    results: dict[str, Any] = {"runs": [], "constants": constants(rows, 13)}
+    target = law(rows, "fsgld", 100)
+    results: dict[str, Any] = {
+        "runs": [],
+        "constants": constants(rows, 13),
+        "centres": [x.mean(axis=0) for x in rows],
+        "posterior": {"mean": target.target.mean, "covariance": target.target.covariance},
+        "inflation": float(target.stationary.variance_ratio.mean()),
+    }
     full: dict[str, Any] = {"step_size": FULL_BATCH_STEP, "batch_size": None}
     cases = [(*case, {}) for case in SETTINGS] + [("fsgld", 100, full)]
     for name, local_steps, settings in cases:
@@ -175,10 +184,10 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             **settings,
             **summary(draws, exact, size.updates),
             "curve": curve(draws, exact.target.mean),
-            "sample": draws[0, :: max(1, draws.shape[1] // 500)],
+            "sample": draws[0, :: max(1, draws.shape[1] // 200)],
         }
         results["runs"].append(entry)
-        command.say(
+        records.say(
             f"{name}({local_steps}) {settings or ''}: error {entry['mean_square_error']:.3g} "
             f"(exact {entry['exact_mean_square_error']:.3g}), trace {entry['trace']:.4g} "
             f"(exact {entry['exact_trace_of_ends']:.4g}, posterior "
@@ -188,26 +197,70 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     return results
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figures 2, 3 and 4."""
+    runs = {f"{e['method']}-{e['local_steps']}": e for e in results["runs"] if "step_size" not in e}
+    full = results["runs"][-1]
+    found = {}
+    for name, entry in runs.items():
+        found[f"fig2-{name}"] = Finding(
+            entry["trace"] / entry["posterior_trace"],
+            law=entry["exact_trace_of_ends"] / entry["posterior_trace"],
+        )
+        found[f"fig3b-{name}"] = Finding(
+            entry["mean_square_error"], law=entry["exact_mean_square_error"]
+        )
+    curve = runs["dsgld-100"]["curve"]
+    late = [n >= curve["draws"][-1] / 10 for n in curve["draws"]]
+    draws, error = (np.log(np.array(curve[k])[late]) for k in ("draws", "error"))
+    found["fig3b-plateau"] = Finding(float(np.polyfit(draws, error, 1)[0]))
+    found["full-batch"] = Finding(
+        full["trace"] / full["posterior_trace"],
+        law=full["exact_trace_of_ends"] / full["posterior_trace"],
+    )
+    ratio = (
+        np.array(results["constants"]["epsilon_squared"]) / results["constants"]["gamma_squared"]
+    )
+    found["fig4"] = Finding(float(ratio.max()))
+    return found
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Figure 2 (draws of one chain), 3b (errors) and 4 (constants)."""
+    """Draw figure 2 (draws by method and T), 3a, 3b and 4."""
+    mean, covariance = np.asarray(results["posterior"]["mean"]), results["posterior"]["covariance"]
+    small, names = [], []
+    for axis, entry in zip(axes[:5], results["runs"][:5], strict=True):
+        sample = np.asarray(entry["sample"])[::4]  # a figure needs no more
+        for centre in results["centres"]:
+            axis.plot(*centre, "o", ms=4, alpha=0.5)
+        axis.plot(sample[:, 0], sample[:, 1], "k.", ms=1.5)
+        axis.plot(*mean, "+", color="tab:red", ms=8)
+        axis.set(xlabel="θ₁", ylabel="θ₂", xlim=(-7, 7), ylim=(-7, 7))
+        if entry["method"] == "fsgld":
+            small.append(sample)
+            names.append(entry["local_steps"])
+    angle = np.linspace(0, 2 * np.pi, 60)
+    root = np.linalg.cholesky(np.asarray(covariance))
+    for steps, sample in zip(names, small, strict=True):
+        axes[5].plot(sample[:, 0], sample[:, 1], ".", ms=2, label=f"FSGLD({steps})")
+    for inflation, style in ((1.0, "-"), (results["inflation"], ":")):
+        edge = mean[:, None] + 2 * np.sqrt(inflation) * root @ np.stack(
+            [np.cos(angle), np.sin(angle)]
+        )
+        axes[5].plot(
+            *edge, style, **LAW, label=f"2 sd of {'the posterior' if style == '-' else 'its law'}"
+        )
+    axes[5].set(xlabel="θ₁", ylabel="θ₂")
+    axes[5].legend()
     for entry in results["runs"]:
         label = f"{entry['method'].upper()}({entry['local_steps']})"
         if "batch_size" in entry:
             label += " full batch"
-        sample = np.asarray(entry["sample"])
-        axes[0].plot(sample[:, 0], sample[:, 1], ".", ms=2, label=label)
-        axes[1].loglog(entry["curve"]["draws"], entry["curve"]["error"], label=label)
-    axes[0].set(xlabel="θ₁", ylabel="θ₂", title="draws")
-    axes[1].set(xlabel="draws", ylabel="squared error of the mean")
-    axes[1].legend(fontsize=6)
+        axes[6].loglog(entry["curve"]["draws"], entry["curve"]["error"], lw=0.9, label=label)
+    axes[6].set(xlabel="draws", ylabel="squared error of the mean")
+    axes[6].legend()
     place = np.arange(SHARDS)
-    axes[2].bar(place - 0.2, results["constants"]["gamma_squared"], 0.4, label="γ²")
-    axes[2].bar(place + 0.2, results["constants"]["epsilon_squared"], 0.4, label="ε²")
-    axes[2].set(xlabel="shard", yscale="log", ylim=(1, 2000))
-    axes[2].legend(loc="upper right", ncols=2)
-
-
-if __name__ == "__main__":
-    command.main(
-        "fsgld", "gaussian_mean", "figures 2, 3 and 4: a Gaussian mean", study, draw, panels=3
-    )
+    axes[7].bar(place - 0.2, results["constants"]["gamma_squared"], 0.4, label="γ²")
+    axes[7].bar(place + 0.2, results["constants"]["epsilon_squared"], 0.4, label="ε²")
+    axes[7].set(xlabel="shard", yscale="log", ylim=(1, 2000))
+    axes[7].legend(loc="upper right", ncols=2)

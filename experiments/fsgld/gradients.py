@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
+from experiments.drawing import LAW
 
 SHARDS = np.array([[1] * 1 + [0] * 9, [1] * 5 + [0] * 5, [1] * 9 + [0] * 1])
 BATCH = 5
 GRID = np.linspace(0.1, 0.9, 33)
 ANCHOR = 0.5
-DRAWS = {"quick": 2000, "laptop": 50_000, "paper": 500_000}
+DRAWS = {"quick": 2000, "small": 50_000, "full": 500_000}
 METHODS = ("sgld", "dsgld", "fsgld")
 
 
@@ -89,7 +91,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
                 }
             )
     middle = {name: float(exact(np.array([0.5]))[name][1][0]) for name in METHODS}
-    command.say(f"standard deviations at one half: {middle}")
+    records.say(f"standard deviations at one half: {middle}")
     return {
         "theta": GRID,
         "mean": law["sgld"][0],
@@ -99,17 +101,26 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 1: at one half, over SGLD's standard deviation."""
+    middle = results["at_one_half"]
+    drawn = {c["method"]: c["drawn"] for c in results["checks"] if c["theta"] == 0.5}
+    return {
+        f"fig1-{name}": Finding(drawn[name] / drawn["sgld"], law=middle[name] / middle["sgld"])
+        for name in ("dsgld", "fsgld")
+    }
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """The gradient with bands of one standard deviation."""
+    """Draw the gradient with bands of one standard deviation."""
     theta, mean = np.asarray(results["theta"]), np.asarray(results["mean"])
-    for name, colour in zip(METHODS, ("C0", "C3", "C2"), strict=True):
+    for name, colour in zip(METHODS, ("C0", "C1", "C2"), strict=True):
         spread = np.asarray(results["deviation"][name])
         axes[0].fill_between(theta, mean - spread, mean + spread, alpha=0.3, color=colour)
         axes[0].plot(theta, mean + spread, color=colour, label=name.upper())
-    axes[0].plot(theta, mean, "k", label="exact")
+    axes[0].plot(theta, mean, **LAW, label="exact")
+    for check in results["checks"]:
+        at = float(np.interp(check["theta"], theta, mean)) + check["drawn"]
+        axes[0].plot(check["theta"], at, "o", ms=3, color=f"C{METHODS.index(check['method'])}")
     axes[0].set(xlabel="θ", ylabel="gradient of the log-likelihood")
     axes[0].legend()
-
-
-if __name__ == "__main__":
-    command.main("fsgld", "gradients", "figure 1: variance of gradients", study, draw, panels=1)

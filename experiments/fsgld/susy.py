@@ -20,6 +20,8 @@ TEACHER_UNITS = 20
 TEACHER_STEEPNESS = 4.0
 ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/00279/SUSY.csv.gz"
 
+FILES = ("SUSY.csv.gz", "SUSY.csv")
+
 Rows = dict[str, np.ndarray]
 
 
@@ -94,6 +96,15 @@ def _real_rows(wanted: dict[int, int], rng: np.random.Generator) -> dict[int, np
     return pools
 
 
+def susy_is_here() -> bool:
+    """Return True if SUSY's file is at hand."""
+    return any((_folder() / name).is_file() for name in FILES)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("CONSORTIA_DATA", "")) / "susy"
+
+
 def load_susy(rows: int) -> Rows:
     """The first rows of SUSY, x (rows, 18) float32 and y (rows,), 1 for signal.
 
@@ -102,8 +113,8 @@ def load_susy(rows: int) -> Rows:
     Raises:
         DatasetMissing: it is not there.
     """
-    folder = Path(os.environ.get("CONSORTIA_DATA", "")) / "susy"
-    for name in ("SUSY.csv.gz", "SUSY.csv"):
+    folder = _folder()
+    for name in FILES:
         path = folder / name
         if path.is_file():
             table = np.loadtxt(path, delimiter=",", max_rows=rows, dtype=np.float32)

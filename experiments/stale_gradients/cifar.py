@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments import command
+from experiments.claims import Finding
 from experiments.stale_gradients import caffe, images, workers
 
 SCALES = {
     "quick": (images.Size(100, 50), workers.Scale(2, 1, 1, workers=(1, 2), servers=(1, 2))),
-    "laptop": (images.Size(1000, 500), workers.Scale(20, 5, 2, factors=(1.0, 0.25))),
-    "paper": (images.Size(None, None), workers.Scale(4000, 50, 3, factors=(1.0, 0.25))),
+    "small": (images.Size(1000, 500), workers.Scale(20, 5, 2, factors=(1.0, 0.25))),
+    "full": (images.Size(None, None), workers.Scale(4000, 50, 3, factors=(1.0, 0.25))),
 }
 
 
@@ -28,18 +28,9 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     return images.study("cifar2", (32, 32, 3), problem, size, lengths, seed)
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "stale_gradients",
-        "cifar",
-        "Chen et al. (2016), section 5.2, figures 3 and 4: Cifar10-quick",
-        study,
-        workers.draw,
-        panels=3,
-        arguments=arguments,
-    )
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figures 3 and 4."""
+    return workers.findings(results, "cifar")
 
 
-if __name__ == "__main__":
-    main()
+draw = workers.draw

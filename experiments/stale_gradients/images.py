@@ -10,7 +10,7 @@ import numpy as np
 
 import consortia
 from consortia.data import datasets
-from experiments import command
+from experiments import records
 from experiments.stale_gradients import workers
 
 
@@ -77,11 +77,7 @@ def study(
     seed: int,
 ) -> dict[str, Any]:
     """Workers and servers on a set of images; an absent one is skipped by name."""
-    try:
-        data = load(name, shape, size, seed)
-    except datasets.DatasetMissing as absent:
-        command.say(f"skipped {name}: {absent}")
-        return {"skipped": {name: str(absent)}}
+    data = load(name, shape, size, seed)
     note = f"{data.sites.rows} of {data.rows} training images, {len(data.test['y'])} test images"
-    command.say(f"{name}: {note}")
+    records.say(f"{name}: {note}")
     return {"note": note} | workers.study(problem(data), lengths, seed)

@@ -23,13 +23,17 @@ import numpy as np
 import consortia
 from consortia.errors import InputError
 from consortia.oracles import minibatch_noise, stale_sgld_law, stale_square_error
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
+from experiments.drawing import LAW
 
 ROWS, BATCH, CONSTANT, LENGTH = 1000, 10, 1 / 30, 500
 CURVATURE = ROWS + 1.0
 DELAYS = (1, 2, 5, 10, 15, 20)
 FIXED_DELAYS = (0, 1, 5, 10, 20, 40)
 CONTRACTION, FIXED_LENGTH = 0.02, 5000
+POINTS = 25
+"""Of a curve along the updates."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Scale:
 
 SCALES = {
     "quick": Scale(200, 40, (1, 5), (0, 10)),
-    "laptop": Scale(2000, 200, DELAYS, FIXED_DELAYS),
-    "paper": Scale(20_000, 2000, DELAYS, FIXED_DELAYS),
+    "small": Scale(2000, 200, DELAYS, FIXED_DELAYS),
+    "full": Scale(20_000, 2000, DELAYS, FIXED_DELAYS),
 }
 
 
@@ -90,7 +94,7 @@ def averages(
     seed: int,
     start: tuple[float, float],
 ) -> np.ndarray:
-    """The average of θ² over each run, (runs,); starts N(mean, variance), constant staleness."""
+    """The running average of θ² of each run, (runs, updates); starts N(mean, variance)."""
     mean, variance = start
     tree = consortia.sample(
         model(),
@@ -103,15 +107,17 @@ def averages(
         progress=False,
     )
     theta = np.asarray(tree["posterior"]["theta"])[..., 0]
-    return np.mean(np.square(theta, dtype=np.float64), axis=1)
+    return np.cumsum(np.square(theta, dtype=np.float64), axis=1) / np.arange(1, updates + 1)
 
 
 def working(y: np.ndarray, delay: int, runs: int, seed: int) -> dict[str, Any]:
     """The mean square error after 500 τ updates of step h/N, measured and exact."""
     updates, step = LENGTH * delay, step_size(delay) / ROWS
-    values = averages(y, delay, updates, step, BATCH, runs, seed, (0.0, 1.0))
+    running = averages(y, delay, updates, step, BATCH, runs, seed, (0.0, 1.0))
     centre = float(y.sum(dtype=np.float64)) / CURVATURE
-    errors = (values - centre**2 - 1 / CURVATURE) ** 2
+    places = np.unique(np.geomspace(5, updates, POINTS).astype(int))
+    along = (running[:, places - 1] - centre**2 - 1 / CURVATURE) ** 2
+    errors = along[:, -1]
     noise = float(minibatch_noise(float(y.astype(np.float64).var()), ROWS, BATCH))
     common: dict[str, Any] = {"target_mean": centre, "target_variance": 1 / CURVATURE}
     exact = stale_square_error(
@@ -134,6 +140,8 @@ def working(y: np.ndarray, delay: int, runs: int, seed: int) -> dict[str, Any]:
     return {
         "delay": delay,
         "updates": updates,
+        "places": places,
+        "along": along.mean(axis=0),
         "error": float(errors.mean()),
         "standard_error": float(errors.std() / math.sqrt(runs)),
         "exact": exact.mean_square,
@@ -145,7 +153,8 @@ def fixed(y: np.ndarray, delay: int, runs: int, seed: int) -> dict[str, Any]:
     """The bias of the average of θ² with h and L fixed, in posterior variances."""
     y = y - y.mean(dtype=np.float64).astype(np.float32)
     step = CONTRACTION / CURVATURE
-    values = averages(y, delay, FIXED_LENGTH, step, None, runs, seed, (0.0, 1 / CURVATURE))
+    start = (0.0, 1 / CURVATURE)
+    values = averages(y, delay, FIXED_LENGTH, step, None, runs, seed, start)[:, -1]
     exact = stale_square_error(
         CONTRACTION,
         delay,
@@ -169,11 +178,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     """Both parts."""
     size, y = SCALES[scale], rows(seed)
     results: dict[str, Any] = {"literal": literal(y, DELAYS[0], seed), "working": [], "fixed": []}
-    command.say(f"h = .0042/τ read literally: {results['literal']}")
+    records.say(f"h = .0042/τ read literally: {results['literal']}")
     for delay in size.delays:
         entry = working(y, delay, size.runs, seed)
         results["working"].append(entry)
-        command.say(
+        records.say(
             f"τ = {delay}: error {entry['error']:.4f} ± {entry['standard_error']:.4f}, exact "
             f"{entry['exact']:.4f}, of which the start {entry['exact']:.4f} − "
             f"{entry['exact_from_the_posterior']:.2g}"
@@ -181,16 +190,46 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     for delay in size.fixed_delays:
         entry = fixed(y, delay, size.fixed_runs, seed)
         results["fixed"].append(entry)
-        command.say(
+        records.say(
             f"fixed step, τ = {delay}: bias {entry['bias']:.3f} ± {entry['standard_error']:.3f} "
             f"posterior variances, exact {entry['exact']:.4f}, stationary {entry['stationary']:.4f}"
         )
     return results
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 1 and of theorem 2."""
+    ends = [entry["error"] for entry in results["working"]]
+    exact = [entry["exact"] for entry in results["working"]]
+    worst = max(results["working"], key=lambda e: abs(e["error"] - e["exact"]))
+    first = results["working"][0]
+    biased = [entry for entry in results["fixed"] if entry["delay"] > 0]
+    last = biased[-1]
+    none = results["fixed"][0]
+    started = first["exact_from_the_posterior"] / first["exact"]
+    refused = results["literal"].startswith("step_size")
+    return {
+        "fig1-literal": Finding(
+            0.0 if refused else 1.0, shown="refused: unstable" if refused else results["literal"]
+        ),
+        "fig1-alike": Finding(max(ends) / min(ends), law=max(exact) / min(exact)),
+        "fig1-law": Finding(abs(worst["error"] - worst["exact"]) / worst["standard_error"]),
+        "fig1-start": Finding(1 - started, law=1 - started),
+        "thm2-bias": Finding(
+            last["bias"] / none["exact"],
+            last["standard_error"] / none["exact"],
+            law=last["exact"] / none["exact"],
+        ),
+    }
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """End-point errors of the working reading, and the bias at a fixed step."""
-    for axis, part, value in zip(axes, ("working", "fixed"), ("error", "bias"), strict=True):
+    """Draw errors along the updates, those at the end, and the bias at a fixed step."""
+    for entry in results["working"]:
+        axes[0].loglog(entry["places"], entry["along"], lw=0.9, label=f"τ = {entry['delay']}")
+    axes[0].set(xlabel="updates", ylabel="mean square error")
+    axes[0].legend()
+    for axis, part, value in zip(axes[1:], ("working", "fixed"), ("error", "bias"), strict=True):
         entries = results[part]
         delays = [entry["delay"] for entry in entries]
         axis.errorbar(
@@ -198,27 +237,11 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             [entry[value] for entry in entries],
             [2 * entry["standard_error"] for entry in entries],
             fmt="o",
+            ms=3,
             label="sampled, ± 2 standard errors",
         )
-        axis.plot(delays, [entry["exact"] for entry in entries], "-", label="exact law")
+        axis.plot(delays, [entry["exact"] for entry in entries], **LAW, label="exact law")
         axis.set(xlabel="staleness τ")
         axis.legend()
-    axes[0].set(ylabel="mean square error", ylim=(0, None), title="h = C τ^(−2/3) L^(−1/3)")
-    axes[1].set(ylabel="bias / posterior variance", title="h and L fixed")
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "stale_gradients",
-        "impact",
-        "Chen et al. (2016), section 5.1, figure 1: staleness and the error of an average",
-        study,
-        draw,
-        panels=2,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+    axes[1].set(ylabel="mean square error at L = 500 τ", ylim=(0, None))
+    axes[2].set(ylabel="bias / posterior variance")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments import command
+from experiments.claims import Finding
 from experiments.stale_gradients import caffe, images, workers
 
 SCALES = {
     "quick": (images.Size(200, 100), workers.Scale(4, 2, 1, workers=(1, 2), servers=(1, 2))),
-    "laptop": (images.Size(1000, 1000), workers.Scale(40, 10, 3, factors=(1.0, 0.25))),
-    "paper": (images.Size(None, None), workers.Scale(10_000, 50, 3, factors=(1.0, 0.25))),
+    "small": (images.Size(1000, 1000), workers.Scale(40, 10, 3, factors=(1.0, 0.25))),
+    "full": (images.Size(None, None), workers.Scale(10_000, 50, 3, factors=(1.0, 0.25))),
 }
 
 
@@ -25,18 +25,9 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     return images.study("mnist", (28, 28, 1), problem, size, lengths, seed)
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "stale_gradients",
-        "lenet",
-        "Chen et al. (2016), section 5.2, figures 3 and 4: LeNet on MNIST",
-        study,
-        workers.draw,
-        panels=3,
-        arguments=arguments,
-    )
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figures 3 and 4."""
+    return workers.findings(results, "lenet")
 
 
-if __name__ == "__main__":
-    main()
+draw = workers.draw

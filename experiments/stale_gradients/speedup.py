@@ -22,7 +22,8 @@ import numpy as np
 
 import consortia
 from consortia.data import datasets
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 
 STEP, BATCH, POINTS, ITERATIONS, THIN = 2e-6, 100, 1000, 300, 3
 SERVER_COST = 0.1
@@ -41,8 +42,8 @@ class Scale:
 
 SCALES = {
     "quick": Scale((1, 4), 32, 150, 500),
-    "laptop": Scale((1, 2, 4, 8), 64, 600, 4000),
-    "paper": Scale((1, 2, 4, 6, 9), 256, 1000, 4000),
+    "small": Scale((1, 2, 4, 8), 64, 600, 4000),
+    "full": Scale((1, 2, 4, 6, 9), 256, 1000, 4000),
 }
 
 
@@ -127,11 +128,7 @@ def needed(entry: dict[str, Any], level: float) -> float:
 
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Variance, bias and error by iterations a worker, and both speed-ups."""
-    try:
-        data = datasets.load("a9a")
-    except datasets.DatasetMissing as absent:
-        command.say(f"skipped a9a: {absent}")
-        return {"skipped": {"a9a": str(absent)}}
+    data = datasets.load("a9a")
     size = SCALES[scale]
     train = {"x": data.train["x"].astype(np.float32), "y": data.train["y"]}
     sites = consortia.Sites.from_list([train])
@@ -141,7 +138,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     entries = [run(sites, test, workers, size, seed) for workers in size.workers]
     at = min(ITERATIONS, size.iterations // 2)
     level = float(np.interp(at, entries[0]["iterations"], entries[0]["variance"]))
-    results: dict[str, Any] = {"target": target, "level": level, "runs": entries}
+    results: dict[str, Any] = {"target": target, "level": level, "at": at, "runs": entries}
     alone = entries[0]
     for entry in entries:
         iterations = needed(entry, level)
@@ -154,39 +151,50 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             iterations * entry["workers"] / entry["updates_per_time"]
         )
         entry["bound"] = min(entry["workers"], (1 + SERVER_COST) / SERVER_COST)
-        command.say(
+        records.say(
             f"W = {entry['workers']} (staleness {entry['staleness']:.2f}): iteration speed-up "
             f"{entry['iteration_speedup']:.2f}, time speed-up {entry['time_speedup']:.2f} (bound "
             f"{entry['bound']:.1f}); after {at} iterations a worker: variance "
             f"{entry['variance'][place]:.3g}, bias {bias[place]:.3g}, error "
             f"{entry['error'][place]:.3g}"
         )
+    for entry in entries:  # a record needs no more points than a figure shows
+        kept = np.unique(np.geomspace(1, len(entry["iterations"]), 80).astype(int)) - 1
+        for name in ("iterations", "mean", "variance", "bias", "error"):
+            entry[name] = entry[name][kept]
     return results
 
 
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of figure 2, of the largest number of workers."""
+    most = results["runs"][-1]
+    place = int(np.searchsorted(most["iterations"], results["at"]))
+    ratio = most["bias"][place] ** 2 / most["error"][place]
+    return {
+        "fig2a": Finding(results["runs"][0]["variance"][-1] / most["variance"][-1]),
+        "fig2c-iterations": Finding(most["iteration_speedup"] / most["workers"]),
+        "fig2c-time": Finding(most["time_speedup"] / most["workers"]),
+        "fig2-bias": Finding(ratio),
+    }
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Variance, absolute bias and mean square error by iterations a worker."""
-    for axis, name in zip(axes, ("variance", "bias", "error"), strict=True):
-        for entry in results["runs"]:
-            values = np.abs(np.asarray(entry[name]))
-            axis.loglog(entry["iterations"], values, label=f"W = {entry['workers']}")
-        axis.set(xlabel="iterations a worker", title=name)
-    axes[0].axhline(results["level"], color="grey", lw=0.8)
-    axes[0].legend()
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """The program."""
-    return command.main(
-        "stale_gradients",
-        "speedup",
-        "Chen et al. (2016), section 5.1, figure 2: variance with more workers on a9a",
-        study,
-        draw,
-        panels=3,
-        arguments=arguments,
-    )
-
-
-if __name__ == "__main__":
-    main()
+    """Draw the variance by iterations (a) and time (b), the speed-ups (c), bias and error."""
+    for entry in results["runs"]:
+        label = f"W = {entry['workers']}"
+        axes[0].loglog(entry["iterations"], entry["variance"], lw=0.9, label=label)
+        time = np.array(entry["iterations"]) * entry["workers"] / entry["updates_per_time"]
+        axes[1].loglog(time, entry["variance"], lw=0.9, label=label)
+        axes[3].loglog(entry["iterations"], np.abs(entry["bias"]), lw=0.9, label=label)
+    axes[0].set(xlabel="iterations a worker", ylabel="variance")
+    axes[1].set(xlabel="simulated time", ylabel="variance")
+    axes[3].set(xlabel="iterations a worker", ylabel="|bias|")
+    for axis in axes[:2]:
+        axis.axhline(results["level"], color="grey", lw=0.6)
+    workers = [entry["workers"] for entry in results["runs"]]
+    for name, label in (("iteration_speedup", "iterations"), ("time_speedup", "simulated time")):
+        axes[2].plot(workers, [e[name] for e in results["runs"]], "o-", ms=3, lw=0.9, label=label)
+    axes[2].plot(workers, workers, "k:", lw=0.7, label="linear")
+    axes[2].set(xlabel="workers W", ylabel="speed-up")
+    for axis in axes:
+        axis.legend()

@@ -27,7 +27,8 @@ import numpy as np
 import consortia
 from consortia.engines.events import simulate
 from consortia.errors import NonFiniteError
-from experiments import command
+from experiments import records
+from experiments.claims import Finding
 
 LATENCY = consortia.latency.lognormal(server_cost=0.1)
 """A task takes 1 on average, an update of the server .1."""
@@ -263,17 +264,17 @@ def study(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
     results: dict[str, Any] = {"rates": [], "servers": []}
     for factor in scale.factors:
         step, friction = settings(problem, factor)
-        command.say(f"rate {factor * problem.rate:g}: h = {step:.4g}, B = {friction:.4g}")
+        records.say(f"rate {factor * problem.rate:g}: h = {step:.4g}, B = {friction:.4g}")
         runs: dict[int, list[dict[str, Any]]] = {}
         for workers in scale.workers:
             runs[workers] = [run(problem, scale, factor, workers, s) for s in seeds]
-            command.say(f"  W = {workers}: {_said(runs[workers])}")
+            records.say(f"  W = {workers}: {_said(runs[workers])}")
         entries = compare_workers(runs, places)
         rate = {"rate": factor * problem.rate, "step_size": step, "friction": friction}
         results["rates"].append(rate | {"workers": entries})
         for entry in entries:
             (speed, error), (clock, _) = entry["iteration_speedup"], entry["time_speedup"]
-            command.say(
+            records.say(
                 f"  W = {entry['workers']}: final loss {entry['final'][0]:.4f} ± "
                 f"{entry['final'][1]:.4f}, iteration speed-up {speed:.2f} ± {error:.2f}, time "
                 f"speed-up {clock:.2f}"
@@ -286,7 +287,7 @@ def study(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
         values = np.concatenate([r["values"] for r in found])
     results["servers"] = compare_servers(values, scale.servers)
     for entry in results["servers"]:
-        command.say(
+        records.say(
             f"  S = {entry['servers']}: final loss {entry['loss'][-1]:.4f} (sd over runs "
             f"{entry['standard_deviation'][-1]:.4f}), of the averaged predictions "
             f"{entry['loss_of_the_average'][-1]:.4f}"
@@ -303,27 +304,71 @@ def _said(found: list[dict[str, Any]]) -> str:
     return "final loss " + ", ".join(texts)
 
 
+def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
+    """Return the findings of figures 3 and 4 and of appendix I, at the smallest rate."""
+    rate = results["rates"][-1]
+    two, last = rate["workers"][1], rate["workers"][-1]
+
+    def found(entry: dict[str, Any], kind: str) -> Finding:
+        value, error = entry[kind]
+        shown = None
+        if value is None:
+            shown = f"never reached with {entry['workers']} workers"
+        return Finding(
+            None if value is None else value / entry["workers"],
+            None if value is None or error is None else error / entry["workers"],
+            shown=shown,
+        )
+
+    servers = results["servers"]
+    alone, most = (entry["loss_of_the_average"][-1] for entry in (servers[0], servers[-1]))
+    diverged = [w["workers"] for w in results["rates"][0]["workers"] if any_value(w["diverged"])]
+    return {
+        f"fig3-{name}-two": found(two, "iteration_speedup"),
+        f"fig3-{name}-most": found(last, "iteration_speedup"),
+        f"fig3-{name}-time": found(last, "time_speedup"),
+        f"fig3-{name}-stable": Finding(
+            float(len(diverged)), shown=f"W = {diverged} run away" if diverged else "all stable"
+        ),
+        f"fig4-{name}": Finding(
+            100 * (alone - most) / alone,
+            shown=f"{alone:.4f} with 1 server, {most:.4f} with {servers[-1]['servers']}",
+        ),
+    }
+
+
+def any_value(values: list[Any]) -> bool:
+    """Return True if one of them is not None."""
+    return any(value is not None for value in values)
+
+
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Loss by iterations a worker and by time at the last rate, and by servers."""
+    """Draw loss by iterations a worker and by time, by servers, and at the solver's own rate."""
     part = results["rates"][-1]
     for entry in part["workers"]:
-        loss = np.asarray(entry["loss"])
+        loss = np.array(entry["loss"], float)
         label = f"W = {entry['workers']}"
         for axis, name in zip(axes[:2], ("iterations", "time"), strict=True):
-            (line,) = axis.plot(entry[name], loss.mean(axis=0), label=label)
+            (line,) = axis.plot(entry[name], loss.mean(axis=0), lw=0.9, label=label)
             axis.fill_between(
                 entry[name], loss.min(axis=0), loss.max(axis=0), color=line.get_color(), alpha=0.2
             )
-    axes[0].set(xlabel="iterations a worker", ylabel="test loss", title=f"rate {part['rate']:g}")
-    axes[1].set(xlabel="simulated time", title="bands: all runs")
-    axes[0].legend(fontsize=7)
+    axes[0].set(xlabel=f"iterations a worker, rate {part['rate']:g}", ylabel="test loss")
+    axes[1].set(xlabel="simulated time (bands: all runs)")
+    axes[0].legend()
     places = part["workers"][0]["iterations"]
     for entry in results["servers"]:
         (line,) = axes[2].plot(
-            places, entry["loss_of_the_average"], label=f"S = {entry['servers']}"
+            places, entry["loss_of_the_average"], lw=0.9, label=f"S = {entry['servers']}"
         )
-        axes[2].plot(places, entry["loss"], ":", color=line.get_color())
-    axes[2].set(xlabel="iterations a worker", title="servers: averaged predictions; dots: loss")
-    axes[2].legend(fontsize=7)
+        axes[2].plot(places, entry["loss"], ":", lw=0.9, color=line.get_color())
+    axes[2].set(xlabel="iterations a worker; dots: loss of one")
+    axes[2].legend()
+    own = results["rates"][0]
+    for entry in own["workers"]:
+        loss = np.array(entry["loss"], float)
+        shown = np.minimum(loss.mean(axis=0), 10.0)
+        axes[3].plot(entry["iterations"], shown, lw=0.9, label=f"W = {entry['workers']}")
+    axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         axis.set_yscale("log")

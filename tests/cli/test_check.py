@@ -232,42 +232,37 @@ def test_the_table_of_the_readme_names_every_algorithm():
     assert set(named) == set(ALGORITHMS)
 
 
-# --- experiments ---------------------------------------------------------------------------------
+# --- papers --------------------------------------------------------------------------------------
 
 
-def programs() -> set[str]:
-    paths = (ROOT / "experiments").glob("*/*.py")
-    marked = [path for path in paths if '__name__ == "__main__"' in path.read_text()]
-    return {f"experiments.{path.parent.name}.{path.stem}" for path in marked}
-
-
-def test_the_registry_of_experiments_has_every_program_and_no_other():
-    content = json.loads(invoke("experiments", "--json").stdout)
-    listed = {entry["command"].removeprefix("python -m ") for entry in content["experiments"]}
-    assert listed == programs()
-
-
-def test_every_command_in_the_cards_of_the_experiments_is_listed():
-    for card in (ROOT / "experiments").glob("*/README.md"):
-        named = set(re.findall(r"python -m (experiments\.[\w.]+)", card.read_text()))
-        assert named <= programs(), card
-
-
-def test_data_of_the_experiments_are_told_present_or_absent(tmp_path, monkeypatch):
+def test_the_list_of_papers_has_every_study_with_its_data_and_verdicts(tmp_path, monkeypatch):
     monkeypatch.setenv("CONSORTIA_DATA", str(tmp_path))
     monkeypatch.setenv("CONSORTIA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a9a").mkdir()
     (tmp_path / "a9a" / "a9a").write_text("x")
-    content = json.loads(invoke("experiments", "--json").stdout)
-    data = {entry["name"]: entry["data"] for entry in content["experiments"]}
-    assert data["stale_gradients.speedup"] == {"a9a": True}
-    assert data["fsgld.metric_learning"] == {"isolet": False}
+    content = json.loads(invoke("papers", "--json").stdout)
+    studies = {(entry["paper"], entry["study"]): entry for entry in content["studies"]}
+    assert studies["stale-gradients", "speedup"]["data"] == {"a9a": True}
+    assert studies["fsgld", "metric_learning"]["data"] == {"isolet": False}
+    assert "reproduced" in studies["fa-hmc", "dimension"]["verdicts"].values()
+    programs = {path.stem for path in (ROOT / "experiments").glob("*/*.py") if has_a_study(path)}
+    assert {name for _, name in studies} == programs
 
 
-def test_without_a_source_tree_experiments_says_where_they_are(tmp_path, monkeypatch):
-    module = sys.modules["consortia.cli.experiments"]  # the name in the package is the command
+def has_a_study(path: Path) -> bool:
+    return "def study(scale: str, seed: int)" in path.read_text()
+
+
+def test_a_paper_or_figure_that_is_not_there_is_refused_with_those_that_are():
+    assert "fa-hmc" in invoke("papers", "run", "fa_hmc").stderr
+    assert "dimension" in invoke("papers", "run", "fa-hmc", "--figure", "17").stderr
+    assert "--all" in invoke("papers", "run").stderr
+
+
+def test_without_a_source_tree_papers_says_where_they_are(tmp_path, monkeypatch):
+    module = sys.modules["consortia.cli.papers"]  # the name in the package is the command
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "experiments.py"))
-    outcome = invoke("experiments")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "papers.py"))
+    outcome = invoke("papers")
     assert outcome.exit_code == 2
     assert "come with the source tree" in outcome.stderr

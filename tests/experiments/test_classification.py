@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import consortia
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
-from experiments import command
-from experiments.fa_hmc import classification, fashion_mnist, images
+from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting, Task
 
 SETTING = Setting(leapfrog_steps=2, local_steps=3, step_size=0.02, batch_size=20)
@@ -69,35 +65,3 @@ def test_a_sweep_keeps_the_step_size_with_the_least_loss_and_says_which_diverged
     hopeless = {"K = 2": [SETTING._replace(step_size=9.0)]}
     with pytest.raises(RuntimeError, match="every step size diverged"):
         classification.sweep(model_of(task), task, hopeless, rounds=3, seed=5)
-
-
-def test_an_absent_data_set_is_skipped_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CONSORTIA_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setenv("CONSORTIA_CACHE", str(tmp_path / "cache"))
-    for program, names in ((fashion_mnist, ["fashion_mnist"]), (images, ["kmnist", "cifar2"])):
-        record = program.main(["--out", str(tmp_path)])
-        assert list(record["results"]["skipped"]) == names
-        assert set(record["results"]) == {"skipped"}
-        said = capsys.readouterr().out
-        assert all(f"skipped {name}" in said for name in names)
-    assert not list(tmp_path.glob("*.png"))
-
-
-def test_a_record_is_plain_json_with_its_circumstances_and_a_figure(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-
-    def study(scale: str, seed: int) -> dict[str, Any]:
-        return {"value": np.float64(1 / 3), "several": np.arange(2), "at": {3: (seed, None)}}
-
-    def draw(results: dict[str, Any], axes: Any) -> None:
-        axes[0].plot(results["several"])
-
-    arguments = ["--scale", "laptop", "--seed", "7", "--out", str(tmp_path)]
-    command.main("fa_hmc", "trial", "a figure", study, draw, panels=1, arguments=arguments)
-    record = json.loads((tmp_path / "trial-laptop.json").read_text())
-    assert record["results"] == {"value": 0.333333, "several": [0, 1], "at": {"3": [7, None]}}
-    assert (record["scale"], record["seed"]) == ("laptop", 7)
-    assert record["versions"]["consortia"] == consortia.__version__
-    assert (tmp_path / "trial-laptop.png").read_bytes().startswith(b"\x89PNG")

@@ -45,10 +45,10 @@ def test_splits_by_rows_deal_out_each_image_once(train: images.Arrays) -> None:
 
 @pytest.mark.slow
 def test_the_short_study_of_logistic_regression_runs_every_sampler_on_every_split(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     require_data("mnist")
-    parts = logistic.main(["--out", str(tmp_path)])["results"]["parts"]
+    parts = logistic.study("quick", 0)["parts"]
     assert [len(found) for found in parts.values()] == [2, 5, 4, 4]
     for found in parts.values():
         assert all(np.isfinite(entry["nll"]) for entry in found)
@@ -63,10 +63,10 @@ def test_the_short_study_of_logistic_regression_runs_every_sampler_on_every_spli
 
 @pytest.mark.slow
 def test_the_short_study_of_the_network_runs_every_sampler(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     require_data("mnist")
-    parts = neural_network.main(["--out", str(tmp_path)])["results"]["parts"]
+    parts = neural_network.study("quick", 0)["parts"]
     assert [len(found) for found in parts.values()] == [2, 4, 2]
     for found in parts.values():
         assert all(np.isfinite(entry["nll"]) for entry in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,8 @@ import numpy as np
 import pytest
 
 from consortia.data.datasets import DatasetMissing
-from experiments import command
+from experiments import records
 from experiments.fsgld import gaussian_mean, gradients, metric_learning, neural_network, susy
-
-
-def record(module: Any, name: str, tmp_path: Path) -> dict[str, Any]:
-    """The results that ``python -m experiments.fsgld.NAME --scale quick`` writes."""
-    arguments = ["--scale", "quick", "--out", str(tmp_path), "--no-figure"]
-    command.main("fsgld", name, name, module.study, module.draw, panels=1, arguments=arguments)
-    return json.loads((tmp_path / f"{name}-quick.json").read_text())["results"]
-
 
 # --- figure 1 ------------------------------------------------------------------------------------
 
@@ -29,8 +20,8 @@ def test_the_shards_of_the_tosses_are_fair_together():
     assert gradients.SHARDS.sum() == 15
 
 
-def test_the_exact_variances_are_those_of_drawn_batches(tmp_path: Path):
-    results = record(gradients, "gradients", tmp_path)
+def test_the_exact_variances_are_those_of_drawn_batches():
+    results = records.plain(gradients.study("quick", 0))
     for check in results["checks"]:
         # 2,000 draws: a standard deviation is known to 1.6 %
         assert check["drawn"] == pytest.approx(check["deviation"], rel=0.08)
@@ -65,8 +56,8 @@ def test_all_epsilons_are_far_below_the_gammas():
 
 
 @pytest.mark.slow
-def test_the_quick_run_of_the_mean_agrees_with_its_laws(tmp_path: Path):
-    results = record(gaussian_mean, "gaussian_mean", tmp_path)
+def test_the_quick_run_of_the_mean_agrees_with_its_laws():
+    results = records.plain(gaussian_mean.study("quick", 0))
     for entry in results["runs"]:
         if entry["method"] == "fsgld":
             # 800 draws of four chains, those at small steps correlated over 200 updates
@@ -111,11 +102,9 @@ def test_squared_projections_of_the_shards_have_the_chosen_mean():
 
 
 @pytest.mark.slow
-def test_the_quick_run_of_metric_learning_predicts_better_than_chance(
-    tmp_path: Path, require_data: Any
-):
+def test_the_quick_run_of_metric_learning_predicts_better_than_chance(require_data: Any):
     require_data("isolet")
-    results = record(metric_learning, "metric_learning", tmp_path)
+    results = records.plain(metric_learning.study("quick", 0))
     late = {entry["method"]: entry.get("late_test") for entry in results["runs"]}
     assert late["anchored"] > np.log(0.5)
     # Short local chains on classes that are nearly separable: the published recipe is refused.
@@ -162,8 +151,8 @@ def test_an_absent_susy_says_where_it_was_looked_for(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_the_quick_run_of_the_networks_writes_all_scores(tmp_path: Path):
-    results = record(neural_network, "neural_network", tmp_path)
+def test_the_quick_run_of_the_networks_writes_all_scores():
+    results = records.plain(neural_network.study("quick", 0))
     assert {entry["shards"] for entry in results["settings"]} == {"unlike", "alike"}
     for entry in results["settings"]:
         assert np.isfinite(entry["logistic"]["difference"])

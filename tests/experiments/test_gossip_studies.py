@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments import records
 from experiments.de_sgld import correction, logistic, networks, settings
 
 
-def results_of(program: Any, folder: Path) -> dict[str, Any]:
-    program.main(["--scale", "quick", "--out", str(folder)])
-    (path,) = folder.glob("*-quick.json")
-    assert path.with_suffix(".png").stat().st_size > 10_000
-    return json.loads(path.read_text())["results"]
+def results_of(program: Any) -> dict[str, Any]:
+    return records.plain(program.study("quick", 0))
 
 
 def near(value: float, figure: float) -> bool:
@@ -29,10 +25,8 @@ def near(value: float, figure: float) -> bool:
 
 
 @pytest.mark.slow
-def test_the_complete_network_has_the_figures_of_the_table_and_runs_have_its_law(
-    tmp_path: Path,
-) -> None:
-    results = results_of(networks, tmp_path)
+def test_the_complete_network_has_the_figures_of_the_table_and_runs_have_its_law() -> None:
+    results = results_of(networks)
     assert len(results["panels"]) == 2
     for part in results["panels"]:
         _, average, agent, _ = part["expected"]
@@ -44,8 +38,8 @@ def test_the_complete_network_has_the_figures_of_the_table_and_runs_have_its_law
 
 
 @pytest.mark.slow
-def test_batches_have_the_figures_of_the_table_and_one_row_diverges(tmp_path: Path) -> None:
-    panels = results_of(settings, tmp_path)["panels"]
+def test_batches_have_the_figures_of_the_table_and_one_row_diverges() -> None:
+    panels = results_of(settings)["panels"]
     one, five = panels["batch size"]
     assert one["stationary"] is None
     assert "feeds itself" in one["instability"]
@@ -57,8 +51,8 @@ def test_batches_have_the_figures_of_the_table_and_one_row_diverges(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_corrected_sampler_has_its_law_and_the_figures_of_the_table(tmp_path: Path) -> None:
-    results = results_of(correction, tmp_path)
+def test_the_corrected_sampler_has_its_law_and_the_figures_of_the_table() -> None:
+    results = results_of(correction)
     for name, by_network in results["table"].items():
         for network, part in by_network.items():
             average, agent = correction.EXPECTED[name][network]
@@ -68,10 +62,8 @@ def test_the_corrected_sampler_has_its_law_and_the_figures_of_the_table(tmp_path
 
 
 @pytest.mark.slow
-def test_corrected_agents_classify_as_well_as_the_average_and_plain_ones_are_far_off(
-    tmp_path: Path,
-) -> None:
-    results = results_of(logistic, tmp_path)
+def test_corrected_agents_classify_as_well_as_the_average_and_plain_ones_are_far_off() -> None:
+    results = results_of(logistic)
     for part in results.values():
         by = {(row["method"], row["network"]): row for row in part["long"]}
         plain, corrected = by["DE-SGLD", "complete"], by["DE-SGLD, corrected", "complete"]

@@ -9,21 +9,20 @@ from experiments.fa_hmc import images, neural_network
 
 
 def test_a_small_network_learns_clothes_within_three_rounds(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     require_data("fashion_mnist")
-    record = neural_network.main(["--out", str(tmp_path)])
-    (part,) = record["results"]["leapfrog"]
+    (part,) = neural_network.study("quick", 0)["leapfrog"]
     # .57 was seen on 10,000 rows; chance gets .10
     assert part["runs"][0][-1]["accuracy"] > 0.45
 
 
 def test_characters_and_vehicles_are_told_apart_within_three_rounds(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     for name in ("kmnist", "cifar2"):
         require_data(name)
-    results = images.main(["--out", str(tmp_path)])["results"]
+    results = images.study("quick", 0)
     assert "8000 to train, 2000 held out" in results["kmnist"]["note"]
     assert "JPEG" in results["cifar2"]["note"]
     # .52 and .76 were seen; standard errors are .011 and .01, chance gets .10 and .50

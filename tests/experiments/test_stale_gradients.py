@@ -15,6 +15,7 @@ import pytest
 
 import consortia
 from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
+from experiments import records
 from experiments.stale_gradients import caffe, cifar, impact, lenet, logistic, speedup, workers
 
 # --- the networks ----------------------------------------------------------------------------
@@ -174,16 +175,13 @@ def test_servers_average_losses_and_predictions() -> None:
 # --- the programs ----------------------------------------------------------------------------
 
 
-def results_of(program: Any, folder: Path) -> dict[str, Any]:
-    results = program.main(["--scale", "quick", "--out", str(folder)])["results"]
-    (figure,) = folder.glob("*-quick.png")
-    assert figure.stat().st_size > 10_000
-    return results
+def results_of(program: Any) -> dict[str, Any]:
+    return records.plain(program.study("quick", 0))
 
 
 @pytest.mark.slow
-def test_staleness_does_not_show_in_figure_one_and_does_at_a_fixed_step(tmp_path: Path) -> None:
-    results = results_of(impact, tmp_path)
+def test_staleness_does_not_show_in_figure_one_and_does_at_a_fixed_step() -> None:
+    results = results_of(impact)
     assert "largest stable step_size" in results["literal"]
     for entry in results["working"]:
         assert abs(entry["error"] - entry["exact"]) < 4 * entry["standard_error"]
@@ -195,10 +193,10 @@ def test_staleness_does_not_show_in_figure_one_and_does_at_a_fixed_step(tmp_path
 
 @pytest.mark.slow
 def test_the_variance_on_a9a_falls_sooner_with_four_workers(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     require_data("a9a")
-    one, four = results_of(speedup, tmp_path)["runs"]
+    one, four = results_of(speedup)["runs"]
     assert one["iteration_speedup"] == pytest.approx(1, abs=0.05)
     # 4.06 at laptop scale; the variances of 32 runs with the same starts are good to a quarter
     assert 2.5 < four["iteration_speedup"] < 6
@@ -206,10 +204,10 @@ def test_the_variance_on_a9a_falls_sooner_with_four_workers(
 
 
 def test_the_loss_on_a9a_falls_sooner_with_four_workers(
-    require_data: Callable[[str], Path], tmp_path: Path
+    require_data: Callable[[str], Path],
 ) -> None:
     require_data("a9a")
-    results = results_of(logistic, tmp_path)
+    results = results_of(logistic)
     _, four = results["rates"][0]["workers"]
     # 3.7 was seen, good to a tenth
     assert 2.5 < four["iteration_speedup"][0] < 5
@@ -217,11 +215,9 @@ def test_the_loss_on_a9a_falls_sooner_with_four_workers(
 
 
 @pytest.mark.slow
-def test_lenet_learns_digits_sooner_with_two_workers(
-    require_data: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_lenet_learns_digits_sooner_with_two_workers(require_data: Callable[[str], Path]) -> None:
     require_data("mnist")
-    results = results_of(lenet, tmp_path)
+    results = results_of(lenet)
     assert results["note"] == "200 of 60000 training images, 100 test images"
     one, two = results["rates"][0]["workers"]
     # 2.12 and 2.02 were seen after four iterations a worker; chance gets 2.30
@@ -230,9 +226,9 @@ def test_lenet_learns_digits_sooner_with_two_workers(
 
 
 @pytest.mark.slow
-def test_cifar10_quick_runs(require_data: Callable[[str], Path], tmp_path: Path) -> None:
+def test_cifar10_quick_runs(require_data: Callable[[str], Path]) -> None:
     require_data("cifar2")
-    results = results_of(cifar, tmp_path)
+    results = results_of(cifar)
     one, two = results["rates"][0]["workers"]
     # chance gets .693; two and four steps move it by some hundredths
     assert all(0.4 < entry["final"][0] < 0.8 for entry in (one, two))

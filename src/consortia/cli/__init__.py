@@ -12,11 +12,11 @@ import typer
 
 from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
-from consortia.cli.experiments import experiments
 from consortia.cli.export import export
 from consortia.cli.flower import flower
 from consortia.cli.listing import algorithms, schema
 from consortia.cli.network import certificates, key, loopback, node
+from consortia.cli.papers import papers
 from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
@@ -64,9 +64,9 @@ app.command(epilog=CODES)(resume)
 app.command(epilog=CODES)(report)
 app.command()(export)
 app.command()(algorithms)
-app.command(epilog=CODES)(experiments)
 app.command()(schema)
 for command in (loopback, certificates, key, node):
     flower.command()(command)
 app.add_typer(flower, name="flower", epilog=CODES)
+app.add_typer(papers, name="papers", epilog=CODES)
 app.add_typer(site, name="site", epilog=CODES)

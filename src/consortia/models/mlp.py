@@ -1,4 +1,4 @@
-"""A fully connected network with ReLU activations, for classes."""
+"""A fully connected network with ReLU or SELU activations, for classes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from consortia.models._shared import (
     wrong_labels,
 )
 
+ACTIVATIONS = {"relu": jax.nn.relu, "selu": jax.nn.selu}
+
 
 @arguments.hinted
 def mlp(
@@ -30,8 +32,9 @@ def mlp(
     classes: int = 10,
     *,
     prior_scale: float = 1.0,
+    activation: str = "relu",
 ) -> Model:
-    r"""Bayesian fully connected network with ReLU activations and a softmax at its end.
+    r"""Bayesian fully connected network with ReLU or SELU activations and a softmax at its end.
 
     .. math:: h_0 = x_i, \quad h_l = \max(0, W_l h_{l-1} + b_l), \quad
               P(y_i = k) \propto e^{t_{ik}}, \quad t_i = W_L h_{L-1} + b_L, \quad
@@ -52,6 +55,7 @@ def mlp(
         hidden: widths of the hidden layers, the first one first.
         classes: classes >= 2.
         prior_scale: s, of every weight and bias.
+        activation: of the hidden layers, "relu" as above or "selu".
 
     Returns:
         The model. Each chain starts at weights of its own, N(0, 2 / width of layer l − 1), and
@@ -76,6 +80,7 @@ def mlp(
     features = arguments.whole("features", features, 1)
     classes = arguments.whole("classes", classes, 2)
     scale = arguments.positive("prior_scale", prior_scale)
+    between = ACTIVATIONS[arguments.one_of("activation", activation, tuple(ACTIVATIONS))]
     if not isinstance(hidden, Sequence) or not hidden:
         raise InputError(f"hidden is {hidden!r}: give the widths of the hidden layers, (512, 512).")
     inner = [arguments.whole(f"hidden[{i}]", width, 1) for i, width in enumerate(hidden)]
@@ -96,7 +101,7 @@ def mlp(
         for layer in layers:
             values = values @ params[f"weights_{layer}"].T + params[f"biases_{layer}"][None, :]
             if layer < len(layers):
-                values = jax.nn.relu(values)
+                values = between(values)
         return values
 
     def log_prior(params: PyTree) -> Array:

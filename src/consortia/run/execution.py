@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.algorithms.expanding import expands_first
-from consortia.core import density, parameters, start
+from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -118,6 +117,9 @@ def execute(
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
+    if on_plan is not None and not callable(on_plan):
+        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
+    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
@@ -130,16 +132,17 @@ def execute(
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
-    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    # On the host: a program with an operand for each of thousands of chains compiles long.
+    several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
+    flat = np.stack([target.flat(start) for start in several])
+    positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
         )
     )
-    density.check_rows_independent(target, sites.first, positions[0])
-    density.check_prior(target, positions[0])
+    density.check_values(target, sites.first, starts[0])
     prediction: BiasPrediction | None = None
     step_line: str | None = None
     if resumption is not None:
@@ -165,7 +168,7 @@ def execute(
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
     if stop is None and resumption is None and algorithm.effective_size is not None:
-        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -294,6 +297,7 @@ def execute(
                 # By all processes: the last positions may be divided among them.
                 facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
+            phases = algorithm.phases_run(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
@@ -301,7 +305,7 @@ def execute(
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full, phases))
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
@@ -329,9 +333,10 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
-    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+    wanted = None if stop is None else stop.ess
+    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warnings.warn(
-            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
             UserWarning,
             stacklevel=3,

@@ -151,7 +151,12 @@ class AlgorithmTable(Table):
 class Run(Table):
     """How long."""
 
-    rounds: int = Field(ge=1, description="iterations after the warm-up ones")
+    rounds: int = Field(
+        0,
+        ge=1,
+        description="iterations after the warm-up ones; may be left out where the algorithm ends "
+        "by itself",
+    )
     chains: int = Field(4, ge=1, description="independent chains")
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
@@ -234,6 +239,14 @@ class Study(Table):
             raise ValueError("with data.files every file is a site: remove [partition]")
         if self.model.formula is not None:
             check_data(self.data)
+        own = self.method
+        if not self.run.rounds and own.most_rounds is None:
+            raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
+        length = {
+            "rounds": self.run.rounds or own.most_rounds,
+            "warmup": max(self.run.warmup, own.most_warmup or 0),
+        }
+        object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
             raise ValueError(
                 f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "

@@ -71,9 +71,9 @@ maximum_chains = {terms.chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Messages of a run: the study needs {terms.exchanges}, and some are sent again after a restart.
-# Runs in the ledger, interrupted ones included.
-maximum_messages = {2 * terms.exchanges}
+# Questions of a run that are answered, each counted once however often it is sent; and runs in the
+# ledger, interrupted ones included.
+maximum_messages = {terms.exchanges}
 maximum_runs = {RUNS}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in

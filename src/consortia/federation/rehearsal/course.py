@@ -165,10 +165,10 @@ def _lying(
     return Finding(
         attack,
         f"without limits on what is asked it reads {free.rows} of {rows} patients with "
-        f"{free.messages} messages. Under the policy its first question is answered "
-        f"{steep.messages} times ({steep.refused or 'nothing was refused'}), and it reads "
-        f"{steep.rows}; a server that keeps within the limits reads {flat.rows} with "
-        f"{flat.messages} messages.",
+        f"{free.messages} messages. Under the policy it reads {steep.rows}"
+        + (f", with {steep.messages} answers before: {steep.refused}" if steep.refused else "")
+        + f". A server that keeps within the limits reads {flat.rows} with {flat.messages} "
+        "messages.",
         {
             "rows": rows,
             "read_before": free.rows,

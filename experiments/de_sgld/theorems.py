@@ -1,0 +1,144 @@
+r"""Theorem 1 beside the exact law: the bound itself, orders in η, and a budget of K iterations.
+
+The bound in the long run is √η E₁ for the average (exact gradients, σ = 0, a start at zero),
+with D of eq. (16) and C₁ of eq. (17). The last factor of E₁ is read under a square root, as its
+square has the units of the others. On a disconnected network the bound is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from consortia import graphs
+from consortia.oracles import de_sgld_law
+from experiments import records
+from experiments.claims import Finding
+from experiments.de_sgld.problem import Problem, figures_of
+from experiments.drawing import LAW
+
+NETWORKS = ("complete", "ring")
+STEPS = (0.0001, 0.0003, 0.001, 0.003, 0.009)
+BUDGETS = (16, 64, 256, 1024, 4096, 16384)
+CONSTANT = 2.0
+MOMENTA = (0.0, 0.5, 0.8)
+
+SCALES = {"quick": BUDGETS[:4], "small": BUDGETS, "full": BUDGETS}
+
+
+def bound(problem: Problem, network: str, step: float) -> float:
+    """Return √η E₁, which theorem 1 gives for the average in the long run."""
+    agents = problem.agents
+    count, dimension = agents.count, agents.dimension
+    values = np.linalg.eigvalsh(agents.curvatures)
+    strong, smooth = float(values[:, 0].min()), float(values[:, -1].max())
+    spectrum = np.sort(np.linalg.eigvalsh(np.asarray(graphs.resolve(network, count))))
+    gap, least = max(abs(spectrum[0]), abs(spectrum[-2])), spectrum[0]
+    own = np.linalg.solve(agents.curvatures, agents.pulls[..., None])[..., 0]
+    drop = 0.5 * np.einsum("ni,ni->n", agents.pulls, own).sum()
+    at_mode = np.einsum("nij,j->ni", agents.curvatures, agents.target_mean) - agents.pulls
+    first = math.sqrt(2 * smooth * drop) * (1 + 2 * (smooth + strong) / strong)
+    gradients = (
+        4 * smooth**2 * count * float(agents.target_mean @ agents.target_mean)
+        + 8 * smooth**2 * first**2 * step**2 * count / (1 - gap) ** 2
+        + 2 * smooth**2 * 2 * dimension * count / (strong * (1 + least - step * smooth))
+        + 4 * float((at_mode**2).sum())
+    )
+    room = strong * (1 - step * smooth / 2)
+    apart = (
+        4 * smooth**2 * gradients * step / (count * (1 - gap) ** 2)
+        + 4 * smooth**2 * gradients * step / (1 - gap**2) ** 2
+        + 8 * smooth**2 * dimension / (1 - gap**2)
+    )
+    term = 1.65 * smooth / strong * math.sqrt(dimension / count)
+    return math.sqrt(step) * (term + math.sqrt(step / room + 1 / room**2) * math.sqrt(apart))
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Return laws and bounds by η, the law at a budget's end, and D-ASG's way to the mode."""
+    problem = Problem(seed)
+    by_step: dict[str, Any] = {}
+    for network in NETWORKS:
+        by_step[network] = [
+            {
+                "step": step,
+                "bound": bound(problem, network, step),
+                **figures_of(de_sgld_law(problem.agents, network, step_size=step).stationary),
+            }
+            for step in STEPS
+        ]
+        records.say(f"{network}: {by_step[network][-1]}")
+    strong = float(np.linalg.eigvalsh(problem.agents.curvatures)[:, 0].min())
+    budget = []
+    for number in SCALES[scale]:
+        step = min(CONSTANT * math.log(math.sqrt(number)) / (strong * number), 0.009)
+        law = de_sgld_law(problem.agents, "complete", step_size=step)
+        budget.append({"iterations": number, "w2": law.after(number, 0.0).w2})
+    modes = {}
+    for momentum in MOMENTA:
+        law = de_sgld_law(
+            problem.agents, "complete", step_size=0.001, temperature=0.0, momentum=momentum
+        )
+        centre = problem.agents.target_mean
+        path = law.along(range(1, 101), 0.0)
+        modes[f"{momentum:g}"] = [float(np.linalg.norm(m.mean - centre)) for m in path]
+    return {"by_step": by_step, "budget": budget, "modes": modes}
+
+
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of theorem 1 and of D-ASG."""
+    complete = results["by_step"]["complete"]
+    steps = np.log([entry["step"] for entry in complete])
+
+    def slope(name: str, first: int = 0) -> float:
+        values = np.log([entry[name] for entry in complete[first:]])
+        return float(np.polyfit(steps[first:], values, 1)[0])
+
+    largest = {n: entries[-1] for n, entries in results["by_step"].items()}
+    slack = min(e["bound"] / e["average"] for es in results["by_step"].values() for e in es)
+    k = np.array([entry["iterations"] for entry in results["budget"]], float)[1:]
+    w2 = np.array([entry["w2"] for entry in results["budget"]])[1:]
+    rate = np.polyfit(np.log(np.sqrt(np.log(k) / k)), np.log(w2), 1)[0]
+    plain, fast = (results["modes"][name][29] for name in ("0", "0.8"))
+    return {
+        "thm1-bound": Finding(
+            slack,
+            shown=", ".join(
+                f"{n} at η = .009: bound {e['bound']:.3g}, law {e['average']:.2g}"
+                for n, e in largest.items()
+            ),
+        ),
+        "thm1-average": Finding(slope("average")),
+        "thm1-agent": Finding(slope("agent", 2)),
+        "thm1-budget": Finding(float(rate)),
+        "d-asg": Finding(
+            plain / fast,
+            shown=f"after 30 iterations {plain:.2g} from the mode, {fast:.2g} with β = .8",
+        ),
+    }
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """Draw the law and the bound by η, the error at a budget's end, and the way to the mode."""
+    for axis, entries in zip(axes, results["by_step"].values(), strict=False):
+        steps = np.array([entry["step"] for entry in entries])
+        for name, style in (("average", "o-"), ("agent", "s--")):
+            axis.loglog(steps, [e[name] for e in entries], style, ms=3, **LAW, label=f"law, {name}")
+        axis.loglog(steps, [e["bound"] for e in entries], color="tab:red", lw=0.9,
+                    label="bound, average")  # fmt: skip
+        axis.set(xlabel="step size η", ylabel="W₂ in the long run")
+        axis.legend()
+    k = np.array([entry["iterations"] for entry in results["budget"]], float)
+    w2 = np.array([entry["w2"] for entry in results["budget"]])
+    axes[2].loglog(k, w2, "o-", ms=3, **LAW, label="law at the end")
+    rate = np.sqrt(np.log(k) / k)
+    axes[2].loglog(k, w2[-1] * rate / rate[-1], ":", color="tab:red", label="√(log K / K)")
+    axes[2].set(xlabel="budget K", ylabel="W₂ of the average")
+    axes[2].legend()
+    for name, path in results["modes"].items():
+        label = "D-SG" if name == "0" else f"D-ASG, β = {name}"
+        axes[3].semilogy(range(1, len(path) + 1), path, lw=0.9, label=label)
+    axes[3].set(xlabel="iteration k", ylabel="distance of the average to the mode")
+    axes[3].legend()

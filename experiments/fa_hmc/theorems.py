@@ -1,0 +1,215 @@
+r"""What section 4's theorems say, by the exact law of two Gaussian clients.
+
+The clients are N(2, 1) and N(0, 4) with even weights, in one dimension, and chains start at 6. The
+number of rounds to a given W₂² is the least over step sizes, as the theorems choose η for ε.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from consortia.oracles import Law, fa_hmc_law
+from experiments import records
+from experiments.claims import Finding
+
+MEANS, CURVATURES, START = (2.0, 0.0), (1.0, 0.25), 6.0
+THRESHOLD = 1e-4
+NOISE = 100.0
+LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300)
+THRESHOLDS = tuple(float(value) for value in np.geomspace(1e-6, 1e-2, 9))
+STAGES, FIRST_STAGE = 7, 60
+MOST_ROUNDS = 60_000
+
+# T of the first panel, and step sizes tried for each number
+SCALES = {
+    "quick": ((1, 10, 100), 20),
+    "small": (LOCAL_STEPS, 200),
+    "full": (LOCAL_STEPS, 200),
+}
+
+
+def law(step: float, steps: int, local: int, noise: float = 0.0, rho: float = 1.0) -> Law:
+    """Return the law in one dimension."""
+    return fa_hmc_law(
+        MEANS,
+        CURVATURES,
+        (0.5, 0.5),
+        step_size=step,
+        leapfrog_steps=steps,
+        local_steps=local,
+        gradient_noise=noise,
+        momentum_correlation=rho,
+    )
+
+
+def rounds_at(exact: Law, threshold: float) -> float:
+    """Return the first round with W₂² below the threshold; infinity if there is none."""
+    alpha = float(exact.recursion.alpha[0, 0, 0])
+    if not abs(alpha) < 1:
+        return math.inf
+    settled, centre = exact.stationary, float(exact.target.mean[0])
+    variance = float(settled.variance[0])
+    decay = alpha ** np.arange(1, MOST_ROUNDS)
+    shift = float(settled.bias[0]) + decay * (START - centre - float(settled.bias[0]))
+    spread = np.sqrt(variance * (1 - decay**2)) - math.sqrt(float(exact.target.variance[0]))
+    near = np.flatnonzero(shift**2 + spread**2 < threshold)
+    return float(near[0] + 1) if near.size else math.inf
+
+
+def fewest(
+    steps: int, local: int, noise: float, tries: int, threshold: float = THRESHOLD, rho: float = 1.0
+) -> float:
+    """Return the fewest rounds over step sizes."""
+    grid = np.geomspace(1e-4, 1.5, tries) / steps
+    return min(rounds_at(law(eta, steps, local, noise, rho), threshold) for eta in grid)
+
+
+def terms(step: float) -> dict[str, float]:
+    """Return W₂² to the posterior in the long run, one source of error added after the other."""
+    parts = {}
+    before = 0.0
+    for name, noise, rho in (("bias", 0.0, 1.0), ("ρ = 0", 0.0, 0.0), ("σ² = 100", NOISE, 0.0)):
+        whole = law(step, 10, 10, noise, rho).stationary.w2 ** 2
+        parts[name] = whole - before
+        before = whole
+    return parts
+
+
+def staged(first: float, length: int) -> list[float]:
+    """Return W₂² after each round where stage s lasts 2^s ``length`` rounds with η/2^(s/2)."""
+    mean, variance, path = START, 0.0, []
+    centre = None
+    for stage in range(STAGES):
+        exact = law(first / 2 ** (stage / 2), 10, 1)
+        alpha = float(exact.recursion.alpha[0, 0, 0])
+        beta, noise = (
+            float(exact.recursion.beta[0]),
+            float(exact.recursion.innovation_covariance[0, 0, 0]),
+        )
+        centre = float(exact.target.mean[0]), math.sqrt(float(exact.target.variance[0]))
+        for _ in range(length * 2**stage):
+            mean, variance = alpha * mean + beta, alpha**2 * variance + noise
+            path.append((mean - centre[0]) ** 2 + (math.sqrt(variance) - centre[1]) ** 2)
+    return path
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Return rounds by T, by ε and by noise, the terms of the error, stages and the limit η → 0."""
+    times, tries = SCALES[scale]
+    by_local = []
+    for noise in (0.0, NOISE):
+        for steps in (1, 10):
+            found = [fewest(steps, local, noise, tries) for local in times]
+            by_local.append({"noise": noise, "leapfrog_steps": steps, "rounds": found})
+            records.say(f"noise {noise:g}, K = {steps}: rounds by T {found}")
+    by_epsilon = [fewest(5, 10, 0.0, tries, value) for value in THRESHOLDS]
+    private = [fewest(10, local, 0.0, tries, rho=0.0) for local in times]
+    limit = []
+    for steps in (1, 2, 5, 10, 20, 50):
+        near = law(0.2 / steps, steps, 10).stationary
+        limit.append({"leapfrog_steps": steps, "w2": near.w2})
+    path = staged(0.03, FIRST_STAGE)
+    plain = fewest(10, 1, 0.0, tries, path[-1])
+    constant = {}
+    for eta in (0.03, 0.01):
+        exact = law(eta, 10, 1)
+        constant[f"{eta:g}"] = [m.w2**2 for m in exact.along(range(1, len(path) + 1), START)]
+    return {
+        "local_steps": times,
+        "by_local": by_local,
+        "private": private,
+        "thresholds": THRESHOLDS,
+        "by_epsilon": by_epsilon,
+        "terms": [{"step": eta, **terms(eta)} for eta in (0.002, 0.005, 0.01, 0.02)],
+        "stages_end": {"rounds": len(path), "w2_squared": path[-1], "constant_needs": plain},
+        "stages": path[:: max(len(path) // 200, 1)],
+        "constant": {name: c[:: max(len(c) // 200, 1)] for name, c in constant.items()},
+        "every": max(len(path) // 200, 1),
+        "limit": limit,
+    }
+
+
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the findings of section 4."""
+    times = list(results["local_steps"])
+    rounds = {
+        (entry["noise"], entry["leapfrog_steps"]): dict(zip(times, entry["rounds"], strict=True))
+        for entry in results["by_local"]
+    }
+    noisy, exact = rounds[NOISE, 10], rounds[0.0, 10]
+    epsilon = np.sqrt(np.array(results["thresholds"]))
+    slope = -np.polyfit(np.log(epsilon), np.log(results["by_epsilon"]), 1)[0]
+    end = results["stages_end"]
+    private = dict(zip(times, results["private"], strict=True))
+
+    def told(one: dict[int, float]) -> str:
+        return ", ".join(f"T = {t}: {one[t]:.0f}" for t in (1, 10, 100))
+
+    return {
+        "thm41-noise": Finding(noisy[1] / noisy[100], shown=f"K = 10, {told(noisy)}"),
+        "thm41-upturn": Finding(
+            noisy[times[-1]] / min(noisy.values()), shown=f"T = {times[-1]}: {noisy[times[-1]]:.0f}"
+        ),
+        "thm41-leapfrogs": Finding(
+            rounds[NOISE, 1][10] / noisy[10], shown=f"FA-LD, {told(rounds[NOISE, 1])}"
+        ),
+        "thm41-private": Finding(private[1] / private[100], shown=f"ρ = 0, {told(private)}"),
+        "prop43-exact": Finding(exact[100] / exact[10], shown=f"K = 10, {told(exact)}"),
+        "prop43-epsilon": Finding(float(slope)),
+        "thm44-terms": Finding(
+            results["terms"][0]["σ² = 100"] / results["terms"][0]["bias"],
+            shown="at η = .002: " + ", ".join(
+                f"{n} {v:.2g}" for n, v in results["terms"][0].items() if n != "step"
+            ),
+        ),
+        "prop45-stages": Finding(
+            end["constant_needs"] / end["rounds"],
+            shown=f"W₂² = {end['w2_squared']:.2g} after {end['rounds']} rounds; the best constant "
+            f"η needs {end['constant_needs']:.0f}",
+        ),
+        "thmc1-limit": Finding(
+            results["limit"][-1]["w2"] / results["limit"][0]["w2"],
+            shown=", ".join(f"K = {e['leapfrog_steps']}: {e['w2']:.3g}" for e in results["limit"]),
+        ),
+    }  # fmt: skip
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """Draw rounds by T, by 1/ε, the terms of the error, stages, and the continuous limit."""
+    for entry in results["by_local"]:
+        name = "FA-LD" if entry["leapfrog_steps"] == 1 else "FA-HMC, K = 10"
+        noise = f"σ² = {entry['noise']:g}"
+        style = "-" if entry["noise"] else "--"
+        axes[0].loglog(results["local_steps"], entry["rounds"], style, marker="o", ms=3, lw=0.8,
+                       label=f"{name}, {noise}")  # fmt: skip
+    axes[0].loglog(
+        results["local_steps"], results["private"], ":", lw=0.8, label="K = 10, ρ = 0, exact"
+    )
+    axes[0].set(xlabel="local steps T", ylabel="rounds to W₂² < 10⁻⁴")
+    axes[0].legend()
+    inverse = 1 / np.sqrt(np.array(results["thresholds"]))
+    rounds = np.array(results["by_epsilon"])
+    axes[1].loglog(inverse, rounds, "ko-", ms=3, lw=0.7, label="exact law")
+    axes[1].loglog(inverse, rounds[0] * inverse / inverse[0], ":", color="tab:red", label="∝ 1/ε")
+    axes[1].set(xlabel="1/ε", ylabel="rounds to W₂ < ε, T = 10")
+    axes[1].legend()
+    bottom = np.zeros(len(results["terms"]))
+    names = [f"{entry['step']:g}" for entry in results["terms"]]
+    for name in ("bias", "ρ = 0", "σ² = 100"):
+        heights = np.array([entry[name] for entry in results["terms"]])
+        axes[2].bar(names, heights, 0.6, bottom, label=name)
+        bottom = bottom + heights
+    axes[2].set(xlabel="step size η, K = T = 10", ylabel="W₂² in the long run", yscale="log")
+    axes[2].legend()
+    k = results["every"] * np.arange(len(results["stages"])) + 1
+    axes[3].loglog(k, results["stages"], "k-", lw=0.7, label="stages, η from .03")
+    for name, path in results["constant"].items():
+        axes[3].loglog(k, path, lw=0.8, label=f"η = {name}")
+    axes[3].set(xlabel="rounds", ylabel="W₂²")
+    axes[3].legend()
+    steps = [entry["leapfrog_steps"] for entry in results["limit"]]
+    axes[4].semilogx(steps, [entry["w2"] for entry in results["limit"]], "ko-", ms=3, lw=0.7)
+    axes[4].set(xlabel="leapfrog steps K at Kη = .2", ylabel="W₂ in the long run", ylim=(0, None))

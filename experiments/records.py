@@ -1,0 +1,143 @@
+"""Records of the studies: made by a run, stored beside the programs, found again.
+
+A program of a study has three functions: ``study(scale, seed)`` returns plain results,
+``findings(results)`` a `Finding` for each claim, by its id, and ``draw(results, axes)`` draws its
+panels. A record has the results and the findings, and what a reader must know to believe them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from experiments.claims import ROOT, SCALES, Finding, Paper, Study
+
+RESULTS = ROOT / "results"
+"""Stored records, a folder a paper."""
+
+Record = dict[str, Any]
+
+
+def program(paper: Paper, study: Study) -> ModuleType:
+    """Return the module of a study."""
+    return importlib.import_module(f"experiments.{paper.folder}.{study.name}")
+
+
+def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
+    """Run a study and return its record.
+
+    Raises:
+        consortia.datasets.DatasetMissing: a data set is not here.
+    """
+    module = program(paper, study)
+    wall, cpu = time.monotonic(), time.process_time()
+    results = plain(module.study(scale, seed))
+    record = {
+        "paper": paper.name,
+        "study": study.name,
+        "scale": scale,
+        "seed": seed,
+        "commit": _commit(),
+        "date": datetime.date.today().isoformat(),
+        "machine": _machine(),
+        "wall_seconds": round(time.monotonic() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "data": {name: _checksums(name) for name in study.data},
+    }
+    found = {name: dataclasses.asdict(one) for name, one in module.findings(results).items()}
+    return plain({**record, "findings": found, "results": results})
+
+
+def findings(record: Record) -> dict[str, Finding]:
+    """Return what a record found, by the claim's id."""
+    return {name: Finding(**one) for name, one in record["findings"].items()}
+
+
+def path(paper: Paper, study: Study, scale: str) -> Path:
+    """Return where a stored record is or would be."""
+    return RESULTS / paper.name / f"{study.name}.{scale}.json"
+
+
+def picture(paper: Paper, study: Study) -> Path:
+    """Return where the figure of a study's best record is."""
+    return RESULTS / paper.name / f"{study.name}.svg"
+
+
+def stored(paper: Paper, study: Study) -> dict[str, Record]:
+    """Return the stored records of a study by scale, the largest last."""
+    paths = {scale: path(paper, study, scale) for scale in SCALES}
+    return {scale: json.loads(p.read_text()) for scale, p in paths.items() if p.is_file()}
+
+
+def best(paper: Paper, study: Study) -> Record | None:
+    """Return the stored record of the largest scale, or None."""
+    return next(reversed(stored(paper, study).values()), None)
+
+
+def write(record: Record, target: Path) -> None:
+    """Write a record to a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def say(text: str) -> None:
+    """Print one line of progress, at once."""
+    print(text, flush=True)
+
+
+def plain(value: Any) -> Any:
+    """Return the value in JSON's own types, floats to five significant digits."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if value == value else None
+    return value
+
+
+def _commit() -> str:
+    """Return the commit that ran, with a + where files differ from it."""
+    programs = ["--", "src", "experiments", ":!experiments/results"]
+
+    def git(*arguments: str) -> str:
+        told = subprocess.run(
+            ["git", "-C", str(ROOT.parent), *arguments], capture_output=True, text=True, check=False
+        )
+        return told.stdout.strip()
+
+    changed = git("status", "--porcelain", *programs)
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
+
+
+def _machine() -> str:
+    import jax
+
+    kind = jax.devices()[0].device_kind
+    return f"{os.cpu_count()} cores ({platform.machine()}), JAX {jax.__version__} on {kind}"
+
+
+def _checksums(name: str) -> dict[str, str]:
+    """Return the first digits of the SHA-256 of each file of a data set."""
+    import hashlib
+
+    from consortia.data.downloads import directories
+
+    for directory in directories():
+        folder = directory / name
+        if folder.is_dir():
+            files = sorted(file for file in folder.iterdir() if file.is_file())
+            return {f.name: hashlib.sha256(f.read_bytes()).hexdigest()[:12] for f in files}
+    return {}

@@ -1,0 +1,196 @@
+"""The frame of the five papers: claims, verdicts, stored records, generated pages."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from consortia.oracles import fa_hmc_law
+from experiments import claims, drawing, pages, records
+from experiments.claims import Claim, Finding
+from experiments.fa_hmc import logistic, marginal_error
+
+PAPERS = [claims.read(name) for name in claims.PAPERS]
+STUDIES = [(paper, study) for paper in PAPERS for study in paper.studies]
+MOST_BYTES = 200_000
+CHEAP_SECONDS = 4.0
+"""Of processor time that a stored quick run took, for it to be repeated in a test."""
+
+
+def claim(**options: object) -> Claim:
+    return Claim("one", "1", "a quantity", "a number", **options)
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "finding", "share", "verdict"),
+    [
+        (claim(number=1.0, tolerance=0.1), Finding(1.09), "", "reproduced"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.11), "", "not reproduced"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.15, 0.03), "", "reproduced"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.17, 0.03), "", "not reproduced"),
+        (claim(above=0.0), Finding(0.05, 0.02), "", "reproduced"),
+        (claim(above=0.0), Finding(0.05, 0.03), "", "not reproduced"),
+        (claim(below=0.0), Finding(-0.05, 0.03), "", "not reproduced"),
+        (claim(below=0.0), Finding(-0.05), "", "reproduced"),
+        (claim(above=0.0), Finding(None, shown="diverged"), "", "not reproduced"),
+        (claim(above=0.0), Finding(math.inf), "", "not reproduced"),
+        (claim(above=0.0, reading="A step h/N."), Finding(1.0), "",
+         "reproduced under this reading"),
+        (claim(above=0.0), Finding(1.0), "40 of 200 rounds", "smaller: 40 of 200 rounds; holds"),
+        (claim(above=0.0), Finding(-1.0), "40 of 200 rounds",
+         "smaller: 40 of 200 rounds; does not hold"),
+        (claim(above=0.0, whole=True), Finding(1.0), "40 of 200 rounds", "reproduced"),
+        (claim(), Finding(1.0), "", "no published number"),
+        (claim(above=0.0), None, "", "not run"),
+    ],
+)  # fmt: skip
+def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, share, verdict):
+    assert one.verdict(finding, share) == verdict
+
+
+def test_a_claim_with_an_unknown_key_is_refused_by_its_id(tmp_path, monkeypatch):
+    folder = tmp_path / "fsgld"
+    folder.mkdir()
+    text = (claims.ROOT / "fsgld" / "claims.toml").read_text()
+    (folder / "claims.toml").write_text(text.replace("whole = true", "hole = true", 1))
+    monkeypatch.setattr(claims, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"claim fig1-dsgld: .*hole"):
+        claims.read("fsgld")
+
+
+# --- the stored records --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
+def test_every_record_speaks_of_claims_of_its_study_and_is_small(paper, study):
+    known = {one.id for one in study.claims}
+    for scale, record in records.stored(paper, study).items():
+        assert (record["paper"], record["study"], record["scale"]) == (
+            paper.name,
+            study.name,
+            scale,
+        )
+        assert set(record["findings"]) <= known
+        assert set(record["data"]) == set(study.data)
+        assert records.path(paper, study, scale).stat().st_size < MOST_BYTES
+        assert all(one.panel is None or one.panel < len(study.panels) for one in study.claims)
+    # A claim that the largest stored run does not speak of must be of a larger one.
+    best = records.best(paper, study)
+    missing = known - set(best["findings"]) if best else set()
+    assert not missing or best["scale"] == "quick"
+
+
+def test_every_picture_is_there_and_small():
+    for paper, study in STUDIES:
+        if records.best(paper, study) is not None:
+            assert 1_000 < records.picture(paper, study).stat().st_size < MOST_BYTES, study.name
+    for paper in PAPERS:
+        sheet = records.RESULTS / paper.name / "sheet.svg"
+        assert sheet.stat().st_size < MOST_BYTES, paper.name
+
+
+def test_the_pages_are_what_claims_and_records_generate():
+    for path, text in pages.pages().items():
+        assert path.read_text() == text, f"{path} was edited by hand: run `consortia papers write`"
+
+
+def test_a_verdict_that_is_edited_by_hand_is_told_apart():
+    text = pages.results(PAPERS)
+    assert "**not reproduced**" in text
+    assert text.replace("**not reproduced**", "**reproduced**", 1) != text
+
+
+def commit() -> str:
+    root = Path(__file__).parents[2]
+    told = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip()
+
+
+def cheap() -> list[tuple[claims.Paper, claims.Study]]:
+    """Two studies without data whose quick run is cheap, chosen by the commit's hash."""
+    candidates = [
+        (paper, study)
+        for paper, study in STUDIES
+        if not study.data
+        and records.stored(paper, study).get("quick", {"cpu_seconds": math.inf})["cpu_seconds"]
+        < CHEAP_SECONDS
+    ]
+    assert len(candidates) > 2
+    order = sorted(
+        candidates,
+        key=lambda one: hashlib.sha256(f"{commit()} {one[0].name} {one[1].name}".encode()).digest(),
+    )
+    return order[:2]
+
+
+def test_two_quick_rows_chosen_by_the_commit_come_out_as_they_are_stored():
+    for paper, study in cheap():
+        kept = records.stored(paper, study)["quick"]
+        again = records.findings(records.run(paper, study, "quick", kept["seed"]))
+        for name, finding in records.findings(kept).items():
+            # The same numbers in single precision on another processor, chaotic chains excluded
+            # by their length; law rows agree to rounding.
+            slack = 0.05 * abs(finding.value or 0) + 2 * (finding.error or 0)
+            assert again[name].value == pytest.approx(finding.value, abs=slack + 1e-9), name
+
+
+def test_a_stored_number_that_is_edited_by_hand_fails_the_repetition():
+    paper, study = cheap()[0]
+    kept = records.findings(records.stored(paper, study)["quick"])
+    again = records.findings(records.run(paper, study, "quick", 0))
+    name = next(n for n, one in kept.items() if one.value)
+    slack = 0.05 * abs(kept[name].value) + 2 * (kept[name].error or 0)
+    assert again[name].value != pytest.approx(2 * kept[name].value, abs=slack)
+
+
+def test_a_published_number_is_marked_and_the_verdict_stands_in_the_panel(tmp_path):
+    paper = claims.read("fa-hmc")
+    (study,) = paper.chosen("dimension")
+    record = records.best(paper, study)
+    drawing.save(paper, study, record, tmp_path / "figure.svg", "data absent")
+    text = (tmp_path / "figure.svg").read_text()
+    assert "paper 4.4e+07" in text
+    assert "reproduced · data absent" in text
+
+
+# --- figure 1 of FA-HMC by the law ---------------------------------------------------------------
+
+
+def test_the_law_by_thin_products_is_the_law_of_federated_averaging():
+    data = logistic.rows(12, 60, 3)
+    x, y = data["x"].astype(np.float64), data["y"].astype(np.float64)
+    clients = marginal_error.Clients.of(x, y, 5)
+    curvatures, means = [], []
+    for client, pull in enumerate(clients.pulls):
+        own = clients.vectors[:, clients.owner == client]
+        along = clients.values[clients.owner == client] - 1
+        curvatures.append(np.eye(12) + (own * along) @ own.T)
+        means.append(-np.linalg.solve(curvatures[-1], pull))
+    for step, leapfrogs, local, noise in ((0.1, 5, 3, 0.0), (0.05, 1, 10, 100.0)):
+        law = fa_hmc_law(
+            means, curvatures, np.full(5, 0.2), step_size=step, leapfrog_steps=leapfrogs,
+            local_steps=local, gradient_noise=noise,
+        )  # fmt: skip
+        wider = law.stationary.sd - law.target.sd
+        expected = marginal_error._distance(law.stationary.bias, wider).mean()
+        (found,) = clients.marginal_errors(step, leapfrogs, local, (noise,))
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_distance_of_two_normal_laws_is_that_of_their_quantiles():
+    from scipy.stats import norm
+
+    levels = (np.arange(200_000) + 0.5) / 200_000
+    for shift, wider in ((0.3, 0.5), (-1.0, 0.1), (0.0, -0.4)):
+        exact = float(marginal_error._distance(np.array([shift]), np.array([wider]))[0])
+        assert exact == pytest.approx(np.abs(shift + wider * norm.ppf(levels)).mean(), rel=1e-4)
