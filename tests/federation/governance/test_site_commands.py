@@ -64,6 +64,16 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
     assert "None" not in text[:hashes]
 
 
+def test_a_rehearsal_needs_a_file_of_the_study_s_sites(tmp_path: Path) -> None:
+    north = FILES.parent / "north.csv"
+    (tmp_path / "oslo.csv").write_bytes(north.read_bytes())
+    made = command("rehearse", FILES, "--data", tmp_path / "oslo.csv")
+    assert made.exit_code == 2
+    text = " ".join(made.output.split())
+    assert "the study has the sites north, south, west, not 'oslo': give --site" in text
+    assert command("rehearse", EXAMPLE, "--data", north).exit_code == 2
+
+
 def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(FILES.read_text().replace(', "west.csv"', ""))
