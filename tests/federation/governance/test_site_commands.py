@@ -15,7 +15,7 @@ from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
 FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
 OTHER = ROOT / "examples" / "wine_softmax.toml"
 
