@@ -28,6 +28,12 @@ from consortia.run.interrupts import Abrupt, Interrupts
 
 BAD = 11
 INTERRUPTED = 130
+UNUSABLE = 2
+"""What an argument names cannot be used; see `EXIT_CODES`."""
+
+NO_BACKEND = "Unable to initialize backend"
+"""How JAX begins when there is no such device as it was told to use."""
+
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
 
@@ -76,6 +82,20 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(error, code)
         raise typer.Exit(code) from None
+    except (OSError, MemoryError) as error:  # our own are above
+        if isinstance(error, BrokenPipeError):
+            raise  # who read the output has gone
+        if not silent:
+            typer.echo(f"error: {printable(_system_text(error))}", err=True)
+        if engine is not None:
+            engine.abort(error, UNUSABLE)
+        raise typer.Exit(UNUSABLE) from None
+    except RuntimeError as error:
+        if not str(error).startswith(NO_BACKEND):
+            raise
+        if not silent:
+            typer.echo(f"error: {printable(str(error))}. Set JAX_PLATFORMS=cpu, or none.", err=True)
+        raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt as error:
         if not silent:
             again = isinstance(error, Abrupt)
@@ -83,6 +103,14 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _system_text(error: OSError | MemoryError) -> str:
+    """Return what the system has refused, without its name for the error."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this."
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
 
 
 def exit_code(error: ConsortiaError) -> int:

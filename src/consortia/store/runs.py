@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.printable import printable
-from consortia.errors import StoreError
+from consortia.errors import InputError, StoreError
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file
@@ -25,11 +25,36 @@ DRAWS = "draws.zarr"
 POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
+NAME_BYTES, PATH_BYTES = 255, 4095
+"""Of a name in a directory, and of a path."""
+
 RECORD_BYTES = 2**26
 """The longest record; one with a hundred thousand sites is far shorter."""
 
 REQUEST = ("study.toml", "command.json")
 """Files that the command line writes before a run begins."""
+
+
+def read_path(path: Any) -> Path:
+    """Return the path of a directory; refuse what names none.
+
+    Raises:
+        InputError: it is no text and no path, or no file system has such a name.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise InputError(
+            f"store is {printable(repr(path), most=100)}: give the path of a directory."
+        )
+    text = os.fspath(path)
+    try:
+        longest = max(map(len, os.fsencode(text).split(b"/")))
+    except UnicodeEncodeError:
+        raise InputError("store: the path holds half a character, which no file has.") from None
+    if "\0" in text or not text or longest > NAME_BYTES or len(text) > PATH_BYTES:
+        raise InputError(
+            f"store is {printable(repr(text), most=100)}: no directory can have this name."
+        )
+    return Path(path)
 
 
 class RunStore:
@@ -44,7 +69,7 @@ class RunStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, existing: bool = False) -> None:
-        self.path = Path(path)
+        self.path = read_path(path)
         self.specification: dict[str, Any] = {}
         self._record: dict[str, Any] = {}
         self._number = 0
@@ -298,7 +323,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     """
     import zarr
 
-    directory = Path(path)
+    directory = read_path(path)
     kept = None
     try:
         record, _ = read_record(directory)

@@ -143,7 +143,7 @@ def expand(looks: Looks) -> Expansion:
     if not values[0] > 1e-6 * values[-1]:
         raise InputError("the posterior is flat in some direction at its mode")
     covariance = np.linalg.inv(precision)
-    away = mode + 2 * np.sqrt(np.diagonal(covariance))
+    away = looks.away(mode, covariance)
     there = looks.expansion(away)[2].sum(axis=0) + looks.prior(away)[2]
     change = np.abs(there - precision).max() / np.abs(precision).max()
     return Expansion(

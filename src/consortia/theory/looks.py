@@ -106,6 +106,10 @@ class Looks:
         """
         return mode_by(self._whole, self.start)
 
+    def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
+        """Return the point, two standard deviations from the mode, of the second Hessian."""
+        return mode + 2 * np.sqrt(np.diagonal(covariance))
+
     def _whole(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
         values, gradients, hessians = self.expansion(position)
         value, gradient, curvature = self.prior(position)
@@ -153,6 +157,45 @@ class Looks:
 
     def _to(self, position: Float[np.ndarray, "*K d"]) -> Array:
         return jax.device_put(np.asarray(position, self._dtype))  # without a program
+
+
+class Kept(Looks):
+    """What the sites have told once: at the mode, and of their Hessians at one point away.
+
+    Args:
+        model: the model.
+        sites: names and sizes.
+        parameters: an example of the parameters.
+        left: mode, point away, and gradients, Hessians and Hessians away of all sites.
+    """
+
+    def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
+        super().__init__(model, sites, parameters, Alone())
+        self._mode, self._away, self._told = left
+
+    def mode(self) -> Flat:
+        """Return the mode that was found."""
+        return self._mode
+
+    def expansion(
+        self, position: Flat
+    ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+        """Return gradient and Hessian of every site's −log-likelihood at the mode, or away."""
+        gradients, hessians, away = self._told
+        at_mode = np.array_equal(position, self._mode)
+        return np.zeros(len(gradients)), gradients, hessians if at_mode else away
+
+    def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
+        """Return the point at which the sites have told their Hessians."""
+        return self._away
+
+    def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
+        """Refuse: single rows are not told."""
+        raise InputError("the sites tell nothing of single rows, which minibatches' noise needs")
+
+    def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+        """Refuse: nothing was asked elsewhere."""
+        raise InputError("the sites were asked at the mode only")
 
 
 def mode_by(

@@ -300,6 +300,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            raise LedgerError(f"{path} is no file; give the path of a ledger.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(f"{path}: there is no such file; give the path of a ledger.") from None
