@@ -167,7 +167,7 @@ def run_with(south: South, folder: Path, policy: Any = None, **options: Any) -> 
             built.model,
             built.sites,
             built.algorithm,
-            **stage.study.run.model_dump(),
+            **stage.study.run_options,
             engine=engine,
             progress=False,
         )
@@ -290,7 +290,7 @@ def sampled(stage: Stage, store: Path | None = None) -> Any:
             built.model,
             built.sites,
             built.algorithm,
-            **stage.study.run.model_dump(),
+            **stage.study.run_options,
             engine=engine,
             store=store,
             progress=False,

@@ -74,6 +74,16 @@ def check_density(target: Target, shard: PyTree) -> None:
     for rows in (3, 2):
         index = np.zeros(rows, int)
         batch = jax.tree.map(lambda leaf, index=index: leaf[index], shard)
+        of_site = target.model.site_log_likelihood
+        if of_site is not None:
+            name, mask = "site_log_likelihood", jax.ShapeDtypeStruct((rows,), bool)
+            of = functools.partial(_of_site, target, of_site)
+            if (shape := _shape(name, of, position, batch, mask)) != ():
+                raise InputError(
+                    f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
+                    "of all rows where mask is True."
+                )
+            continue
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):
             continue
@@ -87,6 +97,10 @@ def check_density(target: Target, shard: PyTree) -> None:
             f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "
             f"return one value per row, shape ({rows},)."
         )
+
+
+def _of_site(target: Target, of_site: Any, position: Array, rows: PyTree, mask: Array) -> Any:
+    return of_site(target.unravel(position), rows, mask)
 
 
 def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
@@ -111,7 +125,8 @@ def check_values(target: Target, shard: PyTree, parameters: PyTree) -> None:
     take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
     batches = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
     point = jax.tree.map(lambda leaf: np.asarray(leaf).astype(target.dtype), parameters)
-    values, priors = _compiled_values()(target.model, point, batches if length > 1 else [])
+    of_rows = length > 1 and not target.model.by_site
+    values, priors = _compiled_values()(target.model, point, batches if of_rows else [])
     _check_rows_independent(np.asarray(values))
     _check_prior(None if priors is None else np.asarray(priors))
 

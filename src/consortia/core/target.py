@@ -83,9 +83,20 @@ class Target:
         """log p(z_i | θ), one value per row."""
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
+    def summands(self, position: Array, rows: PyTree, mask: Array) -> Array:
+        """Return what the log-likelihood of a site is the sum of: of each row, 0 for padding.
+
+        Of a model with a likelihood of each site it is that one number, (1,).
+        """
+        of_site = self.model.site_log_likelihood
+        if of_site is not None:
+            value = of_site(self.unravel(position), rows, mask)
+            return jnp.asarray(value, self.dtype).reshape(1)
+        return jnp.where(mask, self.log_likelihood(position, rows), 0)
+
     def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
         """Return U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
-        values = jnp.where(mask, self.log_likelihood(position, rows), 0)
+        values = self.summands(position, rows, mask)
         share = jnp.asarray(site.prior_share, self.dtype)
         return -jnp.sum(values) - share * self.log_prior(position)
 

@@ -15,7 +15,7 @@ from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
 FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
 OTHER = ROOT / "examples" / "wine_softmax.toml"
 
@@ -62,6 +62,16 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
     hashes = text.index("To compare with others")
     assert not any(len(word) == 64 for word in text[:hashes].split())
     assert "None" not in text[:hashes]
+
+
+def test_a_rehearsal_needs_a_file_of_the_study_s_sites(tmp_path: Path) -> None:
+    north = FILES.parent / "north.csv"
+    (tmp_path / "oslo.csv").write_bytes(north.read_bytes())
+    made = command("rehearse", FILES, "--data", tmp_path / "oslo.csv")
+    assert made.exit_code == 2
+    text = " ".join(made.output.split())
+    assert "the study has the sites north, south, west, not 'oslo': give --site" in text
+    assert command("rehearse", EXAMPLE, "--data", north).exit_code == 2
 
 
 def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ class Density:
     @property
     def intercept(self) -> bool:
         """Whether there is one."""
-        return self.specification.has_intercept and self.cuts is None
+        return (
+            self.specification.has_intercept and self.cuts is None and self.family.of_site is None
+        )
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -299,6 +301,11 @@ class Density:
             values = values * jnp.asarray(batch["weight"]).astype(values.dtype)
         return values
 
+    def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
+        """Return the log-likelihood of all rows of a site, a scalar."""
+        assert self.family.of_site is not None
+        return self.family.of_site(self.predictor(params, rows), rows, mask)
+
     def predict(self, params: PyTree, batch: PyTree) -> Array:
         """Return the mean of the response, or the probabilities of its levels."""
         assert self.family.predict is not None
@@ -307,6 +314,14 @@ class Density:
     @property
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
+        if self.family.of_site is not None:
+            return Model(
+                self.log_prior,
+                None,
+                self.start,
+                natural=self.natural,
+                site_log_likelihood=self.site_log_likelihood,
+            )
         predict = None if self.family.predict is None else self.predict
         return Model(
             self.log_prior, self.log_likelihood, self.start, predict=predict, natural=self.natural

@@ -21,7 +21,7 @@ from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
 from consortia.models.regression.density import Density
 from consortia.models.regression.estimates import Estimates, estimates_of
-from consortia.models.regression.families import ALIASES, FAMILIES, REFUSED, Family
+from consortia.models.regression.families import ALIASES, FAMILIES, Family
 from consortia.models.regression.formula import expression, parse
 from consortia.models.regression.priors import Prior
 from consortia.models.regression.specification import (
@@ -208,7 +208,8 @@ def regression(
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
             (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
         family: one of gaussian, student, bernoulli, binomial, poisson, negative_binomial, gamma,
-            beta, ordinal, categorical, weibull, piecewise_exponential.
+            beta, ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site,
+            with a log-likelihood of each site and so no minibatches).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only, or
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own. Rows without a response are
@@ -279,8 +280,6 @@ def question_of(
     Raises:
         InputError: an argument cannot be used.
     """
-    if family in REFUSED:
-        raise InputError(f"family {family!r}: {REFUSED[family]}.")
     if family in ALIASES:
         raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
     if family not in FAMILIES:
@@ -297,6 +296,8 @@ def question_of(
         raise InputError("trials is missing: family 'binomial' needs the column of trials.")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
+    if family == "cox" and "weights" in given:
+        raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
     return Question(parsed, of, missing, levels_given(levels), factors)
 

@@ -38,6 +38,9 @@ GAP = "missing"
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
 
+TIES = ("last", "tie_share")
+"""Of rows in the order of falling times: the last one with a time; Efron's share of an event."""
+
 INTERVALS = 5
 """Of a piecewise constant hazard, when no breaks are given."""
 
@@ -458,7 +461,11 @@ class Specification:
         X = self._matrix(values, rows_of(kept)).to_numpy(float) @ self.basis
         varying = [bool(numbers or levels) for numbers, levels in self.keys]
         columns = [X[:, varying], *(self._of_block(one, values, site) for one in self.blocks)]
-        return {"x": np.concatenate(columns, axis=1)} | self._others(kept, where)
+        made = {"x": np.concatenate(columns, axis=1)} | self._others(kept, where)
+        if asked.family.of_site is None:
+            return made
+        order = np.argsort(-made["y"], kind="stable")
+        return {name: one if name in TIES else one[order] for name, one in made.items()}
 
     def template(self) -> Arrays:
         """Return the arrays of `made` without a row."""
@@ -471,8 +478,10 @@ class Specification:
             if self.breaks:
                 found["intervals"] = np.zeros((0, len(self.breaks) + 1))
                 found["interval"] = np.zeros(0, np.int64)
-            else:
+            elif asked.family.of_site is None:
                 found["log_unit"] = np.zeros(0)
+            else:
+                found |= _ties(np.zeros(0), np.zeros(0))
         if asked.parsed.offset is not None or "exposure" in asked.extra:
             found["offset"] = np.zeros(0)
         for name, key in (("trials", "trials"), ("weights", "weight")):
@@ -506,9 +515,11 @@ class Specification:
                 spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
                 place = np.searchsorted(edges, time, side="left") - 1
                 found |= {"intervals": spent, "interval": place}
-            else:
+            elif asked.family.of_site is None:
                 unit = np.log(self.units[TIME].mean)
                 found |= {"log_unit": np.full(len(time), unit)}
+            else:
+                found |= _ties(time, event)
         elif RESPONSE in self.levels:
             column = kept[str(asked.parsed.response[0].column)]
             found = {"y": self._codes(RESPONSE, column, where)}
@@ -570,6 +581,18 @@ class Specification:
         terms = [":".join(self._places[text] for text in term) for term in self.terms if term]
         written = " + ".join(["1" if self.has_intercept else "0", *terms])
         return Formula(written).get_model_matrix(frame)
+
+
+def _ties(time: np.ndarray, event: np.ndarray) -> Arrays:
+    """Return `TIES` of rows in the order of falling times."""
+    order = np.argsort(-time, kind="stable")
+    times, events = time[order], event[order] > 0
+    last = np.searchsorted(-times, -times, side="right") - 1
+    share = np.zeros(len(times))
+    for end in np.unique(last[events]):
+        tied = np.flatnonzero((last == end) & events)
+        share[tied] = np.arange(len(tied)) / len(tied)
+    return dict(zip(TIES, (last.astype(np.int64), share), strict=True))
 
 
 def agree(
