@@ -166,6 +166,27 @@ MUTANTS = (
         "federation/governance/test_ledger.py::test_a_line_that_was_changed_with_its_hash_is_found_by_the_next",
     ),
     Mutant(
+        "federation/governance/gate.py",
+        "if len(others) >= policy.maximum_answers:",
+        "if len(others) > policy.maximum_answers:",
+        "federation/governance/test_gate.py::"
+        "test_a_place_has_one_answer_and_the_same_question_has_it_again",
+    ),
+    Mutant(
+        "engines/flower/plausible.py",
+        "len(beyond) > len(found) / 2",
+        "len(beyond) >= len(found) / 3",
+        "engines/test_plausible.py::"
+        "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
+    ),
+    Mutant(
+        "federation/rehearsal/membership.py",
+        "np.sqrt(effective * variance)",
+        "np.sqrt(effective) * variance",
+        "hostile/test_reading_rows.py::"
+        "test_the_chance_to_be_found_out_is_that_of_the_likelihood_ratio",
+    ),
+    Mutant(
         "models/_shared.py",
         "jax.nn.logsumexp(scores, axis=-1)",
         "jnp.max(scores, axis=-1)",

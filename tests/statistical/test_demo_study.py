@@ -39,7 +39,7 @@ def reference(built: dict[str, Built]) -> Any:
 
 def run(name: str, built: Built, reference: Any, **changes: Any) -> Summary:
     """The study's run, whole unless said otherwise, beside the long reference."""
-    options = load_study(EXAMPLES / f"{name}.toml").run.model_dump() | changes
+    options = load_study(EXAMPLES / f"{name}.toml").run_options | changes
     tree = sample(built.model, built.sites, built.algorithm, **options, progress=False)
     return summary(tree, reference=reference)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.algorithms.expanding import expands_first
 from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
@@ -30,7 +31,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, respond
+from consortia.run.prediction import chosen, predicted, predicted_by, respond
 from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -189,12 +190,16 @@ def execute(
     if checkpoint is None:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
-        if resumption is None and prediction is None and on_divergence != "ignore":
+        expands = expands_first(built)
+        if resumption is None and prediction is None and on_divergence != "ignore" and not expands:
             with doing("predicting the bias", show=progress and run.root):
                 prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
+        if expands and prediction is None and run.root and not run.serves:
+            prediction = predicted_by(algorithm, model, sites, starts[0], run.fitted)
+            respond(prediction, on_divergence, warned=warned)
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
