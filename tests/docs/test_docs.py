@@ -53,7 +53,7 @@ def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_
         built.model,
         built.sites,
         built.algorithm,
-        **study.run.model_dump(),
+        **study.run_options,
         metadata=built.metadata,
         progress=False,
     )

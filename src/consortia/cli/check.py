@@ -106,7 +106,7 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
             built.model,
             built.sites,
             built.algorithm,
-            **study.run.model_dump(),
+            **study.run_options,
             stop=built.stop,
             progress=False,
             on_divergence="warn" if bias else "ignore",

@@ -433,7 +433,7 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
         ratio = prediction.sd_ratio
         severity = max(severity, _severity(float(np.abs(ratio - 1).max()), SPREAD))
         value += f", spread {ratio.min():.2f}–{ratio.max():.2f}×"
-    if prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian:
+    if _far_from_gaussian(prediction):
         severity = max(severity, Severity.UNKNOWN)
         reasons.append(
             f"The posterior is far from the Gaussian law at its mode (k-hat "
@@ -446,13 +446,18 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     return Check(severity, title, value, " ".join(reasons), action, counts)
 
 
+def _far_from_gaussian(prediction: BiasPrediction) -> bool:
+    """Return True if the law that a prediction rests on does not stand for the posterior."""
+    return prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian
+
+
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
     """Return whether the draws are of the law that is predicted for them."""
-    if prediction is None or prediction.shift is None:
+    if prediction is None or prediction.shift is None or _far_from_gaussian(prediction):
         return None
     assert prediction.mean is not None
     assert prediction.sd is not None

@@ -602,8 +602,8 @@ class Program(Iteration):
         assert self._shapes is not None
         return empty_buffers(self._shapes[0], self.drawn, self.algorithm.draws.per_iteration)
 
-    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of all chains."""
         messages = self.shapes(carry, sites, keys)[1]
         return exchanges.traffic(
             self.algorithm.phases, messages, self.layout.nodes, self.nodes_in_all

@@ -190,8 +190,8 @@ class LocalRun(Run):
         arrays = self._arrays._replace(events=())
         return lambda position: gradients(target.model, target.unravel(position), arrays)
 
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         return self.program.traffic(carry, self._arrays, self.keys)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.algorithms.expanding import expands_first
 from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
@@ -30,7 +31,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, respond
+from consortia.run.prediction import chosen, predicted, predicted_by, respond
 from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -167,7 +168,7 @@ def execute(
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
     if stop is None and resumption is None and algorithm.effective_size is not None:
-        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -189,12 +190,16 @@ def execute(
     if checkpoint is None:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
-        if resumption is None and prediction is None and on_divergence != "ignore":
+        expands = expands_first(built)
+        if resumption is None and prediction is None and on_divergence != "ignore" and not expands:
             with doing("predicting the bias", show=progress and run.root):
                 prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
+        if expands and prediction is None and run.root and not run.serves:
+            prediction = predicted_by(algorithm, model, sites, starts[0], run.fitted)
+            respond(prediction, on_divergence, warned=warned)
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
@@ -292,6 +297,7 @@ def execute(
                 # By all processes: the last positions may be divided among them.
                 facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
+            phases = algorithm.phases_run(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
@@ -299,7 +305,7 @@ def execute(
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full, phases))
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:

@@ -291,8 +291,8 @@ class FlowerRun(Run):
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
         return self._fitted
 
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         keys = self.program.keys(rng.ROUND, random.base_key(0))
         return self.program.traffic(self._whole_carry(), self._arrays, keys)
 
