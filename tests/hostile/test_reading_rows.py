@@ -252,6 +252,11 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
     assert beyond == said(0, 999)
     assert "maximum_rounds" in beyond
     assert {said(0, 1), said(9, 2), said(0, 0)} == {"the run is closed at the site"}
+    # Further runs than the policy permits leave no folder.
+    hello = replace(first, kind="hello", label=(), values={}, arrays={})
+    for number in range(8):
+        stage.ask("north", replace(hello, run=f"{number:032x}"))
+    assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3
 
 
 def test_one_refusal_that_depends_on_rows_is_the_last_and_names_nothing(tmp_path: Path) -> None:
