@@ -163,6 +163,13 @@ def test_a_published_number_is_marked_and_the_verdict_stands_in_the_panel(tmp_pa
     assert "reproduced · data absent" in text
 
 
+def test_shortening_a_picture_leaves_its_numbers_in_words(tmp_path):
+    paper = claims.read("fa-hmc")
+    (study,) = paper.chosen("fashion_mnist")
+    drawing.save(paper, study, records.best(paper, study), tmp_path / "figure.svg")
+    assert "paper 0.0082" in (tmp_path / "figure.svg").read_text()
+
+
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------
 
 
