@@ -167,7 +167,7 @@ def run_with(south: South, folder: Path, policy: Any = None, **options: Any) -> 
             built.model,
             built.sites,
             built.algorithm,
-            **stage.study.run.model_dump(),
+            **stage.study.run_options,
             engine=engine,
             progress=False,
         )
@@ -226,7 +226,7 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
 
     def limits(text: str) -> str:
         return (
-            text.replace("maximum_messages = 68", "maximum_messages = 5")
+            text.replace("maximum_messages = 6", "maximum_messages = 4")
             .replace("# maximum_norm = 1e6", "maximum_norm = 2e4")
             .replace("maximum_refusals = 3", "maximum_refusals = 6")
         )
@@ -245,13 +245,18 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
         answer = stage.ask("north", replace(first, label=label, arrays=arrays))
         return str(answer.values.get("reason", "answered")).partition(" under number")[0]
 
-    assert said(0, 0) == said(0, 0) == "answered"  # the budget of five is spent
+    assert said(0, 0) == said(0, 0) == "answered"  # the budget of four is spent
     rules = "the site's policy does not permit this (maximum_messages); the site has the details"
     assert said(0, 1) == said(9, 1) == said(9, 2) == said(-9, 2) == rules
     beyond = said(9, 999)
     assert beyond == said(0, 999)
     assert "maximum_rounds" in beyond
     assert {said(0, 1), said(9, 2), said(0, 0)} == {"the run is closed at the site"}
+    # Further runs than the policy permits leave no folder.
+    hello = replace(first, kind="hello", label=(), values={}, arrays={})
+    for number in range(8):
+        stage.ask("north", replace(hello, run=f"{number:032x}"))
+    assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3
 
 
 def test_one_refusal_that_depends_on_rows_is_the_last_and_names_nothing(tmp_path: Path) -> None:
@@ -290,7 +295,7 @@ def sampled(stage: Stage, store: Path | None = None) -> Any:
             built.model,
             built.sites,
             built.algorithm,
-            **stage.study.run.model_dump(),
+            **stage.study.run_options,
             engine=engine,
             store=store,
             progress=False,
@@ -344,6 +349,18 @@ def test_private_numbers_are_of_the_site_s_secret_and_a_resumed_run_has_them_aga
             progress=False,
         )
     np.testing.assert_array_equal(draws(again), whole)
+
+
+@pytest.mark.engines
+def test_private_numbers_of_a_travelling_chain_are_the_visited_site_s(tmp_path: Path) -> None:
+    study = study_of(tmp_path, NAMES, rounds=6, chains=2)
+    study.write_text(study.read_text().replace('"fa_ld"', '"dsgld"'))
+    secret = draws(sampled(stage_of(study, tmp_path / "secret")))
+    again = draws(sampled(stage_of(study, tmp_path / "secret" / "other")))
+    seed = draws(sampled(stage_of(study, tmp_path / "seed", private=False)))
+    assert np.isfinite(secret).all()
+    assert np.abs(secret - seed).max() > 1e-3
+    assert np.abs(secret - again).max() > 1e-3  # other secrets
 
 
 # --- who took part -------------------------------------------------------------------------------

@@ -23,6 +23,26 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "algorithms/few_rounds/family.py",
+        "numbers.normals / jnp.sqrt(chi_squared / FREEDOM)",
+        "numbers.normals / jnp.sqrt(chi_squared / (FREEDOM + 1))",
+        "algorithms/test_few_rounds.py::"
+        "test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation",
+    ),
+    Mutant(
+        "algorithms/few_rounds/independence.py",
+        "rate = metropolis.acceptance(here - there)",
+        "rate = metropolis.acceptance((here - there) / 2)",
+        "algorithms/test_few_rounds.py::"
+        "test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves",
+    ),
+    Mutant(
+        "algorithms/few_rounds/search.py",
+        "jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)",
+        "jnp.where(saddle, 0 * lengths[0] / jnp.sqrt(size[0]), 0)",
+        "algorithms/test_few_rounds.py::test_a_saddle_is_left",
+    ),
+    Mutant(
         "core/random.py",
         "(high * size_high + (middle >> half) + (carry >> half))",
         "(high * size_high + (middle >> half))",
@@ -144,6 +164,27 @@ MUTANTS = (
         'if record["previous"] != (FIRST if last is None else last.hash):',
         'if record["previous"] == "":',
         "federation/governance/test_ledger.py::test_a_line_that_was_changed_with_its_hash_is_found_by_the_next",
+    ),
+    Mutant(
+        "federation/governance/gate.py",
+        "if len(others) >= policy.maximum_answers:",
+        "if len(others) > policy.maximum_answers:",
+        "federation/governance/test_gate.py::"
+        "test_a_place_has_one_answer_and_the_same_question_has_it_again",
+    ),
+    Mutant(
+        "engines/flower/plausible.py",
+        "len(beyond) > len(found) / 2",
+        "len(beyond) >= len(found) / 3",
+        "engines/test_plausible.py::"
+        "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
+    ),
+    Mutant(
+        "federation/rehearsal/membership.py",
+        "np.sqrt(effective * variance)",
+        "np.sqrt(effective) * variance",
+        "hostile/test_reading_rows.py::"
+        "test_the_chance_to_be_found_out_is_that_of_the_likelihood_ratio",
     ),
     Mutant(
         "models/_shared.py",

@@ -88,5 +88,5 @@ def alone(study: Path) -> Any:
     asked = load_study(study)
     built = asked.build()
     return consortia.sample(
-        built.model, built.sites, built.algorithm, **asked.run.model_dump(), progress=False
+        built.model, built.sites, built.algorithm, **asked.run_options, progress=False
     )

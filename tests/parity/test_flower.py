@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
 from parity import flower_sites, problem
 from parity.comparing import assert_same_run
 
 import consortia
+from consortia.algorithms.expanding import expanding
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.diagnostics.verdict import prediction_in
 from consortia.errors import InputError
+from consortia.report.run_report import report_of
+from consortia.theory.bias import predict_bias
 
 QUICK = ("fa_hmc-2",)
 """Cases that `make test` compares too."""
@@ -50,3 +55,20 @@ def test_what_is_too_fine_grained_is_refused_before_anything_is_asked(tmp_path, 
     with pytest.raises(InputError, match="engine 'flower': (gossip|asynchronous gradients)"):
         sites.engine().local_sites(len(sites.sites), sites.method)
     assert not any(gate.left for gate in sites.gates)
+
+
+def test_the_bias_of_a_run_over_flower_is_predicted_from_what_the_sites_tell(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 2)
+    whole = predict_bias(problem.MODEL, sites.sites, sites.method)
+    sites.method = expanding(sites.method)
+    names = consortia.Metadata(title="Three hospitals")
+    tree = sites.sampled(metadata=names)
+    found = prediction_in(tree)
+    assert found is not None
+    assert found.reason is None
+    # Both searches for the mode end within a thousandth of a standard deviation of it.
+    np.testing.assert_allclose(found.shift, whole.shift, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(found.sd_ratio, whole.sd_ratio, rtol=1e-4)
+    report = report_of(tree)
+    assert report.title == "Three hospitals"
+    assert "not predicted" not in " ".join(report.verdict.lines())

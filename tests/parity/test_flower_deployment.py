@@ -158,7 +158,7 @@ class Consortium:
         with jax.enable_x64(True):
             study = load_study(self.study)
             built = study.build()
-            run = study.run.model_dump()
+            run = study.run_options
             own = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)
         assert set(tree.posterior.data_vars) == set(own.posterior.data_vars)
         found = []

@@ -71,7 +71,7 @@ def test_the_command_line_runs_over_ranks_and_goes_on_over_others_and_in_one_pro
         whole = load_study(asked).with_run(rounds=120)
         built = whole.build(local)
         one = (built.model, built.sites, built.algorithm)
-        tree = consortia.sample(*one, **whole.run.model_dump(), engine=local, progress=False)
+        tree = consortia.sample(*one, **whole.run_options, engine=local, progress=False)
     (expected,) = (variable.values for variable in tree["posterior"].data_vars.values())
     assert np.abs(values - expected).max() <= TOLERANCE * expected.std()
 

@@ -105,7 +105,7 @@ def alone(tmp_path, method=None):
             built.model,
             built.sites,
             built.algorithm if method is None else method,
-            **study.run.model_dump(),
+            **study.run_options,
             engine=consortia.LocalEngine(devices=1),
             store=store,
             progress=False,

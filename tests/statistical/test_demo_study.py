@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("blackjax", reason="needs the extra `reference`")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-STUDIES = ("breast_cancer", "breast_cancer_debiased")
+STUDIES = ("breast_cancer_fa_hmc", "breast_cancer_debiased")
 LARGEST_SHIFT, RATIOS = 0.15, (0.9, 1.1)
 
 
@@ -30,7 +30,7 @@ def built() -> dict[str, Built]:
 @pytest.fixture(scope="module")
 def reference(built: dict[str, Built]) -> Any:
     """4 × 5,000 draws: means to .01 sd, so that what is left is the run's own error."""
-    one = built["breast_cancer"]
+    one = built["breast_cancer_fa_hmc"]
     tree = nuts(one.model, one.sites, draws=5000, warmup=1000, chains=4, seed=17)
     assert tree.attrs["divergences"] == 0
     assert summary(tree)["ess_bulk"].min() > 8000
@@ -39,7 +39,7 @@ def reference(built: dict[str, Built]) -> Any:
 
 def run(name: str, built: Built, reference: Any, **changes: Any) -> Summary:
     """The study's run, whole unless said otherwise, beside the long reference."""
-    options = load_study(EXAMPLES / f"{name}.toml").run.model_dump() | changes
+    options = load_study(EXAMPLES / f"{name}.toml").run_options | changes
     tree = sample(built.model, built.sites, built.algorithm, **options, progress=False)
     return summary(tree, reference=reference)
 

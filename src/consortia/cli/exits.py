@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +30,12 @@ from consortia.run.interrupts import Abrupt, Interrupts
 
 BAD = 11
 INTERRUPTED = 130
+UNUSABLE = 2
+"""What an argument names cannot be used; see `EXIT_CODES`."""
+
+BACKENDS = "xla_bridge.py"
+"""Where JAX looks for devices; what it raises there is sometimes without a word."""
+
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
 
@@ -76,6 +84,22 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(error, code)
         raise typer.Exit(code) from None
+    except (OSError, MemoryError) as error:  # our own are above
+        if isinstance(error, BrokenPipeError):
+            raise  # who read the output has gone
+        if not silent:
+            typer.echo(f"error: {printable(_system_text(error))}", err=True)
+        if engine is not None:
+            engine.abort(error, UNUSABLE)
+        raise typer.Exit(UNUSABLE) from None
+    except (RuntimeError, AssertionError) as error:
+        if not _of_backends(error):
+            raise
+        if not silent:
+            asked = os.environ.get("JAX_PLATFORMS", "")
+            text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or leave it out"
+            typer.echo(f"error: {printable(text)}.", err=True)
+        raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt as error:
         if not silent:
             again = isinstance(error, Abrupt)
@@ -83,6 +107,20 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _of_backends(error: BaseException) -> bool:
+    """Return True if JAX has raised an error because it found no device."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.endswith(BACKENDS)
+
+
+def _system_text(error: OSError | MemoryError) -> str:
+    """Return what the system has refused, without its name for the error."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this."
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
 
 
 def exit_code(error: ConsortiaError) -> int:

@@ -140,7 +140,7 @@ def beginning(
     """Return `consortia.sample` with the study's options, without the objects."""
     from consortia.run.sampling import sample
 
-    options = study.run.model_dump()
+    options = study.run_options
     more = {"stop": built.stop, "engine": engine, "store": directory, "metadata": built.metadata}
     more["on_divergence"] = "warn" if anyway else "raise"
     return functools.partial(sample, **options, **more)

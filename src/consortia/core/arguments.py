@@ -84,7 +84,9 @@ def flag(name: str, value: Any) -> bool:
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
     """Return the value where it is one of the choices."""
-    if value not in choices:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         known = ", ".join(repr(choice) for choice in choices[:-1])
         raise InputError(f"{name} is {value!r}: use {known} or {choices[-1]!r}.")
     return value

@@ -274,6 +274,8 @@ class Algorithm(NamedTuple):
         fit: run once, without chains, before anything else; what the last phase leaves as
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
+        one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
+            its ``repeats``.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -281,6 +283,7 @@ class Algorithm(NamedTuple):
     draws: Draws
     fit: tuple[Phase, ...] = ()
     setup: tuple[Phase, ...] = ()
+    one_exchange: bool = False
 
 
 @dataclass(frozen=True)
@@ -386,6 +389,10 @@ class Method(metaclass=Named):
     def full_iterations(self, hub: PyTree, done: int) -> float:
         """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
         return done
+
+    def phases_run(self, hub: PyTree, done: int) -> tuple[int, ...] | None:
+        """Return how often each phase has run; None: as in `full_iterations` iterations."""
+        return None
 
     # --- facts of its parameters -----------------------------------------------------------------
 
@@ -501,6 +508,7 @@ class Plan:
         warnings: plain sentences on what the user should know.
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
+        exchanges: communication rounds, bytes up and bytes down of each phase.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -508,4 +516,5 @@ class Plan:
     bytes_up: int = 0
     bytes_down: int = 0
     communication_rounds: int = 0
+    exchanges: tuple[tuple[int, int, int], ...] = ()
     details: dict[str, Any] = field(default_factory=dict)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import compiler
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.errors import InputError
@@ -73,6 +74,16 @@ def check_density(target: Target, shard: PyTree) -> None:
     for rows in (3, 2):
         index = np.zeros(rows, int)
         batch = jax.tree.map(lambda leaf, index=index: leaf[index], shard)
+        of_site = target.model.site_log_likelihood
+        if of_site is not None:
+            name, mask = "site_log_likelihood", jax.ShapeDtypeStruct((rows,), bool)
+            of = functools.partial(_of_site, target, of_site)
+            if (shape := _shape(name, of, position, batch, mask)) != ():
+                raise InputError(
+                    f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
+                    "of all rows where mask is True."
+                )
+            continue
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):
             continue
@@ -88,11 +99,18 @@ def check_density(target: Target, shard: PyTree) -> None:
         )
 
 
+def _of_site(target: Target, of_site: Any, position: Array, rows: PyTree, mask: Array) -> Any:
+    return of_site(target.unravel(position), rows, mask)
+
+
 def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[int, ...]:
     try:
         return tuple(jax.eval_shape(function, *arguments).shape)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        traced = "Tracer" in type(error).__name__ or "traced" in first_line.lower()
+        if traced:
+            first_line += " (It is compiled by JAX: use jax.numpy for numpy, and jnp.where for if.)"
         raise InputError(
             f"Model.{name} cannot be evaluated on the model's parameters"
             f"{' and a batch of the first site' if len(arguments) > 1 else ''}: "
@@ -100,15 +118,49 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
         ) from error
 
 
-def check_rows_independent(target: Target, shard: PyTree, position: Array) -> None:
-    """Refuse a density whose value of a row depends on the other rows of its batch."""
+def check_values(target: Target, shard: PyTree, parameters: PyTree) -> None:
+    """Check what both densities return at one point; they are compiled together.
+
+    Refuse a density whose value of a row depends on the other rows of its batch; warn when the
+    posterior has no prior at all.
+    """
     length = len(jax.tree.leaves(shard)[0])
-    if length < 2:
-        return
     take = [np.array([0, length - 1]), np.array([length - 1, length - 1])]
-    rows = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
-    values = np.asarray(_row_values(target.model, target.unravel(position), rows))
-    if np.all(np.isfinite(values)) and not np.allclose(values[0][1], values[1][1], rtol=1e-3):
+    batches = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
+    point = jax.tree.map(lambda leaf: np.asarray(leaf).astype(target.dtype), parameters)
+    of_rows = length > 1 and not target.model.by_site
+    values, priors = _compiled_values()(target.model, point, batches if of_rows else [])
+    _check_rows_independent(np.asarray(values))
+    _check_prior(None if priors is None else np.asarray(priors))
+
+
+@functools.cache
+def _compiled_values() -> Callable[..., tuple[list[Array], Array | None]]:
+    """Return `_values`, compiled once for a model and shapes."""
+    return jax.jit(_values, static_argnums=0, compiler_options=compiler.for_once())
+
+
+def _values(
+    model: Model, parameters: PyTree, batches: list[PyTree]
+) -> tuple[list[Array], Array | None]:
+    """Return the rows' log-likelihoods of each batch, and the log-prior here and there.
+
+    A prior on a box is constant near the start, and proper.
+    """
+    target = Target(model, parameters)
+    position = target.ravel(parameters)
+    values = [target.log_likelihood(position, batch) for batch in batches]
+    if model.log_prior is None:
+        return values, None
+    points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
+    return values, jnp.stack([target.log_prior(point) for point in points])
+
+
+def _check_rows_independent(values: np.ndarray) -> None:
+    """Refuse values (batches, 2) in which the last row's differ between two batches."""
+    if not values.size or not np.all(np.isfinite(values)):
+        return
+    if not np.allclose(values[0][1], values[1][1], rtol=1e-3):
         raise InputError(
             "Model.log_likelihood gives a row another value when the other rows of the batch "
             "change: it must return each row's own log-likelihood (no sum, mean or normalisation "
@@ -116,33 +168,12 @@ def check_rows_independent(target: Target, shard: PyTree, position: Array) -> No
         )
 
 
-@partial(jax.jit, static_argnums=0)
-def _row_values(model: Model, parameters: PyTree, batches: list[PyTree]) -> Array:
-    """Return the rows' log-likelihoods in batches of one size; compiled once for a model."""
-    target = Target(model, parameters)
-    position = target.ravel(parameters)
-    return jnp.stack([target.log_likelihood(position, batch) for batch in batches])
-
-
-@partial(jax.jit, static_argnums=0)
-def _prior_values(model: Model, parameters: PyTree) -> Array:
-    """Return the log-prior here and there: one on a box is constant near the start, and proper."""
-    target = Target(model, parameters)
-    position = target.ravel(parameters)
-    points = (position, position + 1, 2 * position - 3, position + 1e9, position - 1e9)
-    return jnp.stack([target.log_prior(point) for point in points])
-
-
-def check_prior(target: Target, position: Array) -> None:
-    """Warn when the posterior has no prior at all."""
-    flat = target.model.log_prior is None
-    if not flat:
-        values = np.asarray(_prior_values(target.model, target.unravel(position)))
-        flat = bool(np.all(values == values[0]) and np.isfinite(values[0]))
-    if flat:
+def _check_prior(values: np.ndarray | None) -> None:
+    """Warn when there is no log-prior, or these values of it (points,) are all the same."""
+    if values is None or (np.all(values == values[0]) and np.isfinite(values[0])):
         warnings.warn(
             "the model has no prior (Model.log_prior is None or constant): the posterior may be "
             "improper, and a sampler will then wander off without an error",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -44,8 +44,14 @@ def of_model(target: Target, shard: Any) -> str:
     prior, likelihood = target.model.log_prior, target.model.log_likelihood
     if prior is not None:
         _trace(digest, jax.make_jaxpr(lambda parameters: prior(parameters))(target.structure))
-    traced = jax.make_jaxpr(lambda parameters, rows: likelihood(parameters, rows))
-    _trace(digest, traced(target.structure, batch))
+    of_site = target.model.site_log_likelihood
+    if of_site is not None:
+        mask = jax.ShapeDtypeStruct((ROWS,), bool)
+        whole = jax.make_jaxpr(lambda parameters, rows, mask: of_site(parameters, rows, mask))
+        _trace(digest, whole(target.structure, batch, mask))
+    else:
+        traced = jax.make_jaxpr(lambda parameters, rows: likelihood(parameters, rows))
+        _trace(digest, traced(target.structure, batch))
     return digest.hexdigest()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.errors import InputError
+
 PyTree = Any
 
 
@@ -23,7 +25,7 @@ class Model:
         log_likelihood: ``log_likelihood(params, batch) -> (rows,)``, one value per row of the
             batch, whatever the number of rows. A batch is a pytree of arrays of the same structure
             as a site's data, with a leading row axis. Returning a sum is refused: it would break
-            minibatch scaling without a sign.
+            minibatch scaling without a sign. None with ``site_log_likelihood``.
         init: the parameters to start from: a pytree of floating arrays, or a function of a JAX
             key that returns one (each chain gets its own key).
         predict: optional, ``predict(params, batch) -> (rows, ...)``; class probabilities
@@ -38,15 +40,42 @@ class Model:
         natural: optional, ``natural(params) -> {name: array}``: the parameters of one draw on the
             scale on which the model was written, for `consortia.natural`.
 
+        site_log_likelihood: in the place of ``log_likelihood``,
+            ``site_log_likelihood(params, rows, mask) -> scalar``, the log-likelihood of all rows of
+            one site: for what is a sum over sites, but none over rows (a stratified partial
+            likelihood, a level of the site integrated out, a Gaussian process within a site). Rows
+            where ``mask`` (rows,) is False are padding and may not count. Methods that take all
+            rows of a site take such a model; minibatches are refused.
+
     Models compare by identity: two models are equal when they are one object. A model is compiled
     once: what its functions close over, and global names in them, must not change afterwards
     (`consortia.sample` refuses it); make a new model instead.
     """
 
     log_prior: Callable[[PyTree], Any] | None
-    log_likelihood: Callable[[PyTree, PyTree], Any]
+    log_likelihood: Callable[[PyTree, PyTree], Any] | Any
     init: PyTree
     predict: Callable[[PyTree, PyTree], Any] | None = None
     check: Callable[[PyTree], str | None] | None = None
     arrange: Callable[[PyTree], PyTree] | None = None
     natural: Callable[[PyTree], Mapping[str, Any]] | None = None
+    site_log_likelihood: Callable[[PyTree, PyTree, Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.site_log_likelihood is not None:
+            if self.log_likelihood is not None:
+                raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
+            object.__setattr__(self, "log_likelihood", _no_rows)
+
+    @property
+    def by_site(self) -> bool:
+        """Whether there is one log-likelihood a site, and none a row."""
+        return self.site_log_likelihood is not None
+
+
+def _no_rows(params: PyTree, batch: PyTree) -> Any:
+    raise InputError(
+        "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
+        "minibatches, surrogates of rows and scores of rows cannot use it. Take federated_hmc, "
+        "surrogate_hmc, decentralized_hmc, or another method with batch_size=None."
+    )

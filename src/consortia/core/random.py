@@ -7,7 +7,7 @@ array. Whatever engine draws it, in whatever order, at whatever chunk length, th
 
 All streams that a phase declares come from one call of the hash, in the order of their declaration.
 The compiler spends seconds on each call, and key derivation inside a loop would cost as much again;
-so keys are made once, before the loop, and are arguments of the compiled program.
+so keys are made once, on the host, and are arguments of the compiled program.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from jax.extend.random import threefry2x32_p
 Array = jax.Array
 PyTree = Any
 
+ROTATIONS = np.array([[13, 15, 26, 6], [17, 29, 16, 24]], np.uint32)
+"""Of the hash, in turn."""
+
 SHARED, PRIVATE = 0, 1
 """Domains in key space: numbers common to the nodes of a phase, and numbers of one node."""
 
@@ -36,12 +39,30 @@ def base_key(seed: int) -> np.ndarray:
     return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
 
 
-def derive(key: Array, high: Any, low: Any) -> Array:
-    """Return the key (2,) that belongs to a pair of 32-bit words under ``key`` (2,)."""
-    return jnp.stack(_hash(key, jnp.uint32(high), jnp.uint32(low)))
+def derive(key: Any, high: Any, low: Any) -> np.ndarray:
+    """Return the keys (..., 2) that belong to pairs of 32-bit words under keys (..., 2).
+
+    Their leading axes are broadcast. On the host: the hash is Threefry-2x32 of twenty rounds, as in
+    JAX.
+
+    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
+    key = np.asarray(key, np.uint32)
+    schedule = (key[..., 0], key[..., 1], key[..., 0] ^ key[..., 1] ^ np.uint32(0x1BD11BDA))
+    with np.errstate(over="ignore"):  # addition is modulo 2**32
+        first = np.asarray(high, np.uint32) + schedule[0]
+        second = np.asarray(low, np.uint32) + schedule[1]
+        for group in range(5):
+            for rotation in ROTATIONS[group % 2]:
+                first = first + second
+                second = (second << rotation) | (second >> (np.uint32(32) - rotation))
+                second = second ^ first
+            first = first + schedule[(group + 1) % 3]
+            second = second + schedule[(group + 2) % 3] + np.uint32(group + 1)
+    return np.stack(np.broadcast_arrays(first, second), axis=-1)
 
 
-def _hash(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
+def _hash(key: Array | np.ndarray, high: Array, low: Array) -> tuple[Array, Array]:
     """Threefry of the counter (high, low) under ``key`` (2,): two words for each counter."""
     # The primitive's loop wants every batch axis, of the key too, on both words of the counter.
     zero = (key[0] ^ key[0]) + (high ^ high) + (low ^ low)
@@ -49,17 +70,17 @@ def _hash(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return first, second
 
 
-def phase_key(key: Array, chain: Any, phase: int) -> Array:
-    """Return the key of one phase of one chain; ``phase`` codes its stage and position."""
+def phase_key(key: Any, chain: Any, phase: int) -> np.ndarray:
+    """Return the key of a phase of a chain, or of several; ``phase``: its stage and position."""
     return derive(key, chain, phase)
 
 
-def node_key(key: Array, node: Any) -> Array:
-    """Return the key of one node (from 0) under a phase's key."""
+def node_key(key: Any, node: Any) -> np.ndarray:
+    """Return the key of a node (from 0) under a phase's key; of several, their axes broadcast."""
     return derive(key, PRIVATE, node)
 
 
-def shared_key(key: Array) -> Array:
+def shared_key(key: Any) -> np.ndarray:
     """Return the key of what all nodes of a phase, and the hub, have in common."""
     return derive(key, SHARED, 0)
 
@@ -128,7 +149,7 @@ class RandomStreams:
 
 def declared(
     declare: Callable[[RandomStreams], PyTree],
-    key: Array,
+    key: Array | np.ndarray,
     iteration: Any,
     warmup: Any,
     repetition: Any,

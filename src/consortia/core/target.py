@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -42,16 +43,21 @@ class Target:
 
     def __init__(self, model: Model, parameters: PyTree) -> None:
         dtype = jnp.result_type(float)
-        example = jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), dtype), parameters)
-        flat, self._unravel = ravel_pytree(example)
-        if flat.size == 0:
+        self.structure = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters
+        )
+        self.dimension = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.structure))
+        if self.dimension == 0:
             raise InputError(
                 "Model.init has no parameters: give a pytree with at least one floating array."
             )
         self.model = model
-        self.dimension = int(flat.size)
-        self.dtype = flat.dtype
-        self.structure = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), example)
+        self.dtype = dtype
+        jax.eval_shape(self._ravel_example, self.structure)  # nothing is computed
+
+    def _ravel_example(self, example: PyTree) -> Array:
+        flat, self._unravel = ravel_pytree(example)
+        return flat
 
     def unravel(self, position: Array) -> PyTree:
         """Return the parameters as the model's own pytree."""
@@ -61,6 +67,11 @@ class Target:
         """Return the flat position (dimension,) of a pytree of parameters."""
         leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(parameters)]
         return jnp.concatenate(leaves)
+
+    def flat(self, parameters: PyTree) -> np.ndarray:
+        """Return the same of parameters on the host, where nothing is compiled."""
+        leaves = [np.asarray(leaf).astype(self.dtype) for leaf in jax.tree.leaves(parameters)]
+        return np.concatenate([leaf.ravel() for leaf in leaves])
 
     def log_prior(self, position: Array) -> Array:
         """log p(θ), a scalar; 0 when the model has no prior."""
@@ -72,9 +83,20 @@ class Target:
         """log p(z_i | θ), one value per row."""
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
+    def summands(self, position: Array, rows: PyTree, mask: Array) -> Array:
+        """Return what the log-likelihood of a site is the sum of: of each row, 0 for padding.
+
+        Of a model with a likelihood of each site it is that one number, (1,).
+        """
+        of_site = self.model.site_log_likelihood
+        if of_site is not None:
+            value = of_site(self.unravel(position), rows, mask)
+            return jnp.asarray(value, self.dtype).reshape(1)
+        return jnp.where(mask, self.log_likelihood(position, rows), 0)
+
     def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
         """Return U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
-        values = jnp.where(mask, self.log_likelihood(position, rows), 0)
+        values = self.summands(position, rows, mask)
         share = jnp.asarray(site.prior_share, self.dtype)
         return -jnp.sum(values) - share * self.log_prior(position)
 

@@ -73,6 +73,10 @@ class Sites:
                 type, leaves of unlike row counts, data that are not numbers or not finite. The
                 message names the site and the leaf.
         """
+        if isinstance(shards, (str, bytes, Mapping)) or not isinstance(shards, Iterable):
+            raise InputError(
+                f"shards is a {type(shards).__name__}: give a list, one pytree of arrays a site."
+            )
         shards = list(shards)
         if not shards:
             raise InputError("shards is empty: give at least one site.")

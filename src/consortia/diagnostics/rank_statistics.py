@@ -14,10 +14,14 @@ coordinate is constant: the callers sort those out.
 from __future__ import annotations
 
 import functools
+from statistics import NormalDist
 
 import numpy as np
 
 LEAST_DRAWS = 4
+WITHOUT_SCIPY = 50_000
+"""Draws whose scores are computed sooner than scipy is loaded."""
+
 TAIL = (0.05, 0.95)
 
 
@@ -76,16 +80,20 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=4)
 def _score_table(size: int) -> np.ndarray:
     """Return the scores by twice the mean rank, from 2 to 2S; the first two are unused."""
-    from scipy.special import ndtri
-
     rank = np.maximum(np.arange(2 * size + 1), 2) / 2
-    return ndtri((rank - 0.375) / (size + 0.25))
+    levels = (rank - 0.375) / (size + 0.25)
+    if size <= WITHOUT_SCIPY:
+        return np.array([*map(NormalDist().inv_cdf, levels.tolist())])
+    from scipy.special import ndtri  # heavy
+
+    return ndtri(levels)
 
 
 def _r_hat(chains: np.ndarray) -> np.ndarray:
     """Return √((B/W + n − 1)/n) of (coordinate, chain, draw); infinite when no chain moves."""
     n = chains.shape[-1]
-    within = chains.var(axis=-1, ddof=1).mean(axis=-1)
+    # From the first draw on, so that the variance of a chain that stands still is zero exactly.
+    within = (chains - chains[..., :1]).var(axis=-1, ddof=1).mean(axis=-1)
     between = n * chains.mean(axis=-1).var(axis=-1, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((between / within + n - 1) / n)
@@ -96,11 +104,9 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
 
     Autocorrelations by FFT, summed over Geyer's initial positive and monotone sequence of pairs.
     """
-    from scipy.fft import next_fast_len
-
     count, m, n = chains.shape
     means = chains.mean(axis=-1)
-    length = next_fast_len(2 * n, real=True)
+    length = fast_length(2 * n)
     spectrum = np.fft.rfft(chains - means[..., None], length, axis=-1)
     power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
     covariance = np.fft.irfft(power, length, axis=-1)[:, :n] / n
@@ -127,3 +133,13 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     ess = total / np.maximum(time, 1 / np.log10(total))
     # An indicator that is the same for every draw carries no information on mixing.
     return np.where(chains.max(axis=(1, 2)) > chains.min(axis=(1, 2)), ess, total)
+
+
+def fast_length(least: int) -> int:
+    """Return the smallest length from ``least`` on with no prime factor above 5, fast to transform.
+
+    >>> [fast_length(least) for least in (1, 7, 11, 17, 2000)]
+    [1, 8, 12, 18, 2000]
+    """
+    odd = (3**b * 5**c for b in range(20) for c in range(14))
+    return min(part << (-(-least // part) - 1).bit_length() for part in odd if part < 2 * least)

@@ -75,7 +75,7 @@ def nuts(
     starts = start.starting_parameters(model, init, seed, chains)
     target = Target(model, starts[0])
     positions = jnp.stack([target.ravel(start) for start in starts])
-    rows = jax.tree.map(jnp.asarray, sites.pooled())
+    rows = jax.tree.map(jnp.asarray, tuple(sites) if model.by_site else sites.pooled())
 
     began = time.monotonic()
     # BlackJAX relies on NumPy's promotion rules; a caller may have forbidden them.
@@ -121,7 +121,7 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
 
     def chain(key: Array, position: Array, rows: PyTree) -> tuple[Array, dict[str, Array], Array]:
         def log_density(theta: Array) -> Array:
-            return jnp.sum(target.log_likelihood(theta, rows)) + target.log_prior(theta)
+            return _log_likelihood(target, theta, rows) + target.log_prior(theta)
 
         adaptation = blackjax.window_adaptation(
             blackjax.nuts,
@@ -151,9 +151,20 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
     return chain
 
 
+def _log_likelihood(target: Target, theta: Array, rows: PyTree) -> Array:
+    """Return that of all rows; of each site by itself where the model has none of rows."""
+    if not target.model.by_site:
+        return jnp.sum(target.log_likelihood(theta, rows))
+    of_sites = [
+        jnp.sum(target.summands(theta, one, jnp.ones(len(jax.tree.leaves(one)[0]), bool)))
+        for one in rows
+    ]
+    return jnp.sum(jnp.stack(of_sites))
+
+
 def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
     for chain, position in enumerate(positions):
-        value = jnp.sum(target.log_likelihood(position, rows)) + target.log_prior(position)
+        value = _log_likelihood(target, position, rows) + target.log_prior(position)
         if not np.isfinite(value):
             raise InputError(
                 f"the log-density of the pooled data is {value} at the start of chain {chain}: "

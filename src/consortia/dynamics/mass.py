@@ -34,7 +34,12 @@ class MassMatrix:
             return cls()
         if isinstance(mass_matrix, MassMatrix):
             return mass_matrix
-        matrix = np.asarray(mass_matrix, np.float64)
+        try:
+            matrix = np.asarray(mass_matrix, np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"mass_matrix is {mass_matrix!r}: give the diagonal (d,) or a matrix (d, d)."
+            ) from None
         if matrix.ndim not in (1, 2) or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
             raise InputError(
                 f"mass_matrix has shape {matrix.shape}: give the diagonal (d,) or a matrix (d, d)."

@@ -90,6 +90,9 @@ def potential_and_gradient(
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
 
+    if target.model.by_site:
+        return _of_site(target, position, rows, mask, share)
+
     def pieces(theta: Float[Array, " d"]) -> tuple[Array, Array]:
         return target.log_likelihood(theta, rows), target.log_prior(theta)
 
@@ -102,9 +105,28 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
     """Return U_c(θ) alone."""
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
+    if target.model.by_site:
+        return _of_site(target, position, rows, mask, share)[0]
     return _potential(
         target.log_likelihood(position, rows), mask, share * target.log_prior(position)
     )
+
+
+def _of_site(
+    target: Target,
+    position: Float[Array, " d"],
+    rows: PyTree,
+    mask: Bool[Array, " n"],
+    share: Float[Array, ""],
+) -> tuple[Potential, Float[Array, " d"]]:
+    """Return U_c(θ) and ∇U_c(θ) of a model with a likelihood of each site."""
+
+    def pieces(theta: Float[Array, " d"]) -> tuple[Array, Array]:
+        return target.summands(theta, rows, mask), target.log_prior(theta)
+
+    (values, prior), pull_back = jax.vjp(pieces, position)
+    (gradient,) = pull_back((-jnp.ones_like(values), -share))
+    return _potential(values, jnp.ones(values.shape, bool), share * prior), gradient
 
 
 def at_all(

@@ -77,8 +77,12 @@ def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
 
 def emptied(buffers: Buffers) -> Buffers:
     """Return the buffers for the next chunk: draws are written over, averages start from zero."""
-    zeros = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
-    return buffers._replace(hub_info=zeros[0], node_info=zeros[1])
+
+    def zeros(leaf: Array) -> Array:
+        return jax.device_put(np.zeros(leaf.shape, leaf.dtype))  # nothing is compiled
+
+    hub, node = jax.tree.map(zeros, (buffers.hub_info, buffers.node_info))
+    return buffers._replace(hub_info=hub, node_info=node)
 
 
 def infos_at(buffers: Buffers, slot: int) -> PyTree:

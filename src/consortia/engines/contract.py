@@ -274,8 +274,8 @@ class Run(ABC):
         return None
 
     @abstractmethod
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return the bytes that this process holds, by what they are for."""

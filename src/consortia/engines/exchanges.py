@@ -196,8 +196,8 @@ def communication(
 
 def traffic(
     phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], own: int, nodes: int
-) -> tuple[int, int, int]:
-    """Return (communication rounds, bytes up, bytes down) of one iteration of all chains.
+) -> list[tuple[int, int, int]]:
+    """Return (communication rounds, bytes up, bytes down) of each phase of an iteration.
 
     Args:
         phases: of one iteration.
@@ -205,15 +205,13 @@ def traffic(
         own: number of nodes of this process.
         nodes: number of nodes.
     """
-    rounds = up = down = 0
+    result = []
     for phase, (outbox, reply) in zip(phases, messages, strict=True):
         senders = 1 if isinstance(phase.exchange, Route | Mailbox) else own
         sizes = (_bytes(outbox) // senders, _bytes(reply))
-        here = communication(phase.exchange, *sizes, nodes)
-        rounds += phase.repeat * here[0]
-        up += phase.repeat * here[1]
-        down += phase.repeat * here[2]
-    return rounds, up, down
+        rounds, up, down = communication(phase.exchange, *sizes, nodes)
+        result.append((phase.repeat * rounds, phase.repeat * up, phase.repeat * down))
+    return result
 
 
 def _bytes(tree: PyTree) -> int:

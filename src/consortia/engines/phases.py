@@ -11,18 +11,26 @@ gives the same bits as one that is not. Random numbers are drawn for a block of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
+from consortia.core import compiler
 from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, rng
-from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers, record, record_several
+from consortia.engines.buffers import (
+    Buffers,
+    Window,
+    Yield,
+    empty_buffers,
+    record,
+    record_several,
+)
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
 
@@ -439,44 +447,72 @@ def _at_axis(flag: Array, axis: int, like: Array) -> Array:
 
 
 class Program(Iteration):
-    """The functions of one algorithm in one layout; each is pure and is compiled once."""
+    """The functions of one algorithm in one layout; each is pure and is compiled once.
+
+    Args:
+        algorithm: what is run.
+        layout: how nodes, chains and rounds are batched.
+        start_values: see `consortia.core.start.start_values`.
+        small: the problem is small, see `consortia.core.compiler`.
+    """
 
     def __init__(
-        self, algorithm: Algorithm, layout: Layout, start_values: Callable[..., Any]
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        start_values: Callable[..., Any],
+        *,
+        small: bool = False,
     ) -> None:
         super().__init__(algorithm, layout)
         self.nodes_in_all = layout.nodes
-        self.start_values = jax.jit(start_values)
-        self._shapes: Yield | None = None
-        self.start = jax.jit(self._start, static_argnums=1)
-        self.fit = jax.jit(self._fit)
-        self.setup = jax.jit(self._setup)
-        self.advance = jax.jit(self._advance, donate_argnums=(1,))
-        self.outboxes_finite = jax.jit(self._outboxes_finite)
-
-        self.keys = jax.jit(self._keys)
+        self.often = compiler.for_rounds() if small else {}
+        self.once = compiler.for_once() if small else {}
+        self.start_values = jax.jit(start_values, compiler_options=self.once)
+        self._shapes: tuple[Yield, list[Any]] | None = None
+        self.fit = jax.jit(self._fit, compiler_options=self.once)
+        self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=self.once)
+        self.advance = jax.jit(self._advance, donate_argnums=(1,), compiler_options=self.often)
+        self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=self.once)
+        self.empty = jax.jit(self._empty)
 
     # --- stages -------------------------------------------------------------------------------
 
-    def _keys(self, base: UInt32[Array, " 2"]) -> Keys:
-        """Return keys of the phases of every iteration, from the run's base key (2,)."""
-        return self.keys_of(self.algorithm.phases, rng.ROUND, base, self.layout)
+    def keys(self, stage: int, base: UInt32[np.ndarray, " 2"]) -> Keys:
+        """Return the keys of a stage's phases, from the run's base key (2,).
 
-    def keys_of(
-        self,
-        phases: tuple[Phase, ...],
-        stage: int,
-        base: UInt32[Array, " 2"],
-        layout: Layout,
-    ) -> Keys:
-        """Return the keys of a stage's phases, of what is private for the nodes of this process."""
-        return rng.stage_keys(phases, stage, base, layout)
-
-    def _start(self, positions: Float[Array, "*chains d"], ring: int = 1) -> Carry:
-        """Return the carry before ``setup``; ``positions`` (chains, d), or (d,) for one chain.
-
-        ``ring`` is the number of past replies that a `Mailbox` keeps.
+        Of what is private those of the nodes of this process.
         """
+        keys = rng.stage_keys(self.phases_of(stage), stage, base, self.layout_of(stage))
+        return jax.device_put(keys)
+
+    def phases_of(self, stage: int) -> tuple[Phase, ...]:
+        """Return the phases of a stage."""
+        algorithm = self.algorithm
+        return {rng.FIT: algorithm.fit, rng.SETUP: algorithm.setup}.get(stage, algorithm.phases)
+
+    def layout_of(self, stage: int) -> Layout:
+        """Return the layout of a stage: ``fit`` has no chains."""
+        if stage != rng.FIT:
+            return self.layout
+        return Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
+
+    def _begin(
+        self, positions: Float[Array, "*chains d"], ring: int, sites: SiteArrays, keys: Keys
+    ) -> Carry:
+        """Return the carry before the first round.
+
+        Args:
+            positions: (chains, d), or (d,) for one chain.
+            ring: number of past replies that a `Mailbox` keeps.
+            sites: data of the nodes.
+            keys: of the ``setup`` phases.
+        """
+        carry = self._start(positions, ring)
+        return self._setup(sites, keys, carry) if self.algorithm.setup else carry
+
+    def _start(self, positions: Float[Array, "*chains d"], ring: int) -> Carry:
+        """Return the carry before ``setup``."""
         node, hub, inbox = self.over_chains(self.algorithm.init)(positions)
         if self.mailbox is not None:
             return Carry(copies(node, self.mailbox.workers), hub, Ring(copies(inbox, ring), inbox))
@@ -484,38 +520,23 @@ class Program(Iteration):
             inbox = self.everywhere(inbox)
         return Carry(self.everywhere(node), hub, inbox)
 
-    def _fit(
-        self,
-        sites: SiteArrays,
-        base: UInt32[Array, " 2"],
-        position: Float[Array, " d"],
-    ) -> PyTree:
+    def _fit(self, sites: SiteArrays, keys: Keys, position: Float[Array, " d"]) -> PyTree:
         """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
-        single = Layout(self.layout.nodes, 1, self.layout.map_nodes, 1, 1)
-        carry, per_node = self._once(rng.FIT, self.algorithm.fit, single, carry, sites, base)
+        carry, per_node = self._once(rng.FIT, carry, sites, keys)
         return carry.node, carry.inbox if per_node else self.everywhere(carry.inbox)
 
-    def _setup(self, sites: SiteArrays, base: UInt32[Array, " 2"], carry: Carry) -> Carry:
+    def _setup(self, sites: SiteArrays, keys: Keys, carry: Carry) -> Carry:
         """Return the carry after the ``setup`` phases."""
-        phases = self.algorithm.setup
-        carry, per_node = self._once(rng.SETUP, phases, self.layout, carry, sites, base)
+        carry, per_node = self._once(rng.SETUP, carry, sites, keys)
         if self.inbox_per_node and not per_node:
             carry = carry._replace(inbox=self.everywhere(carry.inbox))
         return carry
 
-    def _once(
-        self,
-        stage: int,
-        phases: tuple[Phase, ...],
-        layout: Layout,
-        carry: Carry,
-        sites: SiteArrays,
-        base: UInt32[Array, " 2"],
-    ) -> tuple[Carry, bool]:
-        """Run phases before the first iteration; return also whether the inbox is per node then."""
-        keys = self.keys_of(phases, stage, base, layout)
+    def _once(self, stage: int, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Carry, bool]:
+        """Run a stage before the rounds; return also whether the inbox is per node then."""
+        phases, layout = self.phases_of(stage), self.layout_of(stage)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
         begun = carry._replace(turn=self.first_turn)
         carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)
@@ -574,40 +595,47 @@ class Program(Iteration):
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
         """Return empty buffers of one chunk."""
-        if self._shapes is None:
-            self._shapes = jax.eval_shape(self.yielded, carry, sites, keys)
-        return empty_buffers(self._shapes, self.drawn, self.algorithm.draws.per_iteration)
+        self.shapes(carry, sites, keys)
+        return self.empty()
 
-    def yielded(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Yield:
-        """Return what one iteration yields, for its shapes."""
-        numbers = self._round_randomness(keys, Counter(0, 0), sites)
-        return self._iteration(numbers, carry._replace(turn=self.first_turn), sites)[1]
+    def _empty(self) -> Buffers:
+        assert self._shapes is not None
+        return empty_buffers(self._shapes[0], self.drawn, self.algorithm.draws.per_iteration)
 
-    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        shapes = jax.eval_shape(self._messages, carry, sites, keys)
+    def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of all chains."""
+        messages = self.shapes(carry, sites, keys)[1]
         return exchanges.traffic(
-            self.algorithm.phases, shapes, self.layout.nodes, self.nodes_in_all
+            self.algorithm.phases, messages, self.layout.nodes, self.nodes_in_all
         )
 
-    @functools.cached_property
-    def _messages(self) -> Callable[..., list[Any]]:
-        """Outbox and inbox of each phase; kept, so that arguments of equal shapes trace once."""
+    def shapes(self, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Yield, list[Any]]:
+        """Return shapes: what one iteration yields, and outbox and inbox of each phase.
 
-        def messages(carry: Carry, sites: SiteArrays, keys: Keys) -> list[Any]:
-            phases = self.algorithm.phases
-            numbers = self._round_randomness(keys, Counter(0, 0), sites)
-            per_node, result = self.inbox_per_node, []
-            carry = carry._replace(turn=self.first_turn)
-            for phase, drawn in zip(phases, numbers, strict=True):
-                if phase.repeated:
-                    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
-                carry, _, _, outbox = self.phase(phase, drawn, carry, sites, per_node)
-                per_node = exchanges.reply_per_node(phase, per_node)
-                result.append((outbox, mailbox.latest(carry.inbox)))
-            return result
+        They follow from the algorithm, the layout and the arrays, and are traced once.
+        """
+        if self._shapes is None:
+            self._shapes = jax.eval_shape(self._yield_and_messages, carry, sites, keys)
+        return self._shapes
 
-        return jax.jit(messages)
+    def _yield_and_messages(
+        self, carry: Carry, sites: SiteArrays, keys: Keys
+    ) -> tuple[Yield, list[Any]]:
+        numbers = self._round_randomness(keys, Counter(0, 0), sites)
+        per_node, messages = self.inbox_per_node, []
+        carry = carry._replace(turn=self.first_turn)
+        node_info: dict[str, Array] = {}
+        hub_info: dict[str, Array] = {}
+        for phase, drawn in zip(self.algorithm.phases, numbers, strict=True):
+            if phase.repeated:
+                drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
+            carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node)
+            if not phase.repeated:  # whose infos are not recorded
+                node_info |= node
+                hub_info |= hub
+            per_node = exchanges.reply_per_node(phase, per_node)
+            messages.append((outbox, mailbox.latest(carry.inbox)))
+        return self.made(carry, node_info, hub_info), messages
 
     def _round_randomness(
         self, keys: Keys, counter: Counter, sites: SiteArrays

@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int32, PyTree, UInt32
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
+
+AnyArray = Array | np.ndarray
+"""Of JAX, or on the host."""
 
 FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
@@ -64,8 +68,8 @@ class PhaseKeys(NamedTuple):
         private: (nodes, chains, 2), of a `Mailbox` (workers, chains, 2).
     """
 
-    shared: UInt32[Array, "*chains 2"]
-    private: UInt32[Array, "nodes *chains 2"]
+    shared: UInt32[AnyArray, "*chains 2"]
+    private: UInt32[AnyArray, "nodes *chains 2"]
 
 
 class Arrival(NamedTuple):
@@ -112,34 +116,26 @@ class Counter:
     def draw(
         self,
         declare: Callable[[random.RandomStreams], PyTree],
-        key: UInt32[Array, " 2"],
+        key: UInt32[AnyArray, " 2"],
     ) -> PyTree:
         """Return what a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
 def stage_keys(
-    phases: tuple[Phase, ...], stage: int, base: UInt32[Array, " 2"], layout: Layout
+    phases: tuple[Phase, ...], stage: int, base: UInt32[AnyArray, " 2"], layout: Layout
 ) -> tuple[PhaseKeys, ...]:
-    """Return the keys of a stage's phases, from the run's ``base`` key (2,)."""
+    """Return the keys of a stage's phases, on the host, from the run's ``base`` key (2,)."""
+    chains = np.arange(layout.chains)
 
     def of_phase(position: int) -> PhaseKeys:
         exchange = phases[position].exchange
         count = exchange.workers if isinstance(exchange, Mailbox) else layout.nodes
-        nodes = jnp.arange(count, dtype=jnp.uint32)
-
-        def of_chain(chain: Any) -> Array:
-            return random.phase_key(base, chain, stage * 65536 + position)
-
-        if layout.chains == 1:
-            root = of_chain(0)
-            private = jax.vmap(lambda node: random.node_key(root, node))(nodes)
-            return PhaseKeys(random.shared_key(root), private)
-        roots = jax.vmap(of_chain)(jnp.arange(layout.chains, dtype=jnp.uint32))
-        private = jax.vmap(lambda node: jax.vmap(lambda root: random.node_key(root, node))(roots))(
-            nodes
+        roots = random.phase_key(base, chains, stage * 65536 + position)
+        keys = PhaseKeys(
+            random.shared_key(roots), random.node_key(roots, np.arange(count)[:, None])
         )
-        return PhaseKeys(jax.vmap(random.shared_key)(roots), private)
+        return PhaseKeys(keys.shared[0], keys.private[:, 0]) if layout.chains == 1 else keys
 
     return tuple(of_phase(position) for position in range(len(phases)))
 
@@ -235,14 +231,14 @@ def _arrival_randomness(
         )
     )
 
-    def shared(key: Array, server: Array) -> PyTree:
+    def shared(key: AnyArray, server: Array) -> PyTree:
         def declare(rng: random.RandomStreams) -> PyTree:
             rng.server = server
             return phase.shared(rng)
 
         return random.declared(declare, key, counter.iteration, counter.warmup, None)
 
-    def noise(key: Array, task: Array) -> PyTree:
+    def noise(key: AnyArray, task: Array) -> PyTree:
         return random.declared(phase.noise, key, task, counter.warmup, None)
 
     key = keys.private[(worker,) if alone else (worker, jnp.arange(layout.chains))]
@@ -270,6 +266,27 @@ def round_randomness(
         phase_randomness(phase, own, counter, layout, weights, events)
         for phase, own in zip(phases, keys, strict=True)
     )
+
+
+def bytes_of_round(phases: tuple[Phase, ...], layout: Layout) -> int:
+    """Return the bytes of all numbers of one round, by what the phases declare."""
+    total, integer = 0, 4
+    for phase in phases:
+        alone = isinstance(phase.exchange, Route | Mailbox)
+        each = _bytes_of(phase.shared) + _bytes_of(phase.noise) * (1 if alone else layout.nodes)
+        if alone:
+            each += integer  # which node
+        if isinstance(phase.exchange, Mailbox):  # and its worker, staleness and weight
+            each += 2 * integer + jnp.result_type(float).itemsize
+            total += integer  # the update
+        total += each * layout.chains * phase.repeat
+    return total
+
+
+def _bytes_of(declare: Callable[[random.RandomStreams], PyTree]) -> int:
+    """Return the bytes that one declaration takes."""
+    shapes = jax.eval_shape(lambda: declare(random.RandomStreams(0, 0)))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def block_randomness(
@@ -315,7 +332,7 @@ def deferred_randomness(
 
 def _per_chain(
     declare: Callable[[random.RandomStreams], PyTree],
-    keys: UInt32[Array, "*chains 2"],
+    keys: UInt32[AnyArray, "*chains 2"],
     counter: Counter,
     layout: Layout,
 ) -> PyTree:

@@ -17,6 +17,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
+from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window
 from consortia.engines.contract import Run, from_names, named
 from consortia.engines.phases import Carry, Program, SiteArrays
@@ -60,9 +61,10 @@ class LocalRun(Run):
         """
         base, ring = self._begin(seed, positions, rounds, warmup)
         if self.program.algorithm.fit:
-            fitted = self.program.fit(self._arrays, base, positions[0])
+            keys = self.program.keys(rng.FIT, base)
+            fitted = self.program.fit(self._arrays, keys, positions[0])
             self._arrays = self._arrays._replace(fitted=fitted)
-        return self._first(base, positions, ring, self._arrays)
+        return self.program.begin(*self._beginning(base, positions, ring))
 
     def _begin(
         self,
@@ -86,21 +88,15 @@ class LocalRun(Run):
                 self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
             )
         base = random.base_key(seed)
-        self._keys = self.program.keys(base)
+        self._keys = self.program.keys(rng.ROUND, base)
         return base, ring
 
-    def _first(
-        self,
-        base: Any,
-        positions: Float[Array, "chains d"],
-        ring: int,
-        arrays: SiteArrays,
-    ) -> Carry:
-        """Return the carry before the first round, with these fitted constants."""
-        carry = self.program.start(positions[0] if self.layout.chains == 1 else positions, ring)
-        if self.program.algorithm.setup:
-            carry = self.program.setup(arrays, base, carry)
-        return carry
+    def _beginning(
+        self, base: Any, positions: Float[Array, "chains d"], ring: int
+    ) -> tuple[Any, int, SiteArrays, tuple[PhaseKeys, ...]]:
+        """Return the arguments of ``program.begin``; `fit` is done."""
+        of_chains = positions[0] if self.layout.chains == 1 else positions
+        return of_chains, ring, self._arrays, self.program.keys(rng.SETUP, base)
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
@@ -122,12 +118,11 @@ class LocalRun(Run):
             StoreError: the state is of another run.
         """
         base, ring = self._begin(seed, positions, rounds, warmup)
-        arrays = self._arrays
         if self.program.algorithm.fit:
-            shapes = jax.eval_shape(self.program.fit, arrays, base, positions[0])
-            arrays = arrays._replace(fitted=from_names(state, shapes, "fitted"))
-            self._arrays = arrays
-        shapes = jax.eval_shape(lambda: self._first(base, positions, ring, arrays))
+            keys = self.program.keys(rng.FIT, base)
+            shapes = self.program.fit.eval_shape(self._arrays, keys, positions[0])
+            self._arrays = self._arrays._replace(fitted=from_names(state, shapes, "fitted"))
+        shapes = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
         return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
@@ -195,8 +190,8 @@ class LocalRun(Run):
         arrays = self._arrays._replace(events=())
         return lambda position: gradients(target.model, target.unravel(position), arrays)
 
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         return self.program.traffic(carry, self._arrays, self.keys)
 
     @property

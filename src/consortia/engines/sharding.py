@@ -26,7 +26,7 @@ from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route,
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
-from consortia.engines.buffers import Buffers, Window, emptied
+from consortia.engines.buffers import Buffers, Window
 from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
@@ -345,42 +345,59 @@ class ShardedProgram(Program):
         layout: Layout,
         start_values: Callable[..., Any],
         division: Sharding,
+        *,
+        small: bool = False,
     ) -> None:
-        super().__init__(algorithm, layout, start_values)
+        super().__init__(algorithm, layout, start_values, small=small)
         self.division = division
         own = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
         )
         inner = _Part(algorithm, own, start_values, layout)
         first, later = self.carry_axes(begun=False), self.carry_axes(begun=True)
-        keys = self.key_axes()
         node_chain = PartitionSpec(NODES, CHAINS)
 
         def compiled(body: Any, takes: tuple[Any, ...], gives: Any, **options: Any) -> Any:
             whole = jax.shard_map(
                 body, mesh=division.mesh, in_specs=takes, out_specs=gives, check_vma=False
             )
-            return jax.jit(whole, **options)
+            return jax.jit(whole, **{"compiler_options": self.once} | options)
 
         arrays, at = division.specs(ARRAYS), division.specs(later)
         before, buffers = division.specs(first), division.specs(BUFFERS)
-        of_keys = division.specs(keys)
-        self.start = jax.jit(self._start, static_argnums=1, out_shardings=division.shardings(first))
-        self.keys = jax.jit(self._keys, out_shardings=division.shardings(keys))
+        of_keys = division.specs(self.key_axes(rng.ROUND))
         self.empty = jax.jit(self._empty, out_shardings=division.shardings(BUFFERS))
-        self.emptied = jax.jit(emptied, donate_argnums=0)
+        self.emptied = jax.jit(_emptied, donate_argnums=0)
         self.start_values = compiled(
             start_values,
             (arrays, PartitionSpec(CHAINS)),
             (PartitionSpec(CHAINS), node_chain, node_chain),
         )
-        self.fit = compiled(inner._fit, (arrays, EVERYWHERE, EVERYWHERE), PartitionSpec(NODES))
-        self.setup = compiled(
-            lambda sites, base, carry: self._spread(
-                inner._setup(sites, base, self._own(carry, first)), later
+        self.fit = compiled(
+            inner._fit,
+            (arrays, division.specs(self.key_axes(rng.FIT)), EVERYWHERE),
+            PartitionSpec(NODES),
+        )
+        of_setup = self.key_axes(rng.SETUP)
+        set_up = jax.shard_map(
+            lambda sites, keys, carry: self._spread(
+                inner._setup(sites, self._own(keys, of_setup), self._own(carry, first)), later
             ),
-            (arrays, EVERYWHERE, before),
-            at,
+            mesh=division.mesh,
+            in_specs=(arrays, division.specs(of_setup), before),
+            out_specs=at,
+            check_vma=False,
+        )
+
+        def begin(positions: Any, ring: int, sites: SiteArrays, keys: Keys) -> Carry:
+            carry = self._start(positions, ring)
+            return set_up(sites, keys, carry) if algorithm.setup else carry
+
+        self.begin = jax.jit(
+            begin,
+            static_argnums=1,
+            out_shardings=division.shardings(later),
+            compiler_options=self.once,
         )
         self.advance = compiled(
             lambda carry, buffers, sites, keys, window: self._advance_part(
@@ -389,10 +406,15 @@ class ShardedProgram(Program):
             (at, buffers, arrays, of_keys, EVERYWHERE),
             (at, buffers, PartitionSpec(CHAINS)),
             donate_argnums=(1,),
+            compiler_options=self.often,
         )
         self.outboxes_finite = compiled(
             lambda carry, sites, keys, at, warmup: inner._outboxes_finite(
-                self._own(carry, later), sites, self._own(keys, self.key_axes()), at, warmup
+                self._own(carry, later),
+                sites,
+                self._own(keys, self.key_axes(rng.ROUND)),
+                at,
+                warmup,
             ),
             (at, arrays, of_keys, EVERYWHERE, EVERYWHERE),
             node_chain,
@@ -406,19 +428,21 @@ class ShardedProgram(Program):
         everywhere = self.inbox_per_node and (begun or not self.algorithm.setup)
         return Carry(_axes(0, 1), _axes(None, 0), _axes(0, 1) if everywhere else _axes(None, 0))
 
-    def key_axes(self) -> tuple[PhaseKeys, ...]:
-        """Return the axes of the keys of an iteration's phases."""
+    def keys(self, stage: int, base: UInt32[np.ndarray, " 2"]) -> Keys:
+        """Return the keys of a stage's phases, on the devices of their nodes and chains."""
+        whole = rng.stage_keys(self.phases_of(stage), stage, base, self.layout_of(stage))
+        return self.division.place(whole, self.key_axes(stage))
+
+    def key_axes(self, stage: int) -> tuple[PhaseKeys, ...]:
+        """Return the axes of the keys of a stage's phases."""
+        chain = (None, None) if stage == rng.FIT else (0, 1)
         return tuple(
-            PhaseKeys(_axes(None, 0), _axes(None if isinstance(phase.exchange, Mailbox) else 0, 1))
-            for phase in self.algorithm.phases
+            PhaseKeys(
+                _axes(None, chain[0]),
+                _axes(None if isinstance(phase.exchange, Mailbox) else 0, chain[1]),
+            )
+            for phase in self.phases_of(stage)
         )
-
-    def _empty(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        return super().buffers(carry, sites, keys)
-
-    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
-        """Return empty buffers of one chunk."""
-        return self.empty(carry, sites, keys)
 
     def _advance_part(
         self,
@@ -434,7 +458,7 @@ class ShardedProgram(Program):
             self._own(carry, axes),
             self._own(buffers, BUFFERS),
             sites,
-            self._own(keys, self.key_axes()),
+            self._own(keys, self.key_axes(rng.ROUND)),
             window,
         )
         return self._spread(carry, axes), self._spread(buffers, BUFFERS), finite
@@ -491,29 +515,6 @@ class _Part(Program):
     def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
         """Return the mean over the nodes of all devices."""
         return jax.lax.pmean(super().average(agents), NODES)
-
-    def keys_of(
-        self,
-        phases: tuple[Phase, ...],
-        stage: int,
-        base: UInt32[Array, " 2"],
-        layout: Layout,
-    ) -> Keys:
-        """Return the keys of this device's nodes and chains."""
-        chains = 1 if stage == rng.FIT else self._whole.chains
-        whole = replace(layout, nodes=self._whole.nodes, chains=chains)
-
-        def own(keys: PhaseKeys) -> PhaseKeys:
-            private = self._cut(keys.private, 0, NODES, layout.nodes)
-            if chains == 1:
-                return PhaseKeys(keys.shared, private)
-            private = self._cut(private, 1, CHAINS, layout.chains)
-            shared = self._cut(keys.shared, 0, CHAINS, layout.chains)
-            if layout.chains > 1:
-                return PhaseKeys(shared, private)
-            return PhaseKeys(shared[0], private[:, 0])
-
-        return tuple(own(keys) for keys in rng.stage_keys(phases, stage, base, whole))
 
     @staticmethod
     def _cut(leaf: Array, axis: int, along: str, count: int) -> Array:
@@ -647,6 +648,11 @@ class ShardedRun(LocalRun):
         with rank_losses():
             gathered = jax.block_until_ready(self._gather(tree))
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
+
+
+def _emptied(buffers: Buffers) -> Buffers:
+    hub, node = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
+    return buffers._replace(hub_info=hub, node_info=node)
 
 
 def _on_host(positions: Any) -> Any:

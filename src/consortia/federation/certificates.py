@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,11 @@ from typing import Any, NamedTuple
 from consortia.errors import InputError, MissingExtraError
 
 DAYS = 365
+DAYS_MAX = 36_500
+
+LABEL = "[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+HOST = re.compile(rf"(?!.{{254}}){LABEL}(\.{LABEL})*\.?")
+
 CLOCK_SKEW = datetime.timedelta(days=1)
 """Certificates are valid from so long ago, for machines whose clocks are late."""
 
@@ -49,6 +55,9 @@ def make_certificates(
     x509, hashes, serialization, ec = _cryptography()
     if not hosts:
         raise InputError("hosts: give the names or addresses by which sites reach the SuperLink.")
+    hosts = [read_host(host) for host in hosts]
+    if not 0 < days <= DAYS_MAX:
+        raise InputError(f"days is {days}: it must be 1 to {DAYS_MAX}.")
     folder = Path(folder)
     names = ("ca.crt", "ca.key", "server.crt", "server.key")
     paths = Certificates(*(folder / name for name in names))
@@ -159,6 +168,24 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
 
 def _name(x509: Any, name: str) -> Any:
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+
+
+def read_host(host: str) -> str:
+    """Return the name or address of a machine, an address without brackets.
+
+    Raises:
+        InputError: it is neither.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        if not HOST.fullmatch(host):
+            raise InputError(
+                f"host is {host!r}: give an address, or a name of letters, digits, '-' and '.' "
+                "(of a name with other letters its form with 'xn--')."
+            ) from None
+    return host
 
 
 def _alternative(x509: Any, host: str) -> Any:

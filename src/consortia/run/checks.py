@@ -58,6 +58,7 @@ def check_arguments(
             f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns, "
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
+    check_likelihood(model, method)
     if rounds is None:
         rounds = method.most_rounds
     if rounds is None:
@@ -70,6 +71,20 @@ def check_arguments(
     if rounds + warmup >= 2**31:
         raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
     return int(rounds)
+
+
+def check_likelihood(model: Model, method: Method) -> None:
+    """Refuse minibatches of a model with a likelihood of each site.
+
+    Raises:
+        InputError: the method takes them.
+    """
+    batch = method.parameters().get("batch_size")
+    if model.by_site and batch is not None:
+        raise InputError(
+            f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
+            "of each site and none of rows: give batch_size=None, or take federated_hmc."
+        )
 
 
 def check_process() -> None:
@@ -119,6 +134,8 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
 
 def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
     """Return the reason against the step size, "" for none; None without the rows to judge by."""
+    if model.by_site:
+        return ""  # curvatures at the start are sums over rows
     if sites.elsewhere and stability.has_prediction(method):
         return None
     return stability.predict_divergence(method, model, sites, parameters) or ""

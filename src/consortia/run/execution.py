@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import density, parameters, start
+from consortia.algorithms.expanding import expands_first
+from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -31,7 +31,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, respond
+from consortia.run.prediction import chosen, predicted, predicted_by, respond
 from consortia.run.progress import doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
@@ -117,6 +117,9 @@ def execute(
         raise InputError(
             f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
         )
+    if on_plan is not None and not callable(on_plan):
+        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
+    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
     target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
     variables = parameters.variables(target.structure)
@@ -129,16 +132,17 @@ def execute(
     engine.allgather(lambda: density.check_data(model, sites.held))
     density.check_density(target, sites.first)
     checks.check_unchanged(target, sites.first)
-    # Stacked on the host: a program with an operand for each of thousands of chains compiles long.
-    positions = jnp.asarray(np.stack([np.asarray(target.ravel(start)) for start in starts]))
+    # On the host: a program with an operand for each of thousands of chains compiles long.
+    several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
+    flat = np.stack([target.flat(start) for start in several])
+    positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
     engine.check_same_arguments(
         lambda: (
             requested_spec(request, target, sites, algorithm)
             | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
         )
     )
-    density.check_rows_independent(target, sites.first, positions[0])
-    density.check_prior(target, positions[0])
+    density.check_values(target, sites.first, starts[0])
     prediction: BiasPrediction | None = None
     step_line: str | None = None
     if resumption is not None:
@@ -164,7 +168,7 @@ def execute(
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
     if stop is None and resumption is None and algorithm.effective_size is not None:
-        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration)
+        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
         rounding = rounding_of(run, engine.name)
@@ -186,12 +190,16 @@ def execute(
     if checkpoint is None:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
-        if resumption is None and prediction is None and on_divergence != "ignore":
+        expands = expands_first(built)
+        if resumption is None and prediction is None and on_divergence != "ignore" and not expands:
             with doing("predicting the bias", show=progress and run.root):
                 prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
+        if expands and prediction is None and run.root and not run.serves:
+            prediction = predicted_by(algorithm, model, sites, starts[0], run.fitted)
+            respond(prediction, on_divergence, warned=warned)
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
@@ -289,6 +297,7 @@ def execute(
                 # By all processes: the last positions may be divided among them.
                 facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
+            phases = algorithm.phases_run(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
@@ -296,7 +305,7 @@ def execute(
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full))
+            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full, phases))
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
@@ -324,9 +333,10 @@ def execute(
             )
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
-    if ending == ALL_ROUNDS and stop is not None and stop.ess == algorithm.effective_size:
+    wanted = None if stop is None else stop.ess
+    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warnings.warn(
-            f"{algorithm.name}: {stop.ess:g} effective draws were not reached in {rounds} rounds "
+            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
             UserWarning,
             stacklevel=3,

@@ -31,7 +31,9 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a run that is ready to start; ``most_kept`` draws a chain at most."""
     layout, chains = run.layout, run.layout.chains
-    rounds, up, down = run.traffic(carry)
+    exchanges = run.traffic(carry)
+    together = max if run.program.algorithm.one_exchange else sum
+    rounds, up, down = (together(part) for part in zip(*exchanges, strict=True))
     memory = run.memory(carry)
     draws = length.rounds // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
@@ -77,7 +79,7 @@ def plan_of(
             f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
             "times their size, and so do full-batch gradients.",
         )
-    return Plan(tuple(lines), notes, up, down, rounds)
+    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges))
 
 
 def _graphs(run: Run) -> list[str]:
@@ -170,16 +172,30 @@ def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) 
 
 
 def cost_of(
-    plan: Plan, method: Method, sites: Sites, chains: int, done: int, full: float
+    plan: Plan,
+    method: Method,
+    sites: Sites,
+    chains: int,
+    done: int,
+    full: float,
+    phases: tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return the cost of ``done`` iterations of all chains, ``full`` of the longest ones."""
+    """Return the cost of ``done`` iterations of all chains, ``full`` of the longest ones.
+
+    ``phases`` says how often each phase has run, where that is known.
+    """
+    rounds, up, down = (
+        full * each for each in (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
+    )
+    if phases is not None:
+        rounds, up, down = np.asarray(phases) @ np.asarray(plan.exchanges)
     cost = method.cost(np.asarray(sites.sizes, np.int64))
     return {
         "iterations_run": done,
-        "communication_rounds": round(plan.communication_rounds * full),
-        "bytes_up": round(plan.bytes_up * full),
-        "bytes_down": round(plan.bytes_down * full),
-        "bytes_sent": round((plan.bytes_up + plan.bytes_down) * full),
+        "communication_rounds": round(rounds),
+        "bytes_up": round(up),
+        "bytes_down": round(down),
+        "bytes_sent": round(up + down),
         "gradients": round(cost.gradients * chains * full),
         "row_gradients": round(cost.row_gradients * chains * full),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from consortia.algorithms.expanding import expansion_left
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -59,6 +60,28 @@ def predicted(
             "unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return predict_bias(model, sites, method, init=parameters, engine=engine)
+
+
+def predicted_by(
+    method: Method, model: Model, sites: Sites, parameters: PyTree, fitted: Any
+) -> BiasPrediction:
+    """Return the predicted bias from what the sites have left in the ``fit`` phases.
+
+    Args:
+        method: of the kind `consortia.algorithms.expanding.Expanding`.
+        model: the model.
+        sites: names and sizes.
+        parameters: an example of the parameters.
+        fitted: what the sites left, node axis first.
+    """
+    left = expansion_left(fitted)
+    if left is None:
+        return BiasPrediction(reason="the search for the mode did not end in the steps it has")
+    problem = Problem(model, sites, parameters, left=left)
+    try:
+        return prediction_by(method, problem, law_of(method, problem))
+    except InputError as error:
+        return BiasPrediction(reason=str(error).rstrip("."))
 
 
 def chosen(

@@ -21,6 +21,7 @@ class StopWhen:
     ess: float | None
     budget: float | None
     every: int
+    all_coordinates: bool = False
 
     def reason(self, so_far: Callable[[], np.ndarray], started: float) -> str | None:
         """Return why to stop now, or None.
@@ -36,7 +37,11 @@ class StopWhen:
         from consortia.diagnostics.convergence import rhat_and_ess
 
         draws = so_far()
-        rhat, ess, _ = rhat_and_ess(draws, between="chains" if draws.shape[0] > 1 else "halves")
+        rhat, ess, _ = rhat_and_ess(
+            draws,
+            between="chains" if draws.shape[0] > 1 else "halves",
+            max_coordinates="all" if self.all_coordinates else "auto",
+        )
         reached = []
         if self.rhat is not None:
             if not rhat <= self.rhat:

@@ -101,9 +101,9 @@ class Accumulator(ABC):
 
 def read_spec(keep: Any) -> AccumulatorSpec | None:
     """Return None for all draws; "moments" stands for `keep_moments` with its defaults."""
-    if keep == "draws":
+    if isinstance(keep, str) and keep == "draws":
         return None
-    if keep == "moments":
+    if isinstance(keep, str) and keep == "moments":
         return keep_moments()
     if isinstance(keep, AccumulatorSpec):
         return keep

@@ -18,7 +18,6 @@ import numpy as np
 from consortia.errors import StoreError
 from consortia.store.container import ContainerError, Format, VersionError
 from consortia.store.durable import AT_ONCE, NO_LINK, replace_file
-from consortia.store.record import Header, fits
 
 FORMAT = Format(b"CONSRTIA", 3, nonfinite=True)
 NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
@@ -80,6 +79,8 @@ class Checkpoints:
         Raises:
             ForeignFormat: one was written in another format version.
         """
+        from consortia.store.record import Header, fits  # pydantic is heavy; few runs are read
+
         found: list[Checkpoint] = []
         problems = []
         for index, path in enumerate(self._paths):

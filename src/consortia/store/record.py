@@ -94,6 +94,7 @@ class Rule(BaseModel):
     ess: Number | None
     budget: Number | None
     every: Count
+    all_coordinates: bool = False
 
 
 class Described(_Typed):

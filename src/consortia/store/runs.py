@@ -14,23 +14,47 @@ from typing import Any
 import numpy as np
 
 from consortia.core.printable import printable
-from consortia.errors import StoreError
+from consortia.errors import InputError, StoreError
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file
 from consortia.store.layout import check_hierarchy
-from consortia.store.record import Record, Specification, fits
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
 POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
+NAME_BYTES, PATH_BYTES = 255, 4095
+"""Of a name in a directory, and of a path."""
+
 RECORD_BYTES = 2**26
 """The longest record; one with a hundred thousand sites is far shorter."""
 
 REQUEST = ("study.toml", "command.json")
 """Files that the command line writes before a run begins."""
+
+
+def read_path(path: Any) -> Path:
+    """Return the path of a directory; refuse what names none.
+
+    Raises:
+        InputError: it is no text and no path, or no file system has such a name.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise InputError(
+            f"store is {printable(repr(path), most=100)}: give the path of a directory."
+        )
+    text = os.fspath(path)
+    try:
+        longest = max(map(len, os.fsencode(text).split(b"/")))
+    except UnicodeEncodeError:
+        raise InputError("store: the path holds half a character, which no file has.") from None
+    if "\0" in text or not text or longest > NAME_BYTES or len(text) > PATH_BYTES:
+        raise InputError(
+            f"store is {printable(repr(text), most=100)}: no directory can have this name."
+        )
+    return Path(path)
 
 
 class RunStore:
@@ -45,7 +69,7 @@ class RunStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, existing: bool = False) -> None:
-        self.path = Path(path)
+        self.path = read_path(path)
         self.specification: dict[str, Any] = {}
         self._record: dict[str, Any] = {}
         self._number = 0
@@ -254,6 +278,8 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     file = Path(path) / RECORD
     if not file.exists():
         raise StoreError(f"{str(path)!r} holds no run: there is no {RECORD} in it.")
+    from consortia.store.record import Record, Specification, fits  # pydantic is heavy
+
     try:
         record = json.loads(read_regular(file, RECORD_BYTES))
         version, given = record.pop("format"), record.pop("checksum", None)
@@ -297,7 +323,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     """
     import zarr
 
-    directory = Path(path)
+    directory = read_path(path)
     kept = None
     try:
         record, _ = read_record(directory)

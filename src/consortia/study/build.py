@@ -20,6 +20,7 @@ import pydantic
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from consortia import models
+from consortia.algorithms.expanding import expanding
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
@@ -150,11 +151,22 @@ class AlgorithmTable(Table):
 class Run(Table):
     """How long."""
 
-    rounds: int = Field(ge=1, description="iterations after the warm-up ones")
+    rounds: int = Field(
+        0,
+        ge=1,
+        description="iterations after the warm-up ones; may be left out where the algorithm ends "
+        "by itself",
+    )
     chains: int = Field(4, ge=1, description="independent chains")
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    predict: bool | None = Field(
+        None,
+        description="let the sites tell gradient and Hessian of their log-likelihood at some 14 "
+        "points before the run, so that its bias is predicted where no process has all rows: over "
+        "Flower, where they are messages of the kind fit. Elsewhere it is predicted anyway",
+    )
     bias_target: list[float] | None = Field(
         None,
         min_length=2,
@@ -227,6 +239,14 @@ class Study(Table):
             raise ValueError("with data.files every file is a site: remove [partition]")
         if self.model.formula is not None:
             check_data(self.data)
+        own = self.method
+        if not self.run.rounds and own.most_rounds is None:
+            raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
+        length = {
+            "rounds": self.run.rounds or own.most_rounds,
+            "warmup": max(self.run.warmup, own.most_warmup or 0),
+        }
+        object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
             raise ValueError(
                 f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "
@@ -242,7 +262,8 @@ class Study(Table):
     @property
     def method(self) -> Method:
         """What samples it."""
-        return self.algorithm._method
+        made = self.algorithm._method
+        return expanding(made) if self.run.predict else made
 
     @property
     def path(self) -> Path | None:
@@ -253,6 +274,11 @@ class Study(Table):
     def code(self) -> tuple[str | None, Path]:
         """The factory of the model, if it has one, and the folder of the study."""
         return self.model.factory, self._path.parent if self._path else Path()
+
+    @property
+    def run_options(self) -> dict[str, Any]:
+        """The arguments of `consortia.sample` that ``[run]`` gives."""
+        return self.run.model_dump(exclude={"predict"})
 
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
@@ -317,7 +343,7 @@ class Study(Table):
         own: Mapping[int, Path] | None,
         least: int,
     ) -> Built:
-        method = self.algorithm._method
+        method = self.method
         folder = directory if data_folder is None else data_folder
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
         if self.model.formula is not None:

@@ -96,7 +96,7 @@ def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
         InputError: none, an entry that is no Gaussian, or entries of unlike dimension; the message
             gives its index.
     """
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise InputError(
             f"surrogate is {values!r}: give 'anchored', 'laplace', 'sgld_moments', None, or a "
             "list of consortia.surrogates.Gaussian, one a site."

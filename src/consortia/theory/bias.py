@@ -40,7 +40,7 @@ from consortia.theory.expansion import Expansion, expand
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
-from consortia.theory.looks import Gatherer, Looks
+from consortia.theory.looks import Gatherer, Kept, Looks
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
 from consortia.theory.travelling import travelling_law
@@ -68,6 +68,7 @@ class Problem:
         sites: the data, all rows in this process.
         init: where the search for the mode starts, instead of ``model.init``.
         engine: gathers what the sites tell, where their rows are in several processes.
+        left: what the sites have told already, see `consortia.theory.looks.Kept`.
     """
 
     def __init__(
@@ -76,8 +77,9 @@ class Problem:
         sites: Sites,
         init: PyTree = None,
         engine: Gatherer | None = None,
+        left: Any = None,
     ) -> None:
-        self.model, self.sites, self._engine = model, sites, engine
+        self.model, self.sites, self._engine, self._left = model, sites, engine, left
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
@@ -87,7 +89,15 @@ class Problem:
         Raises:
             InputError: it is too large, or has no mode.
         """
-        return expand(Looks(self.model, self.sites, self.start, self._engine))
+        given = self.model, self.sites, self.start
+        if self._left is not None:
+            return expand(Kept(*given, self._left))
+        return expand(Looks(*given, self._engine))
+
+    @cached_property
+    def k_hat(self) -> float | None:
+        """How far the posterior is from its Gaussian law; None where the sites were not asked."""
+        return None if self._left is not None else min(self.near.k_hat, MOST_K_HAT)
 
     def agents(self, *, rows: bool) -> GaussianAgents:
         """Return the sites as agents of equal shares, with every row's expansion if asked for."""
@@ -382,7 +392,8 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         shift=moments.mean / sd,
         sd_ratio=moments.sd / sd if law.variance_known else None,
         gaussian=gaussian.gaussian,
-        k_hat=None if gaussian.gaussian else min(gaussian.k_hat, MOST_K_HAT),
+        k_hat=None if gaussian.gaussian else problem.k_hat,
+        rounds_per_draw=law.rounds_per_draw,
     )
 
 

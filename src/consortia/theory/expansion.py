@@ -143,7 +143,7 @@ def expand(looks: Looks) -> Expansion:
     if not values[0] > 1e-6 * values[-1]:
         raise InputError("the posterior is flat in some direction at its mode")
     covariance = np.linalg.inv(precision)
-    away = mode + 2 * np.sqrt(np.diagonal(covariance))
+    away = looks.away(mode, covariance)
     there = looks.expansion(away)[2].sum(axis=0) + looks.prior(away)[2]
     change = np.abs(there - precision).max() / np.abs(precision).max()
     return Expansion(
@@ -172,8 +172,9 @@ def pareto_shape(log_ratios: Float[np.ndarray, " K"]) -> float:
 
 def on_device(sites: Sites) -> tuple[PyTree, Int[Array, " S"]]:
     """Return all sites' rows, padded to equal numbers, and the numbers."""
-    data = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf)), sites.padded())
-    return data, jnp.asarray(np.asarray(sites.sizes), jnp.int32)
+    return jax.device_put(
+        (jax.tree.map(in_jax_width, sites.padded()), np.asarray(sites.sizes, np.int32))
+    )
 
 
 def double(arrays: PyTree) -> tuple[Float[np.ndarray, ...], ...]:
@@ -197,11 +198,10 @@ class Potentials(NamedTuple):
     @classmethod
     def of(cls, model: Model, parameters: PyTree) -> tuple[Potentials, Flat]:
         """Return a model's functions, kept for the next call, and these parameters' position."""
-        start = jax.tree.map(jnp.asarray, parameters)
-        target = Target(model, start)
+        target = Target(model, parameters)
         leaves, structure = jax.tree.flatten(target.structure)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        return _compiled(model, structure, shapes), target.ravel(start)
+        return _compiled(model, structure, shapes), jax.device_put(target.flat(parameters))
 
 
 @lru_cache(maxsize=8)

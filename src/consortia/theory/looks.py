@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from consortia.core import compiler
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
@@ -62,15 +63,15 @@ class Looks:
     def __init__(
         self, model: Model, sites: Sites, parameters: PyTree, engine: Gatherer | None = None
     ) -> None:
-        start = jax.tree.map(jnp.asarray, parameters)
-        target = Target(model, start)
+        target = Target(model, parameters)
         leaves, structure = jax.tree.flatten(target.structure)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        self._functions = _compiled(model, structure, shapes)
+        small = sites.rows * target.dimension**2 <= compiler.MOST_NUMBERS
+        self._functions = _compiled(model, structure, shapes, small)
         self._engine = Alone() if engine is None else engine
         self._sites, self._rows = sites, dict[int, PyTree]()
         self._dtype = target.dtype
-        self.start = np.asarray(target.ravel(start), np.float64)
+        self.start = target.flat(parameters).astype(np.float64)
         self.sizes = np.asarray(sites.sizes, np.float64)
         if engine is None and sites.elsewhere:
             sites.padded()  # says which rows are not here
@@ -89,7 +90,7 @@ class Looks:
     def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
         """Return the log-density at some points, up to a constant."""
         likelihood = -self._ask(VALUES, points)["values"].sum(axis=0)
-        prior = [self._functions.prior_value(self._to(point)) for point in points]
+        prior = self._functions.prior_values(self._to(points))
         return likelihood + np.asarray(prior, np.float64)
 
     def prior(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
@@ -104,6 +105,10 @@ class Looks:
             InputError: it is not reached.
         """
         return mode_by(self._whole, self.start)
+
+    def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
+        """Return the point, two standard deviations from the mode, of the second Hessian."""
+        return mode + 2 * np.sqrt(np.diagonal(covariance))
 
     def _whole(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
         values, gradients, hessians = self.expansion(position)
@@ -139,7 +144,7 @@ class Looks:
             ROWS: self._functions.rows,
             VALUES: self._functions.values,
         }
-        size = jnp.asarray(self._sites.sizes[index], jnp.int32)
+        size: Any = np.int32(self._sites.sizes[index])
         answer = functions[what](self._to(position), self._rows[index], size)
         return {name: np.asarray(array, np.float64).tolist() for name, array in answer.items()}
 
@@ -148,10 +153,49 @@ class Looks:
         most = int(self._sites.sizes.max())
         take = np.minimum(np.arange(most), int(self._sites.sizes[index]) - 1)
         rows = self._sites.shards[index]
-        return jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[take])), rows)
+        return jax.device_put(jax.tree.map(lambda leaf: in_jax_width(leaf[take]), rows))
 
     def _to(self, position: Float[np.ndarray, "*K d"]) -> Array:
-        return jnp.asarray(position, self._dtype)
+        return jax.device_put(np.asarray(position, self._dtype))  # without a program
+
+
+class Kept(Looks):
+    """What the sites have told once: at the mode, and of their Hessians at one point away.
+
+    Args:
+        model: the model.
+        sites: names and sizes.
+        parameters: an example of the parameters.
+        left: mode, point away, and gradients, Hessians and Hessians away of all sites.
+    """
+
+    def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
+        super().__init__(model, sites, parameters, Alone())
+        self._mode, self._away, self._told = left
+
+    def mode(self) -> Flat:
+        """Return the mode that was found."""
+        return self._mode
+
+    def expansion(
+        self, position: Flat
+    ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+        """Return gradient and Hessian of every site's −log-likelihood at the mode, or away."""
+        gradients, hessians, away = self._told
+        at_mode = np.array_equal(position, self._mode)
+        return np.zeros(len(gradients)), gradients, hessians if at_mode else away
+
+    def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
+        """Return the point at which the sites have told their Hessians."""
+        return self._away
+
+    def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
+        """Refuse: single rows are not told."""
+        raise InputError("the sites tell nothing of single rows, which minibatches' noise needs")
+
+    def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+        """Refuse: nothing was asked elsewhere."""
+        raise InputError("the sites were asked at the mode only")
 
 
 def mode_by(
@@ -210,7 +254,7 @@ class _Functions(NamedTuple):
     rows: Callable[[Array, PyTree, Array], dict[str, Array]]
     values: Callable[[Array, PyTree, Array], dict[str, Array]]
     prior: Callable[[Array], tuple[Array, Array, Array]]
-    prior_value: Callable[[Array], Array]
+    prior_values: Callable[[Array], Array]
 
 
 @lru_cache(maxsize=8)
@@ -218,7 +262,9 @@ def _compiled(
     model: Model,
     structure: jax.tree_util.PyTreeDef,
     shapes: tuple[tuple[tuple[int, ...], str], ...],
+    small: bool,
 ) -> _Functions:
+    few_times = partial(jax.jit, compiler_options=compiler.for_once() if small else {})
     example = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
     target = Target(model, jax.tree.unflatten(structure, example))
 
@@ -229,7 +275,7 @@ def _compiled(
     def of_row(x: Array, row: PyTree) -> Array:
         return -target.log_likelihood(x, jax.tree.map(lambda leaf: leaf[None], row))[0]
 
-    @jax.jit
+    @few_times
     def expansion(x: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         def of(at: Array) -> Array:
             return likelihood(at, rows, size)
@@ -256,8 +302,12 @@ def _compiled(
     def negative_prior(x: Array) -> Array:
         return -target.log_prior(x)
 
-    @jax.jit
+    @few_times
     def prior(x: Array) -> tuple[Array, Array, Array]:
         return (*jax.value_and_grad(negative_prior)(x), hessian(negative_prior, x, full=True))
 
-    return _Functions(expansion, rows_at, values, prior, jax.jit(target.log_prior))
+    @few_times
+    def prior_values(points: Array) -> Array:
+        return jax.lax.map(target.log_prior, points)
+
+    return _Functions(expansion, rows_at, values, prior, prior_values)

@@ -132,8 +132,17 @@ def test_the_limits_themselves_are_permitted(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, maximum_bytes=24, maximum_norm=5.0, maximum_messages=1)
     gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)
     with pytest.raises(PolicyError) as caught:
-        gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)
+        gate.release("round", asked("round", 8), PAYLOAD, ARRAYS)
     assert caught.value.rules == ("maximum_messages",)
+    gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)  # the same again
+
+
+def test_the_same_is_not_sent_again_without_end(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("consortia.federation.governance.gate.MOST_REPEATS", 3)
+    gate = gate_of(tmp_path, maximum_messages=1)
+    for _ in range(3):
+        gate.release("round", asked("round", 0), PAYLOAD, ARRAYS)
+    assert rules_of(gate.admit, "round", asked("round", 0)) == ("maximum_messages",)
 
 
 def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> None:

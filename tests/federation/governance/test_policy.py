@@ -19,7 +19,7 @@ from consortia.federation.governance.proposal import proposed
 from consortia.study.build import load_study
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
 
 TERMS = StudyTerms(
     run="1",
@@ -159,6 +159,12 @@ def test_two_sites_need_a_word() -> None:
         proposed(two)
     assert "two_sites = true" in proposed(two, two_sites=True)
     assert "two_sites" not in proposed(TERMS)
+
+
+def test_a_proposal_says_where_a_study_may_need_more_than_is_safe() -> None:
+    learning = dataclasses.replace(TERMS, parameters={"step_size": None})
+    assert "The study learns its step size" in proposed(learning)
+    assert "The study learns its step size" not in proposed(TERMS)
 
 
 def test_too_few_rows_are_refused() -> None:

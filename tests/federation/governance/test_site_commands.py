@@ -15,7 +15,7 @@ from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer.toml"
+EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
 FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
 OTHER = ROOT / "examples" / "wine_softmax.toml"
 
@@ -64,6 +64,16 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
     assert "None" not in text[:hashes]
 
 
+def test_a_rehearsal_needs_a_file_of_the_study_s_sites(tmp_path: Path) -> None:
+    north = FILES.parent / "north.csv"
+    (tmp_path / "oslo.csv").write_bytes(north.read_bytes())
+    made = command("rehearse", FILES, "--data", tmp_path / "oslo.csv")
+    assert made.exit_code == 2
+    text = " ".join(made.output.split())
+    assert "the study has the sites north, south, west, not 'oslo': give --site" in text
+    assert command("rehearse", EXAMPLE, "--data", north).exit_code == 2
+
+
 def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(FILES.read_text().replace(', "west.csv"', ""))
@@ -108,6 +118,15 @@ def test_an_app_s_hash_is_that_of_the_file_that_flower_sends(tmp_path: Path) -> 
     assert app_hash(tmp_path / "new") == hashlib.sha256(content).hexdigest()
     with study_of(tmp_path / "new.fab") as packed, study_of(tmp_path / "new") as folder:
         assert packed.read_text() == folder.read_text() == FILES.read_text()
+
+
+@pytest.mark.filterwarnings("always:apps")
+def test_a_policy_that_permits_any_app_beside_hashes_of_studies_is_warned_of(policy: Path) -> None:
+    text = policy.read_text()
+    policy.write_text(f'apps = ["any"]\n{text}')
+    assert "bind nothing" in command("check", policy, "--study", EXAMPLE).stderr
+    policy.write_text(text)
+    assert "bind nothing" not in command("check", policy, "--study", EXAMPLE).stderr
 
 
 def test_check_says_in_json_what_is_asked_and_which_rules_forbid_it(policy: Path) -> None:

@@ -168,7 +168,7 @@ class DecentralizedHMC(Agents):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant == "exact":
+        if isinstance(self.variant, str) and self.variant == "exact":
             raise InputError(
                 "variant is 'exact': that is a method of its own, consortia."
                 "decentralized_exact_hmc(step_size, mixing, leapfrog_steps=...)."

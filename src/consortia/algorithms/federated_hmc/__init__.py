@@ -139,13 +139,14 @@ class FederatedHMC(Method):
     )
 
     def __post_init__(self) -> None:
-        if self.force == "surrogate":
+        if isinstance(self.force, str) and self.force == "surrogate":
             raise InputError(
                 "force is 'surrogate': that is a method of its own, consortia.surrogate_hmc(...)."
             )
         arguments.one_of("force", self.force, ("exact", "quantized"))
         arguments.one_of("bits", self.bits, (8, 16))
-        if self.force == "exact" and (self.bits != 8 or self.dither):
+        dither = arguments.flag("dither", self.dither)
+        if self.force == "exact" and (self.bits != 8 or dither):
             raise InputError("bits and dither are for force='quantized'.")
         if self.trajectory_angle is not None:
             arguments.positive("trajectory_angle", self.trajectory_angle, 100.0)
@@ -163,7 +164,7 @@ class FederatedHMC(Method):
             step_size=given,
             leapfrog_steps=arguments.optional_whole("leapfrog_steps", self.leapfrog_steps, 1),
             mass_matrix=_mass_matrix(self.mass_matrix),
-            dither=arguments.flag("dither", self.dither),
+            dither=dither,
             jitter=jitter,
             target_acceptance=arguments.positive("target_acceptance", self.target_acceptance, 1.0),
         )
@@ -215,7 +216,8 @@ class FederatedHMC(Method):
             )
             raise InputError(
                 f"warmup is {warmup}, but {' and '.join(self.learns)} must be learned in the "
-                f"warm-up: give sample(..., warmup=500), at least {LEAST_WARMUP}, or {remedy}."
+                f"warm-up: give warmup=500 (in a study run.warmup = 500), at least "
+                f"{LEAST_WARMUP}, or {remedy}."
             )
 
     def check_learned(self, hub: Hub) -> str | None:

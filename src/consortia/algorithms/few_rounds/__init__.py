@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds import search, weights
-from consortia.algorithms.few_rounds.family import Family, Numbers
+from consortia.algorithms.few_rounds.family import FREEDOM, Family, Numbers
 from consortia.algorithms.few_rounds.independence import metropolis_chains, resampled
 from consortia.algorithms.few_rounds.state import (
     DRAW,
@@ -214,7 +214,8 @@ class FewRounds(Method):
             f"few_rounds: no family of proposals was reached in {rounds} rounds: k-hat "
             f"{last['k_hat']:.2f}, effective share {last['share']:.2g}, acceptance "
             f"{last['acceptance']:.2g}. The posterior is too wide in its tails, too bent or of too "
-            "many parameters for independent proposals: use federated_hmc, write scales of "
+            "many parameters for independent proposals: use federated_hmc, from init=fitted_mean "
+            "with mass_matrix=1/fitted_variance (attributes of error.tree), write scales of "
             "hierarchical models on the scale on which their data inform them (centred where there "
             "are many, non-centred where few), or integrate a site's own parameters out."
         )
@@ -244,11 +245,25 @@ class FewRounds(Method):
                 for name in MEASURED[purpose]
             }
             lines.append({"for": names[purpose]} | values)
-        return {"rounds_used": lines, "family_components": int(np.sum(hub.family.shares > 0))}
+        facts = {"rounds_used": lines, "family_components": int(np.sum(hub.family.shares > 0))}
+        if int(hub.stage) == FAILED and int(hub.fits) > 0:
+            proposal = _proposal(hub).family
+            shares = np.asarray(proposal.shares / proposal.shares.sum())
+            centres = np.asarray(proposal.centres)
+            within = np.sum(np.asarray(proposal.roots) ** 2, axis=-1) * FREEDOM / (FREEDOM - 2)
+            mean = shares @ centres
+            facts["fitted_mean"] = mean.tolist()
+            facts["fitted_variance"] = (shares @ (within + (centres - mean) ** 2)).tolist()
+        return facts
 
     def full_iterations(self, hub: Hub, done: int) -> float:
-        """Return the rounds in units of an iteration in which every phase runs."""
-        return done / 2
+        """Return the rounds of points."""
+        return self.phases_run(hub, done)[3]
+
+    def phases_run(self, hub: Hub, done: int) -> tuple[int, ...]:
+        """Return how often each phase has run: that of the mode, or that of points."""
+        sought = int(np.sum(np.asarray(hub.history.purpose)[:done] == SEARCH))
+        return done, sought, done, done - sought, done
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
@@ -282,6 +297,7 @@ class FewRounds(Method):
                 per_iteration=self.points // self.chains,
                 chains=self.chains,
             ),
+            one_exchange=True,
         )
 
 
@@ -412,7 +428,7 @@ def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:
     count = method.points
     return Numbers(
         rng.normal("points", (count, target.dimension)),
-        rng.uniform("scales", (count, families.FREEDOM // 2)),
+        rng.uniform("scales", (count, FREEDOM // 2)),
         rng.uniform("components", (count,)),
     )
 

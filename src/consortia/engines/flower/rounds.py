@@ -298,7 +298,7 @@ class StageLoop(Iteration):
     def _keys(self, index: int) -> PhaseKeys:
         """Return the keys of a phase, made once; private ones of one node, for their shapes."""
         if not self._made:
-            self._made = jax.jit(partial(self.stage.keys, only=0))(self._base)
+            self._made = self.stage.keys(self._base, only=0)
         return self._made[index]
 
     # --- compiled -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from consortia.core.prior import prior_scale
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
-from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
+from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
@@ -57,7 +57,6 @@ class FlowerRun(Run):
         self._begin, self._enough, self._bounds = begin, enough, bounds
         self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
-        self._shapes: Yield | None = None
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
@@ -283,21 +282,18 @@ class FlowerRun(Run):
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
-        if self._shapes is None:
-            keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
-            self._shapes = jax.eval_shape(
-                self.program.yielded, self._whole_carry(), self._arrays, keys
-            )
-        return empty_buffers(self._shapes, self.program.drawn, self.draws_per_iteration)
+        keys = self.program.keys(rng.ROUND, random.base_key(0))
+        made, _ = self.program.shapes(self._whole_carry(), self._arrays, keys)
+        return empty_buffers(made, self.program.drawn, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:
         """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
         return self._fitted
 
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
-        """Return (communication rounds, bytes up, bytes down) of one iteration of all chains."""
-        keys = jax.eval_shape(lambda: self.program.keys(random.base_key(0)))
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
+        """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
+        keys = self.program.keys(rng.ROUND, random.base_key(0))
         return self.program.traffic(self._whole_carry(), self._arrays, keys)
 
     def memory(self, carry: Carry) -> dict[str, int]:

@@ -271,13 +271,12 @@ class SiteRuntime:
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label, request: Envelope) -> PhaseKeys:
-        """Return the keys of a phase, made once: that costs as much as a message of numbers.
+        """Return the keys of a phase, made once.
 
         Private ones are of the question where they come from the site's secret.
         """
         if stage.number not in self._keys:
-            keys = jax.jit(partial(stage.keys, only=self._number))(self._base)
-            self._keys[stage.number] = jax.block_until_ready(keys)
+            self._keys[stage.number] = stage.keys(self._base, only=self._number)
         keys = self._keys[stage.number][label.phase]
         phase = stage.phases[label.phase]
         if self._secret is None or not self._draws_alone(stage.number, label.phase):
@@ -286,7 +285,7 @@ class SiteRuntime:
         private = np.array(keys.private)
         question = question_of(request)
         private[index] = private_keys(self._secret, self._run, question, stage.chains)
-        return PhaseKeys(keys.shared, jnp.asarray(private))
+        return PhaseKeys(keys.shared, private)
 
     @functools.cache  # noqa: B019 (a runtime lives as long as its process)
     def _draws_alone(self, stage: int, index: int) -> bool:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from consortia.core import random
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
 from consortia.engines import exchanges, rng
 from consortia.engines.contract import named
@@ -142,7 +143,7 @@ class Stage:
         here = Counter(counter[0], counter[1], repetition)
         return rng.once_randomness(phase, keys, here, self.layout, self.weights)
 
-    def keys(self, base: Array, only: int | None = None) -> tuple[PhaseKeys, ...]:
+    def keys(self, base: np.ndarray, only: int | None = None) -> tuple[PhaseKeys, ...]:
         """Return the keys of all phases, private ones of one node only; of a `Route` of all."""
 
         def chosen(phase: Phase, keys: PhaseKeys) -> PhaseKeys:
@@ -156,8 +157,7 @@ class Stage:
     def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
         phase, chains = self.phases[index], self.chains
 
-        def run(carry: Carry, arrays: SiteArrays, base: Array) -> tuple[Any, Carry]:
-            keys = self.keys(base, only=0)[index]
+        def run(carry: Carry, arrays: SiteArrays, keys: PhaseKeys) -> tuple[Any, Carry]:
             drawn = self.drawn(phase, keys, jnp.zeros(3, jnp.int32))
             if drawn.visited is not None:
                 drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
@@ -168,8 +168,8 @@ class Stage:
             )
             return (node, outbox, {} if phase.repeated else info), after
 
-        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
-        (node, outbox, info), after = jax.eval_shape(run, carry, self._arrays, key)
+        keys = self.keys(random.base_key(0), only=0)[index]
+        (node, outbox, info), after = jax.eval_shape(run, carry, self._arrays, keys)
         return Sent(carry, node, outbox, info), after
 
 

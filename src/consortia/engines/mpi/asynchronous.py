@@ -269,14 +269,14 @@ class AsynchronousRun(Run):
         every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
         return self.servers.total(every)[chain]
 
-    def traffic(self, carry: Carry) -> tuple[int, int, int]:
+    def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (messages to a server, bytes up, bytes down) of one update of all chains."""
         servers = self._box.servers
         up, down = (
             servers * sum(w * np.dtype(k).itemsize for w, k in zip(f.widths, f.kinds, strict=True))
             for f in (self._kernels.gradient_wire, self._kernels.reply_wire)
         )
-        return 1, up, down
+        return [(1, up, down)]
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that this rank holds, by what they are for."""

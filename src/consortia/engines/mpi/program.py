@@ -105,17 +105,12 @@ class RankProgram(Program):
         turn, packed = self.callbacks[exchange](turn, wire.pack(rows), forms)
         return wire.unpack(packed), turn
 
-    def keys_of(
-        self,
-        phases: tuple[Phase, ...],
-        stage: int,
-        base: UInt32[Array, " 2"],
-        layout: Layout,
-    ) -> Keys:
+    def keys(self, stage: int, base: UInt32[np.ndarray, " 2"]) -> Keys:
         """Return the keys of a stage's phases, of what is private for this rank's nodes."""
-        whole = replace(layout, nodes=self._whole.nodes)
-        every = rng.stage_keys(phases, stage, base, whole)
-        return tuple(PhaseKeys(keys.shared, keys.private[self._places.own]) for keys in every)
+        whole = replace(self.layout_of(stage), nodes=self._whole.nodes)
+        every = rng.stage_keys(self.phases_of(stage), stage, base, whole)
+        own = (PhaseKeys(keys.shared, keys.private[self._places.own]) for keys in every)
+        return jax.device_put(tuple(own))
 
     def record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
         """Return the buffers with this rank's share of a draw."""

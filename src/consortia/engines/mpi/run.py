@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.data.sites import Sites
+from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, infos_at, with_infos
 from consortia.engines.contract import from_names, named
 from consortia.engines.mpi.callback import raised
@@ -93,10 +94,11 @@ class MPIRun(LocalRun):
         """
         base, ring = self._begin(seed, positions, rounds, warmup)
         if self.program.algorithm.fit:
-            own = jax.eval_shape(self.program.fit, self._arrays, base, positions[0])
+            keys = self.program.keys(rng.FIT, base)
+            own = self.program.fit.eval_shape(self._arrays, keys, positions[0])
             fitted = from_names(state, jax.tree.map(self._everywhere, own), "fitted")
             self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
-        own = jax.eval_shape(lambda: self._first(base, positions, ring, self._arrays))
+        own = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
         shapes = own._replace(node=jax.tree.map(self._everywhere, own.node))
         if self.program.inbox_per_node:
             shapes = shapes._replace(inbox=jax.tree.map(self._everywhere, own.inbox))

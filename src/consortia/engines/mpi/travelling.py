@@ -60,7 +60,7 @@ class TravellingRun(MPIRun):
         # Where a chain goes next, and by which random numbers, every rank must know.
         base, ring = super()._begin(seed, positions, rounds, warmup)
         phases, layout = self.program.algorithm.phases, self.layout
-        self._route = jax.jit(lambda key: rng.stage_keys(phases, rng.ROUND, key, layout))(base)
+        self._route = jax.device_put(rng.stage_keys(phases, rng.ROUND, base, layout))
         self._block = None
         return base, ring
 

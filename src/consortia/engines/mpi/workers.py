@@ -60,7 +60,7 @@ class AsyncKernels:
         """Return the keys of this server's chains, of what is private those of one worker."""
         total = self.chains * self._mailbox.servers
         layout = Layout(1, total, False, 1, 1)
-        (keys,) = rng.stage_keys(self._own.algorithm.phases, rng.ROUND, jnp.asarray(base), layout)
+        (keys,) = rng.stage_keys(self._own.algorithm.phases, rng.ROUND, base, layout)
         shared, private = keys.shared, keys.private[worker]
         if total == 1:
             return PhaseKeys(shared, private)
@@ -75,7 +75,7 @@ class AsyncKernels:
             _, outbox = self._sent(carry.node, carry.inbox, keys, at, arrays)
             return self._row(outbox), self._row(carry.inbox)
 
-        keys = jax.eval_shape(lambda: self.keys(random.base_key(0), 0))
+        keys = self.keys(random.base_key(0), 0)
         at = jax.ShapeDtypeStruct((3,), jnp.int32)
         gradient, reply = jax.eval_shape(rows, carry, keys, at, arrays)
         return Wire.of(gradient), Wire.of(reply)

@@ -47,6 +47,10 @@ UNRECORDED = "the site's ledger cannot be written"
 CLOSED = "the run is closed at the site"
 """Text that leaves without a line: it says nothing new, and lines without end would fill a disk."""
 
+MOST_REPEATS = 100
+"""So often, over all messages of a run, the same answer may be sent again: after a restart a site
+finds all that it was asked meanwhile."""
+
 MOST_STRANGERS = 100
 """Refusals of runs that were never opened that the ledger has one after the other; of further ones
 no line is written."""
@@ -243,9 +247,16 @@ class Gate:
         at = question.round
         if kind == "round" and not (at is not None and 0 <= at < most):
             found.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
-        sent = self._ledger.messages[self.terms.run]
-        if policy.maximum_messages is not None and sent >= policy.maximum_messages:
-            found.append(("maximum_messages", f"{sent} messages of this run have left"))
+        again = question.digest in self._answers(question)
+        answered, sent = (
+            count[self.terms.run] for count in (self._ledger.answers, self._ledger.messages)
+        )
+        if policy.maximum_messages is not None:
+            most = policy.maximum_messages
+            if not again and answered >= most:
+                found.append(("maximum_messages", f"{answered} questions of this run are answered"))
+            elif sent >= MOST_REPEATS * most:
+                found.append(("maximum_messages", f"{sent} messages of this run have left"))
         others = self._answers(question) - {question.digest}
         if len(others) >= policy.maximum_answers:
             text = f"{question.place} was answered already, to another question"

@@ -124,6 +124,7 @@ class Ledger:
     Attributes:
         runs: of each run that was opened the details of its last ``opened`` line.
         messages: of each run, the messages that left and were no refusals.
+        answers: of each run, the questions that they answered, each counted once.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, the digests of the questions that were answered.
@@ -137,6 +138,7 @@ class Ledger:
         self.path = Path(path)
         self.runs: dict[str, Mapping[str, str]] = {}
         self.messages: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.strangers = 0
@@ -241,8 +243,9 @@ class Ledger:
         if entry.event == "released":
             self.messages[entry.run] += 1
             if "place" in entry.details:
-                place = entry.run, entry.details["place"]
-                self.answered[place].add(entry.details["question"])
+                known = self.answered[entry.run, entry.details["place"]]
+                self.answers[entry.run] += entry.details["question"] not in known
+                known.add(entry.details["question"])
         if entry.event == "refused":
             by_rows = BY_ROWS in entry.details
             self.refusals[entry.run] += REFUSED_BY_ROWS if by_rows else 1
@@ -297,6 +300,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            raise LedgerError(f"{path} is no file; give the path of a ledger.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(f"{path}: there is no such file; give the path of a ledger.") from None

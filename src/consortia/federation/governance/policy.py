@@ -162,7 +162,8 @@ class Policy(BaseModel):
     maximum_messages: int | None = Field(
         None,
         ge=1,
-        description="most messages of a run, those that are sent again included",
+        description="most questions of a run that are answered; one that is sent again, after a "
+        "restart, is counted once",
     )
     maximum_runs: int | None = Field(
         None,

@@ -14,9 +14,6 @@ from consortia.federation.governance.terms import KINDS, StudyTerms
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
 
-SENT_AGAIN, WAITING = 3, 50
-"""Of a proposal: messages for each that a study needs, and while sites come together."""
-
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
 
@@ -26,6 +23,11 @@ apps = ["{app}"]
 
 """
 
+
+LEARNS = """\
+# (The study learns its step size: its first trajectories may be refused here. Have the study give
+# step_size rather than larger numbers.)
+"""
 
 AGREED = """\
 # The study has two sites, each of which can compute the other's messages: that is agreed to.
@@ -58,6 +60,7 @@ def proposed(
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
     names = ", ".join(f'"{kind}"' for kind in terms.messages)
     agreed = AGREED if terms.sites == 2 else ""
+    learns = LEARNS if terms.parameters.get("step_size", 0) is None else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -74,14 +77,14 @@ maximum_chains = {terms.chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Messages of a run: the study needs {terms.exchanges}, and what is not answered soon is sent again.
-# Runs in the ledger, interrupted ones included.
-maximum_messages = {SENT_AGAIN * terms.exchanges + WAITING}
+# Questions of a run that are answered, each counted once however often it is sent; and runs in the
+# ledger, interrupted ones included.
+maximum_messages = {terms.exchanges}
 maximum_runs = {RUNS}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
-maximum_position = {MAXIMUM_POSITION}
+{learns}maximum_position = {MAXIMUM_POSITION}
 maximum_step = {MAXIMUM_STEP}
 
 # Each place of a run has one answer; after so many refusals nothing more of a run is answered.

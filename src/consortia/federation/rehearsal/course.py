@@ -228,7 +228,7 @@ def _looking(
 
 def _membership(study: Study, built: Built, index: int) -> Finding:
     """Return how well the draws tell who took part."""
-    run = study.run.model_dump() | {"keep": "draws"}
+    run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         tree = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)

@@ -117,7 +117,7 @@ class Stage:
                     built.model,
                     built.sites,
                     built.algorithm,
-                    **self.study.run.model_dump(),
+                    **self.study.run_options,
                     engine=engine,
                     progress=False,
                 )

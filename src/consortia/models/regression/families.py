@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
+from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree, two_classes
 
 Own = Mapping[str, Array]
@@ -48,6 +49,8 @@ class Family(NamedTuple):
         auxiliaries: its bounded parameters.
         effect: what exp(coefficient) is; None where a coefficient is a difference.
         logarithmic: whether the mean is exp(η) times something.
+        of_site: the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is
+            none of a row.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Family(NamedTuple):
     auxiliaries: tuple[Auxiliary, ...] = ()
     effect: str | None = None
     logarithmic: bool = False
+    of_site: Callable[[Array, PyTree, Array], Array] | None = None
 
 
 def _y(batch: PyTree, like: Array) -> Array:
@@ -176,6 +180,26 @@ def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
     return event * log_hazard - jnp.exp(eta) * (times @ jnp.exp(hazards))
 
 
+def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
+    r"""Return the log partial likelihood of one site, ties after Efron (1977).
+
+    .. math:: \sum_{i: d_i = 1} \Bigl[\eta_i - \log\Bigl(\sum_{j: t_j \ge t_i} e^{\eta_j} -
+              f_i \sum_{j: t_j = t_i, d_j = 1} e^{\eta_j}\Bigr)\Bigr]
+
+    with f = 0, 1/m, ..., (m − 1)/m for m events at one time. Rows stand in the order of falling
+    times; ``last`` is the index of the last one with a row's time.
+    """
+    event = jnp.where(mask, jnp.asarray(batch["event"]).astype(eta.dtype), 0)
+    last = jnp.asarray(batch["last"]).astype(jnp.int32)
+    share = jnp.asarray(batch["tie_share"]).astype(eta.dtype)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, eta, -jnp.inf)))
+    size = jnp.where(mask, jnp.exp(eta - largest), 0)
+    at_risk = jnp.cumsum(size)[last]
+    tied = jax.ops.segment_sum(event * size, last, eta.shape[0])[last]
+    inside = jnp.where(event > 0, at_risk - share * tied, 1)
+    return jnp.sum(event * (eta - largest - jnp.log(inside)))
+
+
 # --- draws ---------------------------------------------------------------------------------------
 
 
@@ -200,6 +224,14 @@ def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any
 def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
     log_t = (np.log(rng.exponential(size=eta.shape)) - eta) / own["shape"]
     return _exp(log_t + np.asarray(batch["log_unit"]))
+
+
+def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    raise InputError("family 'cox' says nothing of when events are: nothing can be simulated.")
+
+
+def _no_rows(eta: Array, batch: PyTree, own: Own) -> Array:
+    raise InputError("family 'cox' has no likelihood of a row.")
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
@@ -343,15 +375,19 @@ FAMILIES: dict[str, Family] = {
             "hazard ratio",
             True,
         ),
+        Family(
+            "cox",
+            "log of the hazard, each site with a baseline of its own",
+            "time",
+            _no_rows,
+            None,
+            _no_draw,
+            effect="hazard ratio",
+            of_site=_cox,
+        ),
     )
 }
 """The families, by name."""
-
-REFUSED = {
-    "cox": "its partial likelihood is no sum over rows: take family='piecewise_exponential', which "
-    "comes as near to it as there are intervals, or 'weibull'",
-}
-"""Families that are asked for and are not there, with what to take."""
 
 ALIASES = {
     "normal": "gaussian",

@@ -38,6 +38,9 @@ GAP = "missing"
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
 
+TIES = ("last", "tie_share")
+"""Of rows in the order of falling times: the last one with a time; Efron's share of an event."""
+
 INTERVALS = 5
 """Of a piecewise constant hazard, when no breaks are given."""
 
@@ -54,6 +57,7 @@ class Question:
         missing: what is done with missing values.
         levels: of columns, the first being the reference; what is given need not be asked for.
         extra: expressions beside the formula, by what they are: weights, exposure, trials.
+        integrated: whether a level of each site is integrated out at the site.
     """
 
     parsed: Parsed
@@ -61,6 +65,7 @@ class Question:
     missing: str
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra: Mapping[str, Factor] = field(default_factory=dict)
+    integrated: bool = False
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -278,6 +283,7 @@ class Specification:
         return of_value(
             (
                 *(parsed.text, asked.family.name, asked.missing, extra, self.sites, self.breaks),
+                asked.integrated,
                 *(dict(self.units), dict(self.levels), dict(self.fills)),
             )
         )
@@ -359,6 +365,8 @@ class Specification:
                 what = text or "Intercept"
                 what += "" if one is None else f"[{one}]"
                 names = tuple(f"{what} | {site}" for site in self.sites)
+                if self.question.integrated:
+                    names = ()  # of (1 | site): the levels stay at the sites
                 found.append(Block(f"sd({what} | {SITE})", names, text, False, one))
         return tuple(found)
 
@@ -458,7 +466,11 @@ class Specification:
         X = self._matrix(values, rows_of(kept)).to_numpy(float) @ self.basis
         varying = [bool(numbers or levels) for numbers, levels in self.keys]
         columns = [X[:, varying], *(self._of_block(one, values, site) for one in self.blocks)]
-        return {"x": np.concatenate(columns, axis=1)} | self._others(kept, where)
+        made = {"x": np.concatenate(columns, axis=1)} | self._others(kept, where)
+        if asked.family.of_site is None:
+            return made
+        order = np.argsort(-made["y"], kind="stable")
+        return {name: one if name in TIES else one[order] for name, one in made.items()}
 
     def template(self) -> Arrays:
         """Return the arrays of `made` without a row."""
@@ -471,8 +483,10 @@ class Specification:
             if self.breaks:
                 found["intervals"] = np.zeros((0, len(self.breaks) + 1))
                 found["interval"] = np.zeros(0, np.int64)
-            else:
+            elif asked.family.of_site is None:
                 found["log_unit"] = np.zeros(0)
+            else:
+                found |= _ties(np.zeros(0), np.zeros(0))
         if asked.parsed.offset is not None or "exposure" in asked.extra:
             found["offset"] = np.zeros(0)
         for name, key in (("trials", "trials"), ("weights", "weight")):
@@ -485,6 +499,8 @@ class Specification:
             unit = self.units[block.factor]
             u = (values[block.factor] - unit.mean) / unit.sd
             return smooth.curved(u, self.question.parsed.factors[block.factor].knots)
+        if not block.columns:
+            return np.zeros((self.rows[self.sites.index(site)], 0))
         rows = len(next(iter(values.values()))) if values else self.rows[self.sites.index(site)]
         if not block.factor:
             slope = np.ones(rows)
@@ -506,9 +522,11 @@ class Specification:
                 spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
                 place = np.searchsorted(edges, time, side="left") - 1
                 found |= {"intervals": spent, "interval": place}
-            else:
+            elif asked.family.of_site is None:
                 unit = np.log(self.units[TIME].mean)
                 found |= {"log_unit": np.full(len(time), unit)}
+            else:
+                found |= _ties(time, event)
         elif RESPONSE in self.levels:
             column = kept[str(asked.parsed.response[0].column)]
             found = {"y": self._codes(RESPONSE, column, where)}
@@ -570,6 +588,18 @@ class Specification:
         terms = [":".join(self._places[text] for text in term) for term in self.terms if term]
         written = " + ".join(["1" if self.has_intercept else "0", *terms])
         return Formula(written).get_model_matrix(frame)
+
+
+def _ties(time: np.ndarray, event: np.ndarray) -> Arrays:
+    """Return `TIES` of rows in the order of falling times."""
+    order = np.argsort(-time, kind="stable")
+    times, events = time[order], event[order] > 0
+    last = np.searchsorted(-times, -times, side="right") - 1
+    share = np.zeros(len(times))
+    for end in np.unique(last[events]):
+        tied = np.flatnonzero((last == end) & events)
+        share[tied] = np.arange(len(tied)) / len(tied)
+    return dict(zip(TIES, (last.astype(np.int64), share), strict=True))
 
 
 def agree(

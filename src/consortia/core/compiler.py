@@ -1,0 +1,55 @@
+"""How hard the compiler works on small problems, whose programs take longer to make than to run."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import jax
+
+MOST_NUMBERS = 1_000_000
+"""In the data of a small problem."""
+
+MOST_STATES = 64
+"""Nodes times chains of a small problem."""
+
+LEVEL = "xla_backend_optimization_level"
+FUSION = "xla_cpu_use_fusion_emitters"
+
+
+def for_rounds() -> dict[str, Any]:
+    """Return options for the rounds of small problems, on a processor; elsewhere none.
+
+    LLVM's second level of optimisation in place of its third: measured on programs of every
+    exchange, they compile in a tenth to a half less time and run as fast. With a thousand nodes
+    some are a seventh slower. What the user has set stands.
+    """
+    return _on_processors(2)
+
+
+def for_once() -> dict[str, Any]:
+    """Return options for what runs once in small problems: it is hardly optimised."""
+    options = _on_processors(0)
+    # The older code generator for loops compiles in half the time; loops run slower.
+    if options and FUSION not in os.environ.get("XLA_FLAGS", "") and _is_known(FUSION):
+        options[FUSION] = False
+    return options
+
+
+def _on_processors(level: int) -> dict[str, Any]:
+    if jax.default_backend() != "cpu" or LEVEL in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    if jax.config.values["jax_disable_most_optimizations"]:
+        return {}
+    return {LEVEL: level}
+
+
+@functools.cache
+def _is_known(option: str) -> bool:
+    """Return False where this version of the compiler has no such option."""
+    try:
+        jax.jit(lambda: 0, compiler_options={option: False}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
