@@ -18,7 +18,8 @@ from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import EXIT_CODES, app
+from consortia.cli import EXIT_CODES, app, exits
+from consortia.cli.exits import reported
 from consortia.report.run_report import load_run
 from consortia.study.build import FROM_DATA, MODELS
 from consortia.study.options import arguments
@@ -266,3 +267,20 @@ def test_without_a_source_tree_papers_says_where_they_are(tmp_path, monkeypatch)
     outcome = invoke("papers")
     assert outcome.exit_code == 2
     assert "come with the source tree" in outcome.stderr
+
+
+def test_a_device_that_is_not_there_and_a_full_disk_for_the_output_are_said(tmp_path, monkeypatch):
+    def no_device():
+        raise AssertionError
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(exits, "_of_backends", lambda error: True)
+    with pytest.raises(typer.Exit) as ended, reported(True):
+        no_device()
+    assert ended.value.exit_code == 2
+    with pytest.raises(typer.Exit) as ended, reported(True):
+        raise OSError(28, "No space left on device")
+    assert ended.value.exit_code == 2
+    monkeypatch.undo()
+    with pytest.raises(AssertionError), reported(True):
+        no_device()  # not JAX's: it is a mistake of ours, with its traceback

@@ -204,3 +204,11 @@ def test_an_unknown_keyword_is_answered_with_the_nearest():
         consortia.sample(None, None, None, round=3)
     with pytest.raises(InputError, match="did you mean 'prior_scale'"):
         consortia.models.logistic_regression(3, prior_scal=2.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "zarr.json", "\ud800", "c" * 201, "é" * 101, "\x1b[2J", "", "a/b", "draw"]
+)
+def test_a_name_that_no_stored_run_can_hold_is_refused_before_the_run(name):
+    with pytest.raises(InputError, match="a parameter cannot be named"):
+        parameters.variables({name: np.zeros(2)})

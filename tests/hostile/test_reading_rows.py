@@ -252,6 +252,11 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
     assert beyond == said(0, 999)
     assert "maximum_rounds" in beyond
     assert {said(0, 1), said(9, 2), said(0, 0)} == {"the run is closed at the site"}
+    # Further runs than the policy permits leave no folder.
+    hello = replace(first, kind="hello", label=(), values={}, arrays={})
+    for number in range(8):
+        stage.ask("north", replace(hello, run=f"{number:032x}"))
+    assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3
 
 
 def test_one_refusal_that_depends_on_rows_is_the_last_and_names_nothing(tmp_path: Path) -> None:
@@ -344,6 +349,18 @@ def test_private_numbers_are_of_the_site_s_secret_and_a_resumed_run_has_them_aga
             progress=False,
         )
     np.testing.assert_array_equal(draws(again), whole)
+
+
+@pytest.mark.engines
+def test_private_numbers_of_a_travelling_chain_are_the_visited_site_s(tmp_path: Path) -> None:
+    study = study_of(tmp_path, NAMES, rounds=6, chains=2)
+    study.write_text(study.read_text().replace('"fa_ld"', '"dsgld"'))
+    secret = draws(sampled(stage_of(study, tmp_path / "secret")))
+    again = draws(sampled(stage_of(study, tmp_path / "secret" / "other")))
+    seed = draws(sampled(stage_of(study, tmp_path / "seed", private=False)))
+    assert np.isfinite(secret).all()
+    assert np.abs(secret - seed).max() > 1e-3
+    assert np.abs(secret - again).max() > 1e-3  # other secrets
 
 
 # --- who took part -------------------------------------------------------------------------------

@@ -23,6 +23,26 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "algorithms/few_rounds/family.py",
+        "numbers.normals / jnp.sqrt(chi_squared / FREEDOM)",
+        "numbers.normals / jnp.sqrt(chi_squared / (FREEDOM + 1))",
+        "algorithms/test_few_rounds.py::"
+        "test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation",
+    ),
+    Mutant(
+        "algorithms/few_rounds/independence.py",
+        "rate = metropolis.acceptance(here - there)",
+        "rate = metropolis.acceptance((here - there) / 2)",
+        "algorithms/test_few_rounds.py::"
+        "test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves",
+    ),
+    Mutant(
+        "algorithms/few_rounds/search.py",
+        "jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)",
+        "jnp.where(saddle, 0 * lengths[0] / jnp.sqrt(size[0]), 0)",
+        "algorithms/test_few_rounds.py::test_a_saddle_is_left",
+    ),
+    Mutant(
         "core/random.py",
         "(high * size_high + (middle >> half) + (carry >> half))",
         "(high * size_high + (middle >> half))",

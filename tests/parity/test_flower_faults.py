@@ -332,6 +332,14 @@ def test_a_site_with_another_model_is_named(tmp_path):
     assert "its model is not that of the server" in refusal(sites)
 
 
+def test_a_server_that_begins_elsewhere_than_the_study_says_is_refused(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    start = {"coefficients": jnp.full(2, 1e-3), "intercept": jnp.zeros(())}
+    with pytest.raises(SiteRefusedError, match="begins elsewhere than seed and init"):
+        sites.sampled(rounds=2, init=start)
+    assert not any(kind == "round" for gate in sites.gates for kind, _, _ in gate.left)
+
+
 def test_sites_with_data_of_another_structure_are_named(tmp_path):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
     shards = list(sites.sites)

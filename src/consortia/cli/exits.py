@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -31,8 +33,8 @@ INTERRUPTED = 130
 UNUSABLE = 2
 """What an argument names cannot be used; see `EXIT_CODES`."""
 
-NO_BACKEND = "Unable to initialize backend"
-"""How JAX begins when there is no such device as it was told to use."""
+BACKENDS = "xla_bridge.py"
+"""Where JAX looks for devices; what it raises there is sometimes without a word."""
 
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
@@ -90,11 +92,13 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(error, UNUSABLE)
         raise typer.Exit(UNUSABLE) from None
-    except RuntimeError as error:
-        if not str(error).startswith(NO_BACKEND):
+    except (RuntimeError, AssertionError) as error:
+        if not _of_backends(error):
             raise
         if not silent:
-            typer.echo(f"error: {printable(str(error))}. Set JAX_PLATFORMS=cpu, or none.", err=True)
+            asked = os.environ.get("JAX_PLATFORMS", "")
+            text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or leave it out"
+            typer.echo(f"error: {printable(text)}.", err=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt as error:
         if not silent:
@@ -103,6 +107,12 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if engine is not None:
             engine.abort(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _of_backends(error: BaseException) -> bool:
+    """Return True if JAX has raised an error because it found no device."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.endswith(BACKENDS)
 
 
 def _system_text(error: OSError | MemoryError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,12 @@ from consortia.cli.options import Json
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
+
+UNBOUND = (
+    "apps = ['any'] lets a server send any code, so the hashes of studies and models bind nothing: "
+    "they cover the files that import statements reach, not what code loads in other ways. Give "
+    "the hash of the app."
+)
 
 site = typer.Typer(help="What a site's policy permits, and what has left it.", no_args_is_help=True)
 
@@ -57,6 +64,8 @@ def check(
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
+        if found is not None and found.apps == ["any"] and (found.studies or found.models):
+            warnings.warn(UNBOUND, UserWarning, stacklevel=1)
         terms, of_app, told = _terms(study, app, data)
         if terms is None:
             if found is None:

@@ -17,12 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.printable import is_printable
 from consortia.errors import InputError
 
 PyTree = Any
 
 BARE_ARRAY = "theta"
 RESERVED = ("chain", "draw", "sample")
+NAME_MAX = 200
+"""Bytes of a name: it is a directory of a stored run, with a few more behind it."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,14 @@ def variables(structure: PyTree) -> tuple[Variable, ...]:
     start = 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(structure)[0]:
         name = _name(path)
-        if not name or "/" in name or name in RESERVED:
+        shown = is_printable(name) and len(name.encode()) <= NAME_MAX
+        file = shown and name[:1] != "." and name != "zarr.json"
+        if not name or "/" in name or name in RESERVED or not file:
             raise InputError(
-                f"Model.init: a parameter cannot be named {name!r}: the name of a variable is not "
-                f"empty, has no '/' and is none of {', '.join(RESERVED)}. Rename the key."
+                f"Model.init: a parameter cannot be named {name[:NAME_MAX]!r}: the name of a "
+                f"variable is not empty, has no '/' and no control character, is no name of a file "
+                f"of Zarr's, has at most {NAME_MAX} bytes and is none of "
+                f"{', '.join(RESERVED)}. Rename the key."
             )
         if any(name == other.name for other in found):
             raise InputError(

@@ -306,8 +306,8 @@ def _parsed(given: Sequence[str], lines: Sequence[int], where: str) -> Column:
     if wrong.mean() <= 1 - NEARLY and len(set(known)) > 10:
         line = lines[np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]]
         doubt = (
-            f"{int(wrong.sum())} of {len(known)} values are no numbers, the first "
-            f"{known[wrong][0]!r} in line {line}: correct them, or leave them empty"
+            f"{int(wrong.sum())} of {len(known)} values are no numbers, the first in line {line}: "
+            "correct them, or leave them empty"
         )
     return Column("text", np.where(missing, "", texts).astype(str), missing, doubt)
 

@@ -120,6 +120,15 @@ def test_an_app_s_hash_is_that_of_the_file_that_flower_sends(tmp_path: Path) -> 
         assert packed.read_text() == folder.read_text() == FILES.read_text()
 
 
+@pytest.mark.filterwarnings("always:apps")
+def test_a_policy_that_permits_any_app_beside_hashes_of_studies_is_warned_of(policy: Path) -> None:
+    text = policy.read_text()
+    policy.write_text(f'apps = ["any"]\n{text}')
+    assert "bind nothing" in command("check", policy, "--study", EXAMPLE).stderr
+    policy.write_text(text)
+    assert "bind nothing" not in command("check", policy, "--study", EXAMPLE).stderr
+
+
 def test_check_says_in_json_what_is_asked_and_which_rules_forbid_it(policy: Path) -> None:
     asked = json.loads(command("check", policy, "--study", EXAMPLE, "--json").stdout)
     assert asked["permitted"] is True
