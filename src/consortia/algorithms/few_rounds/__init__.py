@@ -66,7 +66,7 @@ Vector = Float[Array, " d"]
 KEPT = 4
 """Rounds of points from which the family is fitted."""
 
-MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 10, 100
+MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 """Rounds of each kind, at most."""
 
 MOST_PARAMETERS = 200
@@ -522,8 +522,9 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     stands = (fits > 1) & (quality.share < GROWTH * before) & ~mixing
     # The first fit after a family has become a mixture is compared with none.
     stands &= (mixed == 0) | (mixed > 1)
-    ends = good | stands | (fits >= MOST_FITS)
     usable = (quality.k_hat <= WORST_K_HAT) & (quality.acceptance >= LOWEST_RATE)
+    # Far from the posterior the share is noise: only a family that would do may be kept.
+    ends = good | (stands & usable) | (fits >= MOST_FITS)
     after = jnp.where(usable, DRAW, FAILED)
     stage = jnp.where(ends, after, FIT).astype(jnp.int32)
 
