@@ -4,7 +4,7 @@ BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-engines bench lint format docs lock wheel clean
+.PHONY: help setup setup-dev demo test test-all test-engines bench bench-guard lint format docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,10 @@ test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, h
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
+
+bench-guard: setup-dev ## ratios of speed that no change may spoil, in five minutes at most
+	$(BIN)/python -m benchmarks --only guard
 
 lint: setup-dev ## ruff and the type checker
 	$(BIN)/ruff check .

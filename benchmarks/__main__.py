@@ -29,6 +29,8 @@ BENCHMARKS = {
     "run-loop": "recording",
     "cold-start": "cold_start",
 }
+GUARD = {"guard": "guard"}
+"""Run only when it is asked for."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     path = folder / f"{started}-{scale}.json"
     path.write_text(json.dumps({**record, "rows": [row.plain() for row in rows]}, indent=1))
     _print(rows, record["machine"])
+    if options.results:
+        Path(options.results).write_text(_markdown(rows, record))
     print(f"written to {path}")
     missed = [row for row in rows if row.verdict == "FAIL"]
     if missed and scale != "full":
@@ -65,10 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter runs, in about two minutes")
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=[*BENCHMARKS, *GUARD], metavar="NAME")
+    parser.add_argument("--results", metavar="FILE", help="write the table there, as Markdown")
     parser.add_argument("--output", help="folder of the JSON file; runs/bench by default")
     parser.add_argument("--scale", choices=["full", "quick", "tiny"], default="full")
-    parser.add_argument("--child", choices=list(BENCHMARKS), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=[*BENCHMARKS, *GUARD], help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -91,7 +96,7 @@ def _in_a_process(name: str, scale: str) -> tuple[list[Row], str | None]:
 
 def _measure(name: str, scale: str, output: Path) -> None:
     pin_to_one_core()  # before JAX starts and counts the cores
-    benchmark = importlib.import_module(f"benchmarks.{BENCHMARKS[name]}")
+    benchmark = importlib.import_module(f"benchmarks.{(BENCHMARKS | GUARD)[name]}")
     output.write_text(json.dumps([row.plain() for row in benchmark.rows(scale)]))
 
 
@@ -127,6 +132,30 @@ def _print(rows: list[Row], information: dict[str, Any]) -> None:
         )
         last = row.benchmark
     console.print(table)
+
+
+def _markdown(rows: list[Row], record: dict[str, Any]) -> str:
+    """The table with what it was measured on."""
+    machine = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines = [
+        "# Measured",
+        "",
+        f"Written by `python -m benchmarks` at {record['started']}, scale {record['scale']}, on "
+        f"{machine['processor']} ({machine['cores']} cores, {machine['system']}), load "
+        f"{machine['load_average']}, commit {machine['commit']}; {versions}. CPU time on one core "
+        "with one thread; of devices and ranks wall time on all cores. Contenders run in turn; a "
+        "figure is the median over pairs, with the least and the greatest.",
+        "",
+        "| | what | median | least | greatest | pairs | gate | | absolute |",
+        "|---|---|---:|---:|---:|---:|---|---|---|",
+    ]
+    for row in rows:
+        figures = [_number(value) for value in (row.figure, row.least, row.greatest)]
+        told = (row.gate or "", row.verdict, row.detail or row.skipped)
+        cells = [row.benchmark, row.what, *figures, row.pairs or "", *told]
+        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+    return "\n".join([*lines, "", *record["errors"]]).rstrip() + "\n"
 
 
 def _number(value: float | None) -> str:

@@ -20,8 +20,13 @@ SINGLE_THREAD = {
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of a measuring process: one thread, on the CPU unless told otherwise."""
+    """The environment of a measuring process: one thread, on the CPU unless told otherwise.
+
+    No program is kept from an earlier run.
+    """
     environment = {"JAX_PLATFORMS": "cpu", **os.environ, **SINGLE_THREAD}
+    environment["CONSORTIA_COMPILATION_CACHE"] = "0"
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     path = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return environment

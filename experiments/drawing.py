@@ -143,8 +143,12 @@ def _write(figure: Any, target: Path) -> None:
         figure.savefig(target, dpi=110)
         return
     figure.savefig(target, metadata={"Date": None, "Creator": None})
+
     # A tenth of a point is finer than any screen; names of groups and comments are for no reader.
-    text = re.sub(r"(\d+\.\d)\d+", r"\1", target.read_text())
+    def shortened(attribute: re.Match[str]) -> str:
+        return re.sub(r"(\d+\.\d)\d+", r"\1", attribute[0])
+
+    text = re.sub(r"\"[^\"]*\"", shortened, target.read_text())
     text = re.sub(r"<!--.*?-->|(?<=<g) id=\"[^\"]*\"", "", text, flags=re.DOTALL)
     text = re.sub(r"stroke: #000000; stroke-width: 0\.\d", "stroke: #000", text)
     text = text.replace("; font-family: 'DejaVu Sans'", "")

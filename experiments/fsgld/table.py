@@ -28,7 +28,7 @@ STEP = 1e-4
 SHARES = {"alike": 100.0, "unlike": 0.5}
 
 # shards, rows of each, visits, seeds
-SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 5), "full": (30, 90_000, 5000, 10)}
+SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 3), "full": (30, 90_000, 5000, 10)}
 
 
 def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:

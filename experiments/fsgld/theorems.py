@@ -35,10 +35,10 @@ def steps(visits: int) -> np.ndarray:
 
 
 def annealed(rows: list[np.ndarray], by_visit: np.ndarray) -> np.ndarray:
-    """Return the variance of θ₁ over the posterior's after each visit, from a point."""
+    """Return the variance of a coordinate over the posterior's after each visit, from a point."""
     total = sum(len(x) for x in rows)
     noise = location_shards(rows, BATCH, replace=False)["gradient_noise"]
-    spread = float(np.mean([one[0, 0] for one in noise])) * len(rows) ** 2
+    spread = float(np.mean([np.trace(one) / 2 for one in noise])) * len(rows) ** 2
     variance, path = 0.0, []
     for h in by_visit:
         for _ in range(UPDATES):

@@ -215,3 +215,18 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         "cold start",
     }
     assert all(row["figure"] is not None or row["skipped"] for row in rows)
+
+
+@pytest.mark.slow
+def test_the_guard_measures_and_its_table_can_be_kept_as_markdown(tmp_path: Path) -> None:
+    written = tmp_path / "RESULTS.md"
+    command = ["--only", "guard", "--scale", "tiny", "--results", written, "--output", tmp_path]
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks", *map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=True,
+    )
+    text = written.read_text()
+    assert "| guard | SGLD, bare scan / consortia |" in text
+    assert f"jax {jax.__version__}" in text

@@ -110,6 +110,14 @@ def test_draws_that_are_not_what_they_should_be_are_never_good(spoil, word, said
     assert said in " ".join(verdict.lines())
 
 
+def test_rounds_that_are_too_few_for_a_slow_chain_need_care_before_they_are_run():
+    slow = dataclasses.replace(SMALL, rounds_per_draw=50.0)
+    assert judge(slow, rounds=400 * 50).word == "good"
+    verdict = judge(slow, rounds=100 * 50)
+    assert verdict.word == "care"
+    assert "Take 20,000 rounds" in " ".join(verdict.lines())
+
+
 def test_draws_of_the_predicted_law_are_good():
     verdict = judged(draws())
     assert verdict.word == "good", verdict.lines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -117,3 +118,30 @@ def test_it_is_warned_and_refused_as_any_other(guide):
 def test_it_compares_by_value(guide):
     assert guide.FederatedSGLD(0.1, 2) == guide.FederatedSGLD(0.1, 2)
     assert guide.FederatedSGLD(0.1, 2) != guide.FederatedSGLD(0.2, 2)
+
+
+def checked(folder, *command):
+    """What a tool of the project says of the guide's method, as a file among the algorithms."""
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    file = folder / "federated_sgld.py"
+    file.write_text(code)
+    config = Path(__file__).parents[2] / "pyproject.toml"
+    options = ["--config", str(config)] if command[0] == "ruff" else ["--config-file", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *options, str(file)],
+        capture_output=True,
+        text=True,
+        cwd=config.parent,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [("ruff", "check"), ("ruff", "format", "--check")])
+def test_it_passes_the_projects_own_linter(tmp_path, command):
+    assert checked(tmp_path, *command)[0] == 0, checked(tmp_path, *command)[1]
+
+
+@pytest.mark.slow
+def test_it_passes_the_projects_type_checker(tmp_path):
+    code, said = checked(tmp_path, "mypy")
+    assert code == 0, said

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import consortia
-from consortia.study.build import load_study
+from consortia.models.regression.families import FAMILIES
+from consortia.models.regression.priors import FORMS
+from consortia.study.build import Study, load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "decentralized-hmc.md"
@@ -62,3 +65,14 @@ def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_
     assert table.verdict.word == "good", table.verdict.lines()
     # The true coefficient of age, within four of the posterior's own standard deviations.
     assert abs(table.row("coefficients[age]")["mean"] - 0.08) < 4 * table["sd"][0]
+
+
+def test_the_study_on_the_page_of_formulas_is_one_of_at_most_fifteen_lines() -> None:
+    text = (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8")
+    study = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0]
+    assert len([line for line in study.splitlines() if line.strip()]) <= 15
+    assert Study.model_validate(tomllib.loads(study)).model.options["family"] == "bernoulli"
+    for name in FAMILIES:
+        assert f"| `{name}` |" in text
+    for name in FORMS:
+        assert name in text

@@ -163,6 +163,26 @@ def test_a_published_number_is_marked_and_the_verdict_stands_in_the_panel(tmp_pa
     assert "reproduced · data absent" in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
+def test_every_study_runs_quickly_speaks_of_its_claims_and_is_drawn(
+    paper, study, tmp_path, require_data
+):
+    for name in study.data:
+        require_data(name)
+    record = records.run(paper, study, "quick", 0)
+    assert set(record["findings"]) <= {one.id for one in study.claims}
+    drawing.save(paper, study, record, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_shortening_a_picture_leaves_its_numbers_in_words(tmp_path):
+    paper = claims.read("fa-hmc")
+    (study,) = paper.chosen("fashion_mnist")
+    drawing.save(paper, study, records.best(paper, study), tmp_path / "figure.svg")
+    assert "paper 0.0082" in (tmp_path / "figure.svg").read_text()
+
+
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------
 
 

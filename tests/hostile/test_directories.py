@@ -22,7 +22,7 @@ from consortia.errors import StoreError
 from consortia.report.run_report import load_run
 from consortia.store import checkpoint, runs
 
-FEW, MANY = 40, 200
+FEW, MANY = 24, 200
 SECRET = "b3BlbnNzaC1rZXktdjE"
 
 

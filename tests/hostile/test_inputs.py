@@ -26,7 +26,7 @@ from consortia.core.contract import Method
 from consortia.core.target import in_jax_width
 from consortia.study.build import load_study
 
-QUICK, MANY = 30, 150
+QUICK, MANY = 20, 160
 """Of each of the five kinds of inputs."""
 
 SITES = consortia.Sites.from_list([{"x": np.ones((5, 2), np.float32), "y": np.ones(5, np.float32)}])

@@ -351,6 +351,18 @@ def test_private_numbers_are_of_the_site_s_secret_and_a_resumed_run_has_them_aga
     np.testing.assert_array_equal(draws(again), whole)
 
 
+@pytest.mark.engines
+def test_private_numbers_of_a_travelling_chain_are_the_visited_site_s(tmp_path: Path) -> None:
+    study = study_of(tmp_path, NAMES, rounds=6, chains=2)
+    study.write_text(study.read_text().replace('"fa_ld"', '"dsgld"'))
+    secret = draws(sampled(stage_of(study, tmp_path / "secret")))
+    again = draws(sampled(stage_of(study, tmp_path / "secret" / "other")))
+    seed = draws(sampled(stage_of(study, tmp_path / "seed", private=False)))
+    assert np.isfinite(secret).all()
+    assert np.abs(secret - seed).max() > 1e-3
+    assert np.abs(secret - again).max() > 1e-3  # other secrets
+
+
 # --- who took part -------------------------------------------------------------------------------
 
 

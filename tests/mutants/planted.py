@@ -154,6 +154,12 @@ MUTANTS = (
         "diagnostics/test_convergence.py::test_numbers_equal_arviz_for_chains_that_disagree",
     ),
     Mutant(
+        "report/run_report.py",
+        'worst = int(np.abs(table["shift"]).argmax())',
+        'worst = int(np.abs(table["shift"]).argmin())',
+        "report/test_figure.py::test_the_verdict_names_the_parameter_that_is_off",
+    ),
+    Mutant(
         "diagnostics/verdict.py",
         "if value <= good:",
         "if value <= bad:",

@@ -275,3 +275,18 @@ def test_float64_data_in_a_32_bit_run_are_said_once_in_the_plan():
         sample(on_plan=plans.append)
     assert [len(plan.warnings) for plan in plans] == [1, 0]
     assert "float64" in plans[0].warnings[0]
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda x, rows: np.exp(x[0]) * rows["y"],
+        lambda x, rows: rows["y"] if x[0] > 0 else -rows["y"],
+    ],
+    ids=["numpy", "if"],
+)
+def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
+    model = consortia.Model(lambda x: -jnp.sum(x**2), likelihood, jnp.zeros(1))
+    sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}])
+    with pytest.raises(InputError, match="use jax.numpy for numpy, and jnp.where for if"):
+        consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2)

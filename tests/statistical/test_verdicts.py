@@ -132,7 +132,7 @@ def true_error(one: Study, tree: Any) -> tuple[float, float]:
 def outcome(seed: int, rounds: int) -> tuple[tuple[float, float], list[str]] | None:
     """The true error of a study, and the words of check, sample and report; None if it ended."""
     one = study(seed)
-    check = judge(predict_bias(one.model, one.sites, one.method)).word
+    check = judge(predict_bias(one.model, one.sites, one.method), rounds=4 * rounds).word
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
@@ -165,7 +165,7 @@ def hold_to(seeds: range, rounds: int) -> tuple[int, int]:
 
 
 def test_of_a_few_studies_drawn_at_random_no_wrong_answer_is_called_good():
-    gaussian = [seed for seed in range(60) if study(seed).gaussian][:5]
+    gaussian = [seed for seed in range(20) if study(seed).gaussian][:3]
     for seed in gaussian:
         hold_to(range(seed, seed + 1), 1500)
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core import fingerprints
+from consortia.core.target import Target
 from consortia.data.facts import SiteFacts, merge_facts
 from consortia.data.tables import read_table
 from consortia.engines.local import LocalEngine
@@ -111,6 +113,28 @@ def test_a_process_that_reads_one_site_makes_the_same_rows_and_the_same_model(
             like = everything.sites.site(index)[name]
             assert (array.shape[1:], array.dtype) == (like.shape[1:], like.dtype)
         assert built.regression.priors == everything.regression.priors
+
+
+def test_a_server_that_reads_no_row_has_the_same_model(folder: Path) -> None:
+    study = study_of(folder)
+    everything = study.build()
+    told = {
+        str(index): study.contribution(folder / f"{name}.csv", index).plain()
+        for index, name in enumerate(DIALECTS)
+    }
+
+    class Server(LocalEngine):
+        def gather_facts(self, names: Any, *others: Any) -> tuple[list[SiteFacts], Any]:
+            return merge_facts([json.loads(json.dumps(told))], names), None
+
+    built = study.build(Server())
+    assert built.sites.here == ()
+    assert built.sites.digests == everything.sites.digests
+    one, other = (
+        fingerprints.of_model(Target(each.model, each.model.init), each.sites.first)
+        for each in (built, everything)
+    )
+    assert one == other
 
 
 def test_what_is_told_of_a_table_holds_no_row_and_no_rare_level(folder: Path) -> None:

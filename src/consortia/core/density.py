@@ -108,6 +108,9 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
         return tuple(jax.eval_shape(function, *arguments).shape)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        traced = "Tracer" in type(error).__name__ or "traced" in first_line.lower()
+        if traced:
+            first_line += " (It is compiled by JAX: use jax.numpy for numpy, and jnp.where for if.)"
         raise InputError(
             f"Model.{name} cannot be evaluated on the model's parameters"
             f"{' and a batch of the first site' if len(arguments) > 1 else ''}: "

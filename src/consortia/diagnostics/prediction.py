@@ -30,6 +30,8 @@ class BiasPrediction:
         diverges: True if the chain has no stationary law near the mode; ``reason`` says so.
         k_hat: Pareto shape of the importance ratios of the posterior to its Gaussian law; above
             0.7 that law does not stand for the posterior. None where it was not computed.
+        rounds_per_draw: rounds that an independent draw takes in the slowest direction, near the
+            mode; None where that is not known.
     """
 
     reason: str | None = None
@@ -43,6 +45,7 @@ class BiasPrediction:
     gaussian: bool = False
     diverges: bool = False
     k_hat: float | None = None
+    rounds_per_draw: float | None = None
 
     @property
     def exact(self) -> bool:

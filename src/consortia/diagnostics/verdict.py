@@ -252,15 +252,19 @@ def prediction_in(tree: Any) -> BiasPrediction | None:
     return BiasPrediction.read(json.loads(kept) if isinstance(kept, str) else kept)
 
 
-def judge(prediction: BiasPrediction | None, run: Evidence | None = None) -> Verdict:
+def judge(
+    prediction: BiasPrediction | None, run: Evidence | None = None, *, rounds: int | None = None
+) -> Verdict:
     """Return the verdict on settings, or on the draws that were made with them.
 
     Args:
         prediction: the bias of the settings; None where nobody has looked at it.
         run: what the draws show; None before there are any.
+        rounds: that are planned, of all chains together; looked at before there are draws.
     """
     if run is None:
-        return Verdict((_predicted(prediction, measured=False),), drawn=False)
+        before = (_predicted(prediction, measured=False), _planned(prediction, rounds))
+        return Verdict(tuple(one for one in before if one is not None), drawn=False)
     measured = _measured(run)
     checks = [
         _end(run),
@@ -449,6 +453,26 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
 def _far_from_gaussian(prediction: BiasPrediction) -> bool:
     """Return True if the law that a prediction rests on does not stand for the posterior."""
     return prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian
+
+
+def _planned(prediction: BiasPrediction | None, rounds: int | None) -> Check | None:
+    """Return whether so many rounds are enough, by how fast the chain forgets near the mode."""
+    if prediction is None or rounds is None or prediction.rounds_per_draw is None:
+        return None
+    draws = rounds / prediction.rounds_per_draw
+    title, value = "Are there enough rounds?", f"worth about {draws:,.0f} draws"
+    if draws >= ESS[0]:
+        reason = "The chains forget where they have been often enough."
+        return Check(Severity.GOOD, title, value, reason)
+    return Check(
+        Severity.WARNING,
+        title,
+        value,
+        f"Near the mode an independent draw takes about {prediction.rounds_per_draw:,.0f} rounds "
+        "in the slowest direction.",
+        f"Take {math.ceil(ESS[0] * prediction.rounds_per_draw):,} rounds of all chains together, "
+        "or a larger step.",
+    )
 
 
 def _sentence(text: str) -> str:

@@ -71,7 +71,7 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     count = len(table)
     first = "The parameters" if count <= most else f"The first {most} of {count:,} parameters"
     heads = tuple(HEADS.get(name, name) for name in shown)
-    return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)), folded=True)
+    return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)))
 
 
 def score_table(report: RunReport) -> Table | None:

@@ -266,7 +266,8 @@ class Data(Table):
             sds[changed] = preparation.units(agreed.x)[changed]
         response = None
         if agreed.y is not None:
-            response = (float(agreed.y.centre), float(agreed.y.sd))
+            centre, sd = agreed.y.centre, agreed.y.sd
+            response = (float(centre), float(sd))
         columns = names or tuple(map(str, range(features)))
         if self.intercept:
             columns = (*columns[:-1], "intercept")

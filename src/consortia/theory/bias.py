@@ -393,6 +393,7 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         sd_ratio=moments.sd / sd if law.variance_known else None,
         gaussian=gaussian.gaussian,
         k_hat=None if gaussian.gaussian else problem.k_hat,
+        rounds_per_draw=law.rounds_per_draw,
     )
 
 

@@ -164,6 +164,12 @@ class Law:
         return self.recursion.spectral_radius
 
     @property
+    def rounds_per_draw(self) -> float:
+        """Iterations that an independent draw takes in the slowest direction, (1 + ρ)/(1 − ρ)."""
+        radius = min(self.spectral_radius, 1 - 1e-12)
+        return (1 + radius) / (1 - radius)
+
+    @property
     def mean_square_radius(self) -> float:
         """Factor by which noise that grows with the spread feeds itself; 0 without such noise.
 

@@ -184,8 +184,7 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
         else:
             low, fits = middle, better
     stepped, law = fits
-    radius = min(law.spectral_radius, 1 - 1e-12)
-    return Choice(stepped, low, (1 + radius) / (1 - radius), prediction_by(stepped, problem, law))
+    return Choice(stepped, low, law.rounds_per_draw, prediction_by(stepped, problem, law))
 
 
 def _fitting(

@@ -216,7 +216,8 @@ class FederatedHMC(Method):
             )
             raise InputError(
                 f"warmup is {warmup}, but {' and '.join(self.learns)} must be learned in the "
-                f"warm-up: give sample(..., warmup=500), at least {LEAST_WARMUP}, or {remedy}."
+                f"warm-up: give warmup=500 (in a study run.warmup = 500), at least "
+                f"{LEAST_WARMUP}, or {remedy}."
             )
 
     def check_learned(self, hub: Hub) -> str | None:

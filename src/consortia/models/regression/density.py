@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from consortia.core.model import Model
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.families import Family
+from consortia.models.regression.integrated import log_integral
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.specification import EVENT, EXPOSURE, RESPONSE, TIME, Specification
 
@@ -167,7 +168,8 @@ class Density:
         if spec.blocks:
             found["log_sd"] = np.full(len(spec.blocks), math.log(0.3 * self.spread), np.float32)
             columns = sum(len(block.columns) for block in spec.blocks)
-            found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
+            if columns:
+                found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
         return found
 
     def _own(self, params: PyTree) -> dict[str, Array]:
@@ -212,7 +214,9 @@ class Density:
             own[name] = own[name] + (-shift if name == THRESHOLDS else shift)
         if spec.blocks:
             sd = jnp.exp(params["log_sd"])
-            own |= {"sd": sd, "effects": params["effects_in_sd"] * sd[self._block_of]}
+            own["sd"] = sd
+            if "effects_in_sd" in params:
+                own["effects"] = params["effects_in_sd"] * sd[self._block_of]
         return found | own
 
     @property
@@ -226,7 +230,11 @@ class Density:
             found["intercept"] = [*lead]
         if spec.blocks:
             found["sd"] = [[block.name for block in spec.blocks]]
-            found["effects"] = [*lead, [name for block in spec.blocks for name in block.columns]]
+            if self._block_of.size:
+                found["effects"] = [
+                    *lead,
+                    [name for block in spec.blocks for name in block.columns],
+                ]
         if self.cuts is not None and self.cuts[0] == THRESHOLDS:
             levels = spec.levels[RESPONSE]
             found[THRESHOLDS] = [[f"{a}|{b}" for a, b in itertools.pairwise(levels)]]
@@ -264,7 +272,7 @@ class Density:
         for place, block in enumerate(spec.blocks):
             value = params["log_sd"][place]
             total += self.priors[block.name].log_density(jnp.exp(value), 0.0) + value
-        if spec.blocks:
+        if "effects_in_sd" in params:
             u = params["effects_in_sd"]
             total += jnp.sum(-0.5 * u**2) - 0.5 * u.size * math.log(2 * math.pi)
         return total
@@ -278,7 +286,7 @@ class Density:
     def predictor(self, params: PyTree, batch: PyTree) -> Array:
         """Return η, (rows,) or (rows, classes − 1)."""
         parts = [params["coefficients"]] if "coefficients" in params else []
-        if self.specification.blocks:
+        if "effects_in_sd" in params:
             sd = jnp.exp(params["log_sd"])[self._block_of]
             parts.append(params["effects_in_sd"] * sd)
         dtype = jax.tree.leaves(params)[0].dtype
@@ -303,8 +311,31 @@ class Density:
 
     def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
         """Return the log-likelihood of all rows of a site, a scalar."""
-        assert self.family.of_site is not None
-        return self.family.of_site(self.predictor(params, rows), rows, mask)
+        if self.family.of_site is not None:
+            return self.family.of_site(self.predictor(params, rows), rows, mask)
+        return log_integral(self.given_level(params, rows, mask), params["log_sd"].dtype)
+
+    def given_level(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
+        """Return the log-likelihood of a site as a function of its level in sds, integrated out."""
+        eta, own = self.predictor(params, rows), self._own(params)
+        sd = jnp.exp(params["log_sd"][self._of_level])
+        weight = jnp.asarray(rows["weight"]).astype(eta.dtype) if "weight" in rows else 1.0
+
+        def log_density(z: Array) -> Array:
+            values = weight * self.family.log_likelihood(eta + sd * z, rows, own)
+            return jnp.sum(jnp.where(mask, values, 0))
+
+        return log_density
+
+    @property
+    def by_site(self) -> bool:
+        """Whether there is a likelihood of each site and none of rows."""
+        return self.family.of_site is not None or self.specification.question.integrated
+
+    @cached_property
+    def _of_level(self) -> int:
+        """Index of the block whose levels are integrated out."""
+        return next(place for place, one in enumerate(self.specification.blocks) if not one.columns)
 
     def predict(self, params: PyTree, batch: PyTree) -> Array:
         """Return the mean of the response, or the probabilities of its levels."""
@@ -314,7 +345,7 @@ class Density:
     @property
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
-        if self.family.of_site is not None:
+        if self.by_site:
             return Model(
                 self.log_prior,
                 None,
@@ -349,8 +380,9 @@ class Density:
         if spec.blocks:
             sd = [self.priors[block.name].draw(rng, (), 0.0) for block in spec.blocks]
             found["sd"] = np.array(sd)
-            u = rng.normal(size=(*self.lead, len(self._block_of)))
-            found["effects"] = u * found["sd"][self._block_of]
+            if self._block_of.size:
+                u = rng.normal(size=(*self.lead, len(self._block_of)))
+                found["effects"] = u * found["sd"][self._block_of]
         return found
 
     def simulated(

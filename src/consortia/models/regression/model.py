@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.core.model import Model
+from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
@@ -23,6 +25,7 @@ from consortia.models.regression.density import Density
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import ALIASES, FAMILIES, Family
 from consortia.models.regression.formula import expression, parse
+from consortia.models.regression.integrated import drawn
 from consortia.models.regression.priors import Prior
 from consortia.models.regression.specification import (
     Question,
@@ -143,6 +146,41 @@ class Regression:
         draws = {str(name): np.asarray(natural[name]) for name in natural.data_vars}
         return estimates_of(draws, self.labels, self.family.effect, level, self.notes)
 
+    def levels_of(self, tree: Any, site: str, seed: int) -> Any:
+        """Return draws of a site's own level, where levels are integrated out.
+
+        It is drawn given the parameters and the site's rows, at the site: nobody else can.
+
+        Args:
+            tree: result of a run of this model.
+            site: its name; its rows must be in this process.
+            seed: of these draws; equal seeds give equal draws.
+
+        Returns:
+            `xarray.DataArray` of (chain, draw), what is added to the predictor at this site.
+
+        Raises:
+            InputError: no levels are integrated out, or the rows of the site are not here.
+        """
+        if not self.specification.question.integrated:
+            raise InputError("levels_of: give regression(..., integrate=True) a (1 | site).")
+        import xarray  # heavy, and only wanted here
+
+        rows = self.sites.site(site)
+        mask = jax.numpy.ones(len(rows["y"]), bool)
+        parameters = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
+
+        def level(params: Any, uniform: Any) -> Any:
+            z = drawn(self.density.given_level(params, rows, mask), uniform)
+            return z * jax.numpy.exp(params["log_sd"][self.density._of_level])
+
+        shape = jax.tree.leaves(parameters)[0].shape[:2]
+        place = self.specification.sites.index(site)
+        uniform = np.random.default_rng((seed, place)).random(shape)
+        given = jax.tree.map(np.asarray, (parameters, uniform.astype(parameters["log_sd"].dtype)))
+        values = jax.jit(jax.vmap(jax.vmap(level)))(*given)
+        return xarray.DataArray(np.asarray(values), dims=("chain", "draw"), name=site)
+
     def prior_predictive(self, draws: int, seed: int, rows: Any = None) -> dict[str, np.ndarray]:
         """Return responses simulated from the prior alone, and the parameters they came from.
 
@@ -175,6 +213,7 @@ def regression(
     exposure: str | None = None,
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
+    integrate: bool = False,
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
 ) -> Regression:
@@ -222,6 +261,9 @@ def regression(
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
             an exponential time with the mean of all rows falls between with equal probability.
+        integrate: integrate the levels of ``(1 | site)`` out at the sites (a rule of 15 nodes):
+            they are in no message, and `Regression.levels_of` draws them at the site. Such a model
+            has a log-likelihood of each site and so takes no minibatches.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
 
@@ -250,6 +292,7 @@ def regression(
         weights=weights,
         exposure=exposure,
         trials=trials,
+        integrate=integrate,
     )
     tables, names = _tables(sites)
     read: dict[int, Table] = {}
@@ -273,6 +316,7 @@ def question_of(
     *,
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
+    integrate: bool = False,
     **extra: str | None,
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
@@ -299,7 +343,12 @@ def question_of(
     if family == "cox" and "weights" in given:
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
-    return Question(parsed, of, missing, levels_given(levels), factors)
+    if integrate and (parsed.groups != ("",) or of.of_site or of.response == "levels"):
+        raise InputError(
+            "integrate: the formula needs (1 | site), no slopes by site, and a family other than "
+            "cox and categorical."
+        )
+    return Question(parsed, of, missing, levels_given(levels), factors, bool(integrate))
 
 
 def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:

@@ -57,6 +57,7 @@ class Question:
         missing: what is done with missing values.
         levels: of columns, the first being the reference; what is given need not be asked for.
         extra: expressions beside the formula, by what they are: weights, exposure, trials.
+        integrated: whether a level of each site is integrated out at the site.
     """
 
     parsed: Parsed
@@ -64,6 +65,7 @@ class Question:
     missing: str
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra: Mapping[str, Factor] = field(default_factory=dict)
+    integrated: bool = False
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -281,6 +283,7 @@ class Specification:
         return of_value(
             (
                 *(parsed.text, asked.family.name, asked.missing, extra, self.sites, self.breaks),
+                asked.integrated,
                 *(dict(self.units), dict(self.levels), dict(self.fills)),
             )
         )
@@ -362,6 +365,8 @@ class Specification:
                 what = text or "Intercept"
                 what += "" if one is None else f"[{one}]"
                 names = tuple(f"{what} | {site}" for site in self.sites)
+                if self.question.integrated:
+                    names = ()  # of (1 | site): the levels stay at the sites
                 found.append(Block(f"sd({what} | {SITE})", names, text, False, one))
         return tuple(found)
 
@@ -494,6 +499,8 @@ class Specification:
             unit = self.units[block.factor]
             u = (values[block.factor] - unit.mean) / unit.sd
             return smooth.curved(u, self.question.parsed.factors[block.factor].knots)
+        if not block.columns:
+            return np.zeros((self.rows[self.sites.index(site)], 0))
         rows = len(next(iter(values.values()))) if values else self.rows[self.sites.index(site)]
         if not block.factor:
             slope = np.ones(rows)
