@@ -115,7 +115,7 @@ def _largest(values: np.ndarray) -> float:
 def last_evaluated(
     kept: Mapping[str, np.ndarray] | None, stage: int, begun: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each chain was evaluated last in a stage, (chains, d), and in which iteration."""
+    """Return where each chain was evaluated last in a stage, (chains, d), and when."""
     chains = 1 if stage == 0 else len(begun)
     if kept is not None and int(kept["stage"]) == stage:
         return kept["middles"], kept["iterations"]
