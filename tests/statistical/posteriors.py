@@ -20,12 +20,43 @@ class Case(NamedTuple):
         sites: unlike ones.
         rounds: the most to 1,000 effective draws.
         refused: it may be refused in place of an answer.
+        widths: prior sds of intercept, coefficients and log σ of a linear regression, whose moments
+            are then known; else ().
     """
 
     model: consortia.Model
     sites: consortia.Sites
     rounds: int = 14
     refused: bool = False
+    widths: tuple[Any, ...] = ()
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of a linear regression's a, b and log σ: closed form given σ, then a grid."""
+        intercept, slopes, scale = self.widths
+        rows = self.sites.shards
+        x = np.concatenate([np.asarray(part["x"], np.float64) for part in rows])
+        y = np.concatenate([np.asarray(part["y"], np.float64) for part in rows])
+        x = np.column_stack([np.ones(len(y)), x])
+        prior = np.diag(1 / np.append(intercept, np.broadcast_to(slopes, x.shape[1] - 1)) ** 2)
+        # In units in which all parameters are of one size.
+        unit = 1 / np.sqrt(np.diag(x.T @ x))
+        prior, x = unit[:, None] * prior * unit, x * unit
+        grid = np.linspace(-5, 5, 4001)
+        heights, means, squares = [], [], []
+        for s in grid:
+            precision = x.T @ x * np.exp(-2 * s) + prior
+            covariance = np.linalg.inv(precision)
+            mean = covariance @ (x.T @ y) * np.exp(-2 * s)
+            residual = y - x @ mean
+            fit = residual @ residual * np.exp(-2 * s) + mean @ prior @ mean
+            volume = np.linalg.slogdet(precision)[1]
+            heights.append(-len(y) * s - (fit + volume + (s / scale) ** 2) / 2)
+            means.append(np.append(mean * unit, s))
+            squares.append(np.append(np.diag(covariance) * unit**2, 0) + means[-1] ** 2)
+        weights = np.exp(np.array(heights) - max(heights))
+        weights /= weights.sum()
+        mean = weights @ np.array(means)
+        return mean, np.sqrt(weights @ np.array(squares) - mean**2)
 
 
 def normal(value: Any, scale: Any = 1.0) -> Any:
@@ -133,24 +164,54 @@ def made() -> dict[str, Case]:
     rng = np.random.default_rng(7)
     found: dict[str, Case] = {}
 
-    def add(name: str, model: consortia.Model, sites: int = 3, **data: np.ndarray) -> None:
-        found[name] = Case(model, split(data, sites, rng))
+    def add(
+        name: str,
+        model: consortia.Model,
+        sites: int = 3,
+        widths: tuple[Any, ...] = (),
+        **data: np.ndarray,
+    ) -> None:
+        found[name] = Case(model, split(data, sites, rng), widths=widths)
+
+    usual = (10.0, 10.0, 2.0)
 
     def noise(count: int, *shape: int) -> np.ndarray:
         return rng.normal(size=(count, *shape))
 
     x = noise(100, 3)
-    add("linear", regression(gaussian, 3), y=1 + x @ [1, -2, 0.5] + 0.7 * noise(100), x=x)
+    add(
+        "linear",
+        regression(gaussian, 3),
+        widths=usual,
+        y=1 + x @ [1, -2, 0.5] + 0.7 * noise(100),
+        x=x,
+    )
     x = noise(200, 3) * [1e-4, 1, 1e4]
     scaled = regression(gaussian, 3, widths=[1e5, 10.0, 1e-3])
-    add("scales", scaled, 4, y=2 + x @ [1e4, 1, 1e-4] + noise(200), x=x)
+    add(
+        "scales",
+        scaled,
+        4,
+        (10.0, [1e5, 10.0, 1e-3], 2.0),
+        y=2 + x @ [1e4, 1, 1e-4] + noise(200),
+        x=x,
+    )
     left, right = np.linalg.qr(noise(300, 10))[0], np.linalg.qr(noise(10, 10))[0]
     x = 30 * left @ np.diag(np.logspace(0, -3, 10)) @ right  # Hessian of condition 10⁶
-    add("ill-conditioned", regression(gaussian, 10), 5, y=x @ noise(10) + noise(300) / 2, x=x)
+    add(
+        "ill-conditioned", regression(gaussian, 10), 5, usual, y=x @ noise(10) + noise(300) / 2, x=x
+    )
     iq, school = rng.normal(100, 15, 434), rng.integers(0, 2, 434)
     x = np.stack([school, iq, school * iq], 1)
     uncentred = regression(gaussian, 3, widths=50.0, intercept=100.0, scale=3.0)
-    add("uncentred", uncentred, 6, y=20 + 0.6 * iq + 5 * school + 18 * noise(434), x=x)
+    add(
+        "uncentred",
+        uncentred,
+        6,
+        (100.0, 50.0, 3.0),
+        y=20 + 0.6 * iq + 5 * school + 18 * noise(434),
+        x=x,
+    )
     x = noise(120, 3)
     add("student", regression(student, 3), y=x @ [1, 2, 3] + rng.standard_t(3, 120), x=x)
     x = noise(150, 4) / 2
@@ -172,7 +233,7 @@ def made() -> dict[str, Case]:
     series = np.zeros(200)
     for time in range(1, 200):
         series[time] = 0.3 + 0.8 * series[time - 1] + rng.normal() / 2
-    add("autoregressive", regression(gaussian, 1), y=series[1:], x=series[:-1, None])
+    add("autoregressive", regression(gaussian, 1), widths=usual, y=series[1:], x=series[:-1, None])
     x = noise(100, 2)
     y = rng.gamma(2, np.exp(0.5 + x @ [0.3, -0.4]) / 2)
     add("gamma", regression(gamma, 2, scale=1.0, **counts), y=y, x=x)
@@ -183,10 +244,12 @@ def made() -> dict[str, Case]:
         x=x, d=ended)  # fmt: skip
     x = noise(20, 1)
     rows = [{"y": np.float32(2 * v + noise(1)), "x": np.float32(v[None])} for v in x]
-    found["a row a site"] = Case(regression(gaussian, 1), consortia.Sites.from_list(rows))
+    found["a row a site"] = Case(
+        regression(gaussian, 1), consortia.Sites.from_list(rows), widths=usual
+    )
     x = noise(60, 2)
     alone = split({"y": x @ [1, 1] + noise(60), "x": x}, 1, rng)
-    found["a single site"] = Case(regression(gaussian, 2), alone)
+    found["a single site"] = Case(regression(gaussian, 2), alone, widths=usual)
     group = rng.integers(0, 6, 200)
     init = {"m": jnp.zeros(()), "u": jnp.zeros(()), "z": jnp.zeros(6), "s": jnp.zeros(())}
     add("levels", consortia.Model(levels_prior, levels, init),

@@ -46,10 +46,10 @@ from consortia.algorithms.few_rounds.state import (
 from consortia.core import arguments
 from consortia.core.contract import (
     Algorithm,
-    Asked,
     Claims,
     Cost,
     Draws,
+    Evaluation,
     Info,
     Method,
     Phase,
@@ -66,7 +66,7 @@ Vector = Float[Array, " d"]
 KEPT = 4
 """Rounds of points from which the family is fitted."""
 
-MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 10, 100
+MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 """Rounds of each kind, at most."""
 
 MOST_PARAMETERS = 200
@@ -277,7 +277,7 @@ class FewRounds(Method):
             Sum(),
             hub=_sought,
             repeats=lambda hub: _due(hub, SEARCH),
-            asked=lambda inbox: Asked(inbox.positions),
+            evaluation=lambda inbox: Evaluation(inbox.positions),
         )
         propose = Phase(None, hub=_propose)
         evaluate = Phase(
@@ -286,7 +286,7 @@ class FewRounds(Method):
             hub=_keep,
             shared=partial(_numbers, self, target),
             repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
-            asked=partial(_asked_around, self),
+            evaluation=partial(_evaluation_around, self),
         )
         learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
         return Algorithm(
@@ -416,12 +416,12 @@ def _proposal(hub: Hub) -> Proposal:
     return Proposal(hub.search.best.position, Family(hub.family.shares, centres, roots))
 
 
-def _asked_around(method: FewRounds, inbox: Proposal) -> Asked:
+def _evaluation_around(method: FewRounds, inbox: Proposal) -> Evaluation:
     """Return the centres in use, and how far their points spread."""
     used = np.asarray(inbox.family.shares) > 0
     centres, roots = inbox.family.centres[used], inbox.family.roots[used]
     widest = WIDER_TAILS * jnp.sqrt(jnp.sum(roots**2, axis=-1))
-    return Asked(centres, widest, -(-method.points // max(len(centres), 1)))
+    return Evaluation(centres, widest, -(-method.points // max(len(centres), 1)))
 
 
 def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:
@@ -522,8 +522,9 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     stands = (fits > 1) & (quality.share < GROWTH * before) & ~mixing
     # The first fit after a family has become a mixture is compared with none.
     stands &= (mixed == 0) | (mixed > 1)
-    ends = good | stands | (fits >= MOST_FITS)
     usable = (quality.k_hat <= WORST_K_HAT) & (quality.acceptance >= LOWEST_RATE)
+    # Far from the posterior the share is noise: only a family that would do may be kept.
+    ends = good | (stands & usable) | (fits >= MOST_FITS)
     after = jnp.where(usable, DRAW, FAILED)
     stage = jnp.where(ends, after, FIT).astype(jnp.int32)
 
