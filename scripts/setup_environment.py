@@ -60,7 +60,7 @@ def fingerprint():
     digest = hashlib.sha256()
     for path in [Path(__file__).resolve(), ROOT / "pyproject.toml", *sorted(LOCKS.glob("*.txt"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    source = (ROOT / "src" / "consortia" / "__init__.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "consortia" / "core" / "version.py").read_text(encoding="utf-8")
     digest.update(repr(re.findall(r"^__version__.*$", source, re.MULTILINE)).encode())
     # Scripts in an environment name its folder: a moved one must be made anew.
     digest.update(str(ROOT).encode())
