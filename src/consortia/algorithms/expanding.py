@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core.contract import Algorithm, Asked, Info, Method, Phase, Site, Sum
+from consortia.core.contract import Algorithm, Evaluation, Info, Method, Phase, Site, Sum
 from consortia.core.target import Target, parameters_of
 from consortia.surrogates.curvature import all_rows, hessian, log_likelihood
 
@@ -124,21 +124,21 @@ def expansion_left(
 def _phases(target: Target) -> tuple[Phase, ...]:
     start = target.ravel(parameters_of(target.model, None, jax.random.key(0)))
     first = Phase(
-        partial(_tell_at, target, start), Sum(), hub=partial(_begin, target, start), asked=None
+        partial(_tell_at, target, start), Sum(), hub=partial(_begin, target, start), evaluation=None
     )
     step = Phase(
         partial(_tell, target),
         Sum(),
         hub=partial(_newton, target),
         repeat=NEWTON_STEPS,
-        asked=lambda inbox: Asked(inbox.trial),
+        evaluation=lambda inbox: Evaluation(inbox.trial),
     )
-    last = Phase(partial(_leave, target), Sum(), hub=_end, asked=_asked_last)
+    last = Phase(partial(_leave, target), Sum(), hub=_end, evaluation=_evaluation_last)
     return first, step, last
 
 
-def _asked_last(inbox: Ask) -> Asked:
-    return Asked(jnp.stack([inbox.best, inbox.away], axis=-2))
+def _evaluation_last(inbox: Ask) -> Evaluation:
+    return Evaluation(jnp.stack([inbox.best, inbox.away], axis=-2))
 
 
 # --- at a site -----------------------------------------------------------------------------------

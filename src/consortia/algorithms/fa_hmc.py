@@ -28,16 +28,16 @@ from consortia import gradients, schedules
 from consortia.core import arguments
 from consortia.core.contract import (
     Algorithm,
-    Asked,
     Claims,
     Cost,
+    Disclosure,
     Draws,
+    Evaluation,
     Info,
     Mean,
     Method,
     Phase,
     Site,
-    Told,
     at_inbox,
 )
 from consortia.core.random import RandomStreams
@@ -188,8 +188,8 @@ class FAHMC(Method):
             Mean(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
-            asked=_asked_report if self.debias else at_inbox,
-            told=_told_report if self.debias else Told,
+            evaluation=_evaluation_at_report if self.debias else at_inbox,
+            disclosure=_disclosure_of_report if self.debias else Disclosure,
         )
         if self.debias:
             return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
@@ -276,12 +276,12 @@ def _init_debiased(position: Float[Array, " d"]) -> tuple[Anchor, tuple[()], Rep
     return Anchor(position, zero, jnp.zeros((), bool)), (), Report(position, zero)
 
 
-def _asked_report(inbox: Report) -> Asked:
-    return Asked(inbox.position)
+def _evaluation_at_report(inbox: Report) -> Evaluation:
+    return Evaluation(inbox.position)
 
 
-def _told_report(outbox: Report) -> Told:
-    return Told(outbox.position, outbox.gradient)
+def _disclosure_of_report(outbox: Report) -> Disclosure:
+    return Disclosure(outbox.position, outbox.gradient)
 
 
 def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:

@@ -29,16 +29,16 @@ from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
 from consortia.core.contract import (
     Algorithm,
-    Asked,
     Claims,
     Cost,
+    Disclosure,
     Draws,
+    Evaluation,
     Info,
     Method,
     Phase,
     Route,
     Site,
-    Told,
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -170,8 +170,8 @@ class DSGLD(Method):
             Route(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
-            asked=_asked,
-            told=_told,
+            evaluation=_evaluation,
+            disclosure=_disclosure,
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
@@ -404,12 +404,12 @@ def _position(inbox: Chain) -> Float[Array, " d"]:
     return inbox.position
 
 
-def _asked(inbox: Chain) -> Asked:
-    return Asked(inbox.position)
+def _evaluation(inbox: Chain) -> Evaluation:
+    return Evaluation(inbox.position)
 
 
-def _told(outbox: Chain) -> Told:
-    return Told(outbox.position)
+def _disclosure(outbox: Chain) -> Disclosure:
+    return Disclosure(outbox.position)
 
 
 def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:

@@ -174,8 +174,8 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
     return ()
 
 
-class Asked(NamedTuple):
-    """Where an inbox asks a site to look at its rows: what the site bounds before it computes.
+class Evaluation(NamedTuple):
+    """Where an inbox makes a site evaluate its rows: what the site bounds before it computes.
 
     Attributes:
         positions: (..., d), with whatever axes the inbox has in front.
@@ -189,11 +189,11 @@ class Asked(NamedTuple):
     points: int = 1
 
 
-class Told(NamedTuple):
-    """What an outbox says, for a server that looks whether it is plausible.
+class Disclosure(NamedTuple):
+    """The part of an outbox from which a server judges whether it is plausible.
 
     Attributes:
-        positions: (..., d), to which the site has moved from where it was asked; () if none.
+        positions: (..., d), to which the site has moved from those of the inbox; () if none.
         gradients: (..., d), of U_c / w_c where they are averaged, of U_c where they are summed; ()
             if none.
     """
@@ -202,9 +202,9 @@ class Told(NamedTuple):
     gradients: PyTree = ()
 
 
-def at_inbox(inbox: PyTree) -> Asked:
+def at_inbox(inbox: PyTree) -> Evaluation:
     """Return that the inbox itself is a position, or several."""
-    return Asked(inbox)
+    return Evaluation(inbox)
 
 
 class Phase(NamedTuple):
@@ -224,9 +224,10 @@ class Phase(NamedTuple):
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
             (a jittered trajectory); at most ``repeat``.
-        asked: ``inbox -> Asked``, on the host; None where ``local`` looks at rows nowhere that the
-            inbox decides.
-        told: ``outbox -> Told``, on the host; None where it says nothing that can be compared.
+        evaluation: ``inbox -> Evaluation``, on the host: where ``local`` evaluates at rows; None
+            where the inbox decides that nowhere.
+        disclosure: ``outbox -> Disclosure``, on the host: what of an outbox can be compared with
+            those of other sites; None where nothing can.
     """
 
     local: Callable[..., tuple[PyTree, PyTree, Info]] | None
@@ -236,8 +237,8 @@ class Phase(NamedTuple):
     shared: Callable[[random.RandomStreams], PyTree] = no_numbers
     repeat: int = 1
     repeats: Callable[[PyTree], Array] | None = None
-    asked: Callable[[PyTree], Asked] | None = at_inbox
-    told: Callable[[PyTree], Told] | None = None
+    evaluation: Callable[[PyTree], Evaluation] | None = at_inbox
+    disclosure: Callable[[PyTree], Disclosure] | None = None
 
     @property
     def repeated(self) -> bool:

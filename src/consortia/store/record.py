@@ -76,7 +76,7 @@ class Record(_Typed):
     scaling: Json[Scaled] | None = None
 
 
-class Asked(_Typed):
+class RunRequest(_Typed):
     """The scalar arguments of a run."""
 
     rounds: Count
@@ -142,7 +142,7 @@ class Kept(_Typed):
 class Specification(_Typed):
     """Everything that decides a run's draws."""
 
-    request: Asked
+    request: RunRequest
     stop: Rule | None
     algorithm: Algorithm
     model: Model

@@ -175,7 +175,7 @@ def look_phase(
 ) -> Phase:
     """Return a phase for ``Algorithm.fit`` that leaves a `Look` at each site; nothing is sent."""
     mean, pooled = product(*stacked(gaussians))
-    return Phase(partial(_look, mean, pooled, target, position_of), noise=row_bits, asked=None)
+    return Phase(partial(_look, mean, pooled, target, position_of), noise=row_bits, evaluation=None)
 
 
 def _look(

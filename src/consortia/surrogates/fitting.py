@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from consortia.core import arguments
-from consortia.core.contract import Asked, Phase, Site, Sum
+from consortia.core.contract import Evaluation, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -156,13 +156,13 @@ def fit_phases(
         partial(_fit, recipe, target, settings, position_of),
         Sum(),
         noise=partial(_fit_randomness, recipe, target, settings),
-        asked=lambda inbox: Asked(position_of(inbox)),
+        evaluation=lambda inbox: Evaluation(position_of(inbox)),
     )
     second = Phase(
         partial(examine, recipe.curvature, target, settings),
         Sum(),
         noise=row_bits,
-        asked=None,  # at the start, and where the site itself finds the surrogates to point
+        evaluation=None,  # at the start, and where the site itself finds the surrogates to point
     )
     return first, second
 

@@ -253,15 +253,15 @@ class FederatedHMC(Method):
             noise=partial(wire.noise, target),
             repeat=self.most_steps,
             repeats=partial(_evaluations, self),
-            asked=wire.asked,
-            told=wire.told,
+            evaluation=wire.evaluation,
+            disclosure=wire.disclosure,
         )
         end = Phase(None, hub=partial(_end, self), shared=_end_randomness)
         setup = Phase(
             partial(wire.evaluate_start, target),
             Sum(),
             hub=partial(_setup, self),
-            asked=wire.asked,
+            evaluation=wire.evaluation,
         )
         draws = Draws(hub=lambda hub, inbox: hub.here.position)
         return Algorithm(partial(_init, self), (begin, leapfrog, end), draws, setup=(setup,))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from consortia.core.contract import Asked, Info, Site, Told
+from consortia.core.contract import Disclosure, Evaluation, Info, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -76,13 +76,13 @@ class FullWidth:
         """Return the position that a reply carries."""
         return inbox
 
-    def asked(self, inbox: PyTree) -> Asked:
+    def evaluation(self, inbox: PyTree) -> Evaluation:
         """Return where an inbox asks."""
-        return Asked(self.position(inbox))
+        return Evaluation(self.position(inbox))
 
-    def told(self, outbox: PyTree) -> Told:
+    def disclosure(self, outbox: PyTree) -> Disclosure:
         """Return the gradients of an outbox."""
-        return Told(gradients=outbox[1])
+        return Disclosure(gradients=outbox[1])
 
     def up(self, state: PyTree, message: PyTree) -> tuple[metropolis.Potential, Array, PyTree]:
         """Return U, its gradient and the wire's state from the sum of the messages."""
@@ -169,9 +169,9 @@ class Quantized(FullWidth):
         width = jnp.int8 if self.bits == 8 else jnp.int16
         return state, (potential, whole.astype(width), clipped.astype(jnp.int8)), {}
 
-    def told(self, outbox: PyTree) -> Told:
+    def disclosure(self, outbox: PyTree) -> Disclosure:
         """Return nothing: whole numbers are bounded by their width."""
-        return Told()
+        return Disclosure()
 
     def up(self, state: Grid, message: PyTree) -> tuple[metropolis.Potential, Array, Grid]:
         """Return the sum of whole numbers, times 2^e_i."""

@@ -46,10 +46,10 @@ from consortia.algorithms.few_rounds.state import (
 from consortia.core import arguments
 from consortia.core.contract import (
     Algorithm,
-    Asked,
     Claims,
     Cost,
     Draws,
+    Evaluation,
     Info,
     Method,
     Phase,
@@ -279,7 +279,7 @@ class FewRounds(Method):
             Sum(),
             hub=_sought,
             repeats=lambda hub: _due(hub, SEARCH),
-            asked=lambda inbox: Asked(inbox.positions),
+            evaluation=lambda inbox: Evaluation(inbox.positions),
         )
         propose = Phase(None, hub=_propose)
         evaluate = Phase(
@@ -288,7 +288,7 @@ class FewRounds(Method):
             hub=_keep,
             shared=partial(_numbers, self, target),
             repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
-            asked=partial(_asked_around, self),
+            evaluation=partial(_evaluation_around, self),
         )
         learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
         return Algorithm(
@@ -418,12 +418,12 @@ def _proposal(hub: Hub) -> Proposal:
     return Proposal(hub.search.best.position, Family(hub.family.shares, centres, roots))
 
 
-def _asked_around(method: FewRounds, inbox: Proposal) -> Asked:
+def _evaluation_around(method: FewRounds, inbox: Proposal) -> Evaluation:
     """Return the centres in use, and how far their points spread."""
     used = np.asarray(inbox.family.shares) > 0
     centres, roots = inbox.family.centres[used], inbox.family.roots[used]
     widest = WIDER_TAILS * jnp.sqrt(jnp.sum(roots**2, axis=-1))
-    return Asked(centres, widest, -(-method.points // max(len(centres), 1)))
+    return Evaluation(centres, widest, -(-method.points // max(len(centres), 1)))
 
 
 def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:

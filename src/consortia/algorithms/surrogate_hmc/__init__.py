@@ -288,7 +288,7 @@ class SurrogateHMC(Method):
             hub=partial(warmup.learn, self.angles, self.covariance_inflation),
             repeats=warmup.due,
         )
-        adopt = Phase(_recall, Mean(), hub=partial(_adopt, self), asked=None)
+        adopt = Phase(_recall, Mean(), hub=partial(_adopt, self), evaluation=None)
         if self.surrogate is not None:
             adopt = Phase(None, hub=partial(_adopt_given, self, self.surrogate))
         return Algorithm(

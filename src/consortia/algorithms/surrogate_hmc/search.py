@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from consortia.algorithms.surrogate_hmc.state import Hub
-from consortia.core.contract import Asked, Info, Phase, Site, Sum
+from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -89,7 +89,7 @@ def phases(target: Target) -> tuple[Phase, ...]:
         Sum(),
         hub=_descend,
         repeat=NEWTON_STEPS,
-        asked=lambda inbox: Asked(inbox.look),
+        evaluation=lambda inbox: Evaluation(inbox.look),
     )
     average = Phase(
         partial(_average, target),
@@ -97,14 +97,14 @@ def phases(target: Target) -> tuple[Phase, ...]:
         hub=_nearer,
         shared=lambda rng: _points(target, rng),
         repeat=AVERAGING_STEPS,
-        asked=_asked_around,
+        evaluation=_evaluation_around,
     )
     return (newton, Phase(None, hub=_rooted), average)
 
 
-def _asked_around(inbox: Found) -> Asked:
+def _evaluation_around(inbox: Found) -> Evaluation:
     """Return the mean, and how far points spread around it in each coordinate."""
-    return Asked(inbox.mean, (inbox.root**2).sum(axis=-1) ** 0.5, 2 * PAIRS)
+    return Evaluation(inbox.mean, (inbox.root**2).sum(axis=-1) ** 0.5, 2 * PAIRS)
 
 
 def _replied(hub: Hub, found: Found) -> tuple[Hub, Found, Info]:

@@ -55,19 +55,19 @@ class Judge:
 
         Where most sites are beyond a bound the chain itself has gone there, which is no site's lie.
         """
-        if phase.told is None:
+        if phase.disclosure is None:
             return None
         far, moved, gradients = {}, {}, {}
         for site, (inbox, outbox) in sent.items():
-            told = phase.told(outbox)
-            if not isinstance(told.positions, tuple):
-                positions = np.asarray(told.positions, np.float64)
+            disclosure = phase.disclosure(outbox)
+            if not isinstance(disclosure.positions, tuple):
+                positions = np.asarray(disclosure.positions, np.float64)
                 far[site] = _largest(self.scale.distance(positions))
-                if phase.asked is not None:
-                    origin = np.asarray(phase.asked(inbox).positions, np.float64)
+                if phase.evaluation is not None:
+                    origin = np.asarray(phase.evaluation(inbox).positions, np.float64)
                     moved[site] = _largest(self.scale.distance(positions, origin))
-            if not isinstance(told.gradients, tuple):
-                gradient = np.asarray(told.gradients, np.float64)
+            if not isinstance(disclosure.gradients, tuple):
+                gradient = np.asarray(disclosure.gradients, np.float64)
                 share = self.weights[site] if isinstance(phase.exchange, Sum) else 1.0
                 with np.errstate(over="ignore"):
                     gradients[site] = _largest(np.abs(gradient) * self.scale.sd / share)

@@ -1,4 +1,4 @@
-"""What a site is asked, found before it computes anything: which question, and where."""
+"""Requests to a site, identified and located before it computes anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consortia.core.contract import Asked
+from consortia.core.contract import Evaluation
 from consortia.core.prior import PriorScale
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 
@@ -51,7 +51,7 @@ class Place:
     Attributes:
         points: positions of the message, of all chains.
         farthest: the largest distance from the prior's centre, over parameters and points.
-        moved: the same from where the chain was asked before, for each round between.
+        moved: the same from where the chain was evaluated before, for each round between.
         middles: the middle of each chain's points, (chains, d).
     """
 
@@ -74,33 +74,33 @@ def question_of(request: Envelope) -> Question:
 
 
 def place_of(
-    asked: Asked, chains: int, scale: PriorScale, before: np.ndarray, rounds: np.ndarray
+    evaluation: Evaluation, chains: int, scale: PriorScale, before: np.ndarray, rounds: np.ndarray
 ) -> Place:
     """Return where an inbox asks.
 
     Args:
-        asked: what the phase says of the inbox; its first axis is that of the chains, where there
+        evaluation: of the inbox, from its phase; its first axis is that of the chains, where there
             are several.
         chains: in the message.
         scale: of the prior.
-        before: where each was asked last, (chains, d).
+        before: where each was evaluated last, (chains, d).
         rounds: since then, (chains,), at least 1.
 
     Raises:
         EnvelopeError: the algorithm does not say at which positions it asks.
     """
-    positions = np.asarray(asked.positions)
+    positions = np.asarray(evaluation.positions)
     d = scale.sd.size
     if positions.dtype.kind != "f" or positions.ndim < 1 or positions.shape[-1] != d:
         raise EnvelopeError("the algorithm does not say at which positions it asks")
     points = np.asarray(positions, np.float64).reshape(chains, -1, d)
     reach = scale.distance(points)
-    if not isinstance(asked.spreads, tuple):
-        spreads = np.asarray(asked.spreads, np.float64).reshape(chains, -1, d)
+    if not isinstance(evaluation.spreads, tuple):
+        spreads = np.asarray(evaluation.spreads, np.float64).reshape(chains, -1, d)
         reach = reach + OWN_DRAWS * np.abs(spreads) / scale.sd
     middles = points.mean(axis=1)
     moved = scale.distance(middles, before) / rounds[:, None]
-    count = points.shape[0] * points.shape[1] * asked.points
+    count = points.shape[0] * points.shape[1] * evaluation.points
     return Place(count, _largest(reach), _largest(moved), middles)
 
 
@@ -112,10 +112,10 @@ def _largest(values: np.ndarray) -> float:
     return found if np.isfinite(found) else float("inf")
 
 
-def last_asked(
+def last_evaluated(
     kept: Mapping[str, np.ndarray] | None, stage: int, begun: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each chain was asked last in a stage, (chains, d), and in which iteration."""
+    """Return where each chain was evaluated last in a stage, (chains, d), and when."""
     chains = 1 if stage == 0 else len(begun)
     if kept is not None and int(kept["stage"]) == stage:
         return kept["middles"], kept["iterations"]

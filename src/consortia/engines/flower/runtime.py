@@ -33,7 +33,7 @@ from consortia.engines.flower.questions import (
     NOWHERE,
     Place,
     Question,
-    last_asked,
+    last_evaluated,
     place_of,
     question_of,
 )
@@ -50,7 +50,7 @@ from consortia.engines.phases import Carry, SiteArrays, kept_where
 from consortia.engines.rng import PhaseKeys
 
 BEFORE_ALL = (-1, -1, -1, -1)
-PLACE = "asked"
+PLACE = "evaluated"
 """File of where the chains were asked last."""
 
 START_TOLERANCE = 1e-5
@@ -127,7 +127,7 @@ class SiteRuntime:
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
         self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
         self._fitted_there = False
-        self._asked: Mapping[str, np.ndarray] | None = None
+        self._evaluated: Mapping[str, np.ndarray] | None = None
 
     def check_model(self, fingerprint: str) -> None:
         """Refuse another model than the server's.
@@ -202,38 +202,38 @@ class SiteRuntime:
     def place(self, label: Label, request: Envelope) -> Place:
         """Return where a message asks the site to look at its rows; nothing is computed of them."""
         stage, phase = self._phase(label)
-        if phase.asked is None:
+        if phase.evaluation is None:
             return Place(0, 0.0, 0.0, NOWHERE)
         like, which = stage.before(label.phase).inbox, np.arange(stage.chains)
         if isinstance(phase.exchange, Route):
             which = self._chains_here(stage, request)
             like = self._inboxes(stage, label, len(which))
-        before, iterations = self._last_asked(label.stage)
+        before, iterations = self._last_evaluated(label.stage)
         rounds = np.maximum(label.iteration - iterations[which], 1)
-        asked = phase.asked(from_arrays(request.arrays, like, "inbox"))
-        return place_of(asked, len(which), self._scale, before[which], rounds)
+        evaluation = phase.evaluation(from_arrays(request.arrays, like, "inbox"))
+        return place_of(evaluation, len(which), self._scale, before[which], rounds)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the chains of a message were asked, for the next one."""
         if not place.points:
             return
-        middles, iterations = (values.copy() for values in self._last_asked(label.stage))
+        middles, iterations = (values.copy() for values in self._last_evaluated(label.stage))
         which = np.arange(len(middles))
         if isinstance(self._phase(label)[1].exchange, Route):
             which = self._chains_here(self._stages.of(label.stage), request)
         middles[which], iterations[which] = place.middles, label.iteration
         stage = np.array(label.stage)
-        self._asked = {"stage": stage, "middles": middles, "iterations": iterations}
-        self._files.note(PLACE, self._asked)
+        self._evaluated = {"stage": stage, "middles": middles, "iterations": iterations}
+        self._files.note(PLACE, self._evaluated)
 
     @functools.cached_property
     def _scale(self) -> PriorScale:
         return prior_scale(self._target, self._positions[0])
 
-    def _last_asked(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._asked is None:
-            self._asked = self._files.noted(PLACE)
-        return last_asked(self._asked, stage, self._positions)
+    def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._evaluated is None:
+            self._evaluated = self._files.noted(PLACE)
+        return last_evaluated(self._evaluated, stage, self._positions)
 
     # --- states -------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ PHRASES: tuple[tuple[type[BaseException], str], ...] = (
 """All that may be said elsewhere of an error, by its class; the first that fits."""
 
 
-class Asked(Protocol):
+class SiteRequest(Protocol):
     """A question: the place in the run that has one answer, its round, and what it is."""
 
     @property
@@ -83,7 +83,7 @@ class Asked(Protocol):
     def digest(self) -> str: ...  # noqa: D102
 
 
-class Looked(Protocol):
+class Reach(Protocol):
     """Where rows would be looked at, in standard deviations of the prior."""
 
     @property
@@ -131,7 +131,7 @@ class Gate:
         if ledger.runs.get(terms.run) != details:
             ledger.append("opened", run=terms.run, site=self.site, details=details, check=check)
 
-    def admit(self, kind: str, question: Asked) -> bool:
+    def admit(self, kind: str, question: SiteRequest) -> bool:
         """Check what is asked, before anything is read or computed; a policy that changed is read.
 
         Args:
@@ -164,7 +164,7 @@ class Gate:
         """
         self.policy.permits_rows(number, parameters)
 
-    def place(self, place: Looked, *, again: bool) -> None:
+    def place(self, place: Reach, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.
 
         Args:
@@ -189,7 +189,7 @@ class Gate:
             raise forbidden("this question", found)
 
     def release(
-        self, kind: str, question: Asked, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self, kind: str, question: SiteRequest, payload: bytes, arrays: Mapping[str, np.ndarray]
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
@@ -228,17 +228,17 @@ class Gate:
         self,
         error: BaseException,
         wrap: Callable[[str], bytes] = str.encode,
-        question: Asked | None = None,
+        question: SiteRequest | None = None,
     ) -> bytes:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
         return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
 
-    def _answers(self, question: Asked) -> set[str]:
+    def _answers(self, question: SiteRequest) -> set[str]:
         return self._ledger.answered.get((self.terms.run, question.place), set())
 
-    def _check(self, kind: str, question: Asked) -> None:
+    def _check(self, kind: str, question: SiteRequest) -> None:
         """Check all that does not depend on rows."""
         policy, found = self.policy, []
         if kind not in policy.messages or kind not in self.terms.messages:
