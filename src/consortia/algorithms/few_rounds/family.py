@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 FREEDOM = 8
 """ν; an even number, so that a χ² number is a sum of ν/2 logarithms."""
+
+WIDE_SHARE, WIDER = 0.15, 2.0
+"""A mixture keeps one component for the tails: its share, and its scale against the single t."""
 
 STEPS = 20
 """Of expectation and maximisation, in one fit."""
@@ -81,7 +84,11 @@ def log_density(family: Family, positions: Float[Array, "N d"]) -> Float[Array, 
 
 
 def fitted(
-    start: Family, positions: Float[Array, "N d"], weights: Float[Array, " N"], prior: Array
+    start: Family,
+    positions: Float[Array, "N d"],
+    weights: Float[Array, " N"],
+    prior: Float[Array, "d d"],
+    mixed: Bool[Array, ""] | bool = False,
 ) -> Family:
     """Return the family that is nearest to weighted points, by expectation and maximisation.
 
@@ -90,6 +97,7 @@ def fitted(
         positions: ζ.
         weights: of the points, with sum one.
         prior: the scale matrix (d, d) to which a component with few points is shrunk.
+        mixed: the first component stays as it is, for the tails.
     """
     d = positions.shape[1]
 
@@ -112,7 +120,15 @@ def fitted(
             return jnp.where(usable, mean, centre), jnp.where(usable, lower, root)
 
         centres, roots = jax.lax.map(one, (parts, pulls, family.centres, family.roots))
-        return Family(jnp.sum(parts, axis=1), centres, roots)
+        shares = jnp.sum(parts, axis=1)
+        rest = (1 - WIDE_SHARE) * shares / jnp.maximum(1 - shares[0], 1e-6)
+        kept = Family(
+            rest.at[0].set(WIDE_SHARE),
+            centres.at[0].set(family.centres[0]),
+            roots.at[0].set(family.roots[0]),
+        )
+        free = Family(shares, centres, roots)
+        return jax.tree.map(lambda a, b: jnp.where(mixed, a, b), kept, free)
 
     return jax.lax.fori_loop(0, STEPS, step, start)
 
@@ -124,7 +140,9 @@ def refitted(
     begun = _divided(family, positions, weights)
     start = jax.tree.map(lambda a, b: jnp.where(mixing, a, b), begun, family)
     prior = family.roots[0] @ family.roots[0].T
-    return fitted(start, positions, weights, prior)
+    prior = jnp.where(mixing | (jnp.sum(family.shares > 0) == 1), prior, prior / WIDER**2)
+    mixed = jnp.sum(start.shares > 0) > 1
+    return fitted(start, positions, weights, prior, mixed)
 
 
 def _divided(whole: Family, positions: Float[Array, "N d"], weights: Float[Array, " N"]) -> Family:
@@ -137,4 +155,4 @@ def _divided(whole: Family, positions: Float[Array, "N d"], weights: Float[Array
     # The first component stays as it was, for the tails.
     centres = positions[index].at[0].set(whole.centres[0])
     shares = jnp.full(count, 1 / count, weights.dtype)
-    return Family(shares, centres, roots.at[0].set(whole.roots[0]))
+    return Family(shares, centres, roots.at[0].set(WIDER * whole.roots[0]))
