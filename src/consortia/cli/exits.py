@@ -47,7 +47,8 @@ EXIT_CODES = {
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
     6: "a data set is absent, or not the published one",
-    7: "a site or a process did not answer until the deadline; the draws before are kept",
+    7: "a site or a process did not answer until the deadline, refused, or sent an implausible "
+    "message; the draws before are kept",
     8: "what the warm-up learned is not worth going on with",
     9: "a site's policy forbids the study",
     10: "a site's ledger is broken",
