@@ -70,12 +70,13 @@ def derivatives(model, sites):
 def private(position, stream, iterations, count=4, seed=0):
     """What each agent draws for itself in phase ``position``, (iterations, agents, ...)."""
     key = random.phase_key(random.base_key(seed), 0, rng.ROUND * 65536 + position)
+    keys = random.node_key(key, np.arange(count, dtype=np.uint32))
 
-    def at(iteration, node):
-        return random.declared(stream, random.node_key(key, node), iteration, 0, None)
+    def at(iteration, key):
+        return random.declared(stream, key, iteration, 0, None)
 
     agents = jax.vmap(at, in_axes=(None, 0))
-    every = (jnp.arange(iterations, dtype=jnp.int32), jnp.arange(count, dtype=jnp.uint32))
+    every = (jnp.arange(iterations, dtype=jnp.int32), keys)
     return np.asarray(jax.jit(jax.vmap(agents, in_axes=(0, None)))(*every))
 
 

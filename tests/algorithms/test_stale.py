@@ -45,28 +45,30 @@ def built(method):
 
 
 def chain_key(seed: int, server: int):
-    return random.phase_key(jnp.asarray(random.base_key(seed)), server, PHASE_CODE)
+    return random.phase_key(random.base_key(seed), server, PHASE_CODE)
+
+
+def drawn_by_workers(phase, key, workers, tasks):
+    """A worker's own numbers, counted by its task; leading axis: updates."""
+    return drawn(phase, random.node_key(key, np.asarray(workers, np.uint32)), tasks)
 
 
 @partial(jax.jit, static_argnums=0)
-def drawn_by_workers(phase, key, workers, tasks):
-    """A worker's own numbers, counted by its task; leading axis: updates."""
+def drawn(phase, keys, tasks):
+    return jax.vmap(lambda key, task: random.declared(phase.noise, key, task, 0, None))(keys, tasks)
 
-    def draw(worker, task):
-        return random.declared(phase.noise, random.node_key(key, worker), task, 0, None)
 
-    return jax.vmap(draw)(workers, tasks)
+def drawn_by_the_server(phase, key, updates, server):
+    """The shared numbers, counted by the server's update; leading axis: updates."""
+    return drawn_in_common(phase, random.shared_key(key), updates, server)
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def drawn_by_the_server(phase, key, updates, server):
-    """The shared numbers, counted by the server's update; leading axis: updates."""
-
+def drawn_in_common(phase, key, updates, server):
     def declare(rng):
         rng.server = server
         return phase.shared(rng)
 
-    key = random.shared_key(key)
     return jax.vmap(lambda u: random.declared(declare, key, u, 0, None))(jnp.arange(updates))
 
 

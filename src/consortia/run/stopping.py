@@ -79,7 +79,7 @@ def stop_when(
 
     Example:
         >>> stop_when(rhat=1.01, ess=400)
-        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100)
+        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100, all_coordinates=False)
     """
     if rhat is None and ess is None and budget is None:
         raise InputError("stop_when needs at least one of rhat, ess and budget.")

@@ -70,7 +70,7 @@ class Record(_Typed):
     processes: Json[list[Text]] | None = None
     devices: Json[list[Text]] | None = None
     resumed_at: Json[list[Count]] | None = None
-    dropped_gradients: Json[list[Count]] | None = None
+    dropped_gradients: Json[list[list[Count]]] | None = None
     staleness_windows: Json[Windows] | None = None
     site_noise_inflation: Numbers | None = None
     scaling: Json[Scaled] | None = None
