@@ -253,6 +253,14 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_variable_that_jax_refuses_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "maybe")
+    outcome = command("--version", cwd=tmp_path)
+    assert outcome.returncode == 2
+    assert "'maybe' for environment 'JAX_ENABLE_X64'" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
 def test_the_version_is_printed_by_the_entry_point(tmp_path):
     outcome = command("--version", cwd=tmp_path)
     assert outcome.stdout == f"consortia {consortia.__version__}\n"

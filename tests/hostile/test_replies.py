@@ -20,7 +20,7 @@ from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import ConsortiaError, SiteMissingError, SiteRefusedError
 
-FACTS, HELLO, BEGIN, ROUNDS, REQUESTS = 150, 20, 20, 100, 40
+FACTS, HELLO, BEGIN, ROUNDS, REQUESTS = 150, 30, 20, 100, 40
 NORTH = flower_sites.FIRST_NODE
 
 

@@ -6,7 +6,14 @@ answered before anything else happens. One module a command; errors and exit cod
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
+
+try:
+    import jax as _jax  # noqa: F401
+except ValueError as error:
+    print(f"error: JAX cannot start: {error}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 import typer
 
