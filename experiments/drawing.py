@@ -151,6 +151,6 @@ def _write(figure: Any, target: Path) -> None:
     text = re.sub(r"\"[^\"]*\"", shortened, target.read_text())
     text = re.sub(r"<!--.*?-->|(?<=<g) id=\"[^\"]*\"", "", text, flags=re.DOTALL)
     text = re.sub(r"stroke: #000000; stroke-width: 0\.\d", "stroke: #000", text)
-    text = text.replace("; font-family: 'DejaVu Sans'", "")
+    text = re.sub(r"; font-family: [^;\"]*", "", text)
     text = text.replace("<svg ", '<svg font-family="DejaVu Sans, sans-serif" ', 1)
     target.write_text(re.sub(r"\s*\n\s*", "\n", text))
