@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
 from typing import Any
+
+
+def warn(text: str) -> None:
+    """Give a `UserWarning` at the nearest line of the caller that is outside of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "consortia":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 class ConsortiaError(Exception):

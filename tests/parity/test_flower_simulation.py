@@ -34,6 +34,11 @@ STUDIES: dict[str, dict[str, Any]] = {
     "debiased": {**flower_study.DEBIASED, "rounds": 6},
     "fsgld": {**flower_study.FSGLD, "rounds": 6},
     "surrogate": {**flower_study.SURROGATE, "rounds": 4, "warmup": 4},
+    "few rounds": {
+        "algorithm": "few_rounds",
+        "arguments": 'proposals = 256\neffective_size = "none"',
+        "rounds": 2,
+    },
 }
 
 

@@ -47,8 +47,9 @@ def test_a_run_keeps_its_predicted_bias_also_when_it_is_resumed(tmp_path):
 
 def test_a_step_that_is_predicted_to_diverge_is_warned_of_and_refused_on_request():
     # The linear map of a step of 0.5 on a curvature of 10 has the factor 1 − 0.5² · 10/2 = −1.5.
-    with pytest.warns(UserWarning, match="it diverges"):
+    with pytest.warns(UserWarning, match="it diverges") as caught:
         tree = run(0.5)
+    assert {one.filename for one in caught} == {__file__}, "not at the line of the caller"
     assert consortia.summary(tree).verdict.word == "bad"
     with pytest.raises(DivergenceError, match="Lower step_size|Halve step_size"):
         run(0.5, on_divergence="raise")

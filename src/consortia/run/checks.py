@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +16,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
-from consortia.errors import InputError, NonFiniteError
+from consortia.errors import InputError, NonFiniteError, warn
 from consortia.schedules import Tabulated
 from consortia.theory import stability
 
@@ -155,14 +154,14 @@ def check_stability(judgements: list[str | None]) -> tuple[tuple[str, ...], bool
             "all sites.",
         ), False
     if known[0]:
-        warnings.warn(known[0], UserWarning, stacklevel=3)
+        warn(known[0])
     return (), bool(known[0])
 
 
 def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
     """Give the method's warnings about what its ``fit`` phases left at the sites, or its error."""
     for text in method.check_fitted(fitted, names):
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warn(text)
 
 
 def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> None:
@@ -181,7 +180,7 @@ def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> 
 def warn_of(method: Method, hub: Any) -> None:
     """Give the method's warnings about the draws that it made, from the hub's last state."""
     for text in method.check_draws(hub):
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warn(text)
 
 
 def check_schedule(method: Method, total: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax
 
 from consortia.core import fingerprints
 from consortia.data.downloads import cache_directory
+from consortia.errors import warn
 
 SWITCH = "CONSORTIA_COMPILATION_CACHE"
 """The environment variable that is 0 where nothing is to be kept."""
@@ -39,11 +39,9 @@ def keep_compiled_programs() -> None:
         _check_own(folder)
         _remove_oldest(folder)
     except OSError as error:
-        warnings.warn(
+        warn(
             f"compiled programs are not kept for the next run: {error}. Set CONSORTIA_CACHE to a "
-            f"folder of your own, or {SWITCH}=0 to do without.",
-            UserWarning,
-            stacklevel=3,
+            f"folder of your own, or {SWITCH}=0 to do without."
         )
         return
     options.update("jax_compilation_cache_dir", str(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,7 @@ from consortia.errors import (
     RankError,
     SiteMissingError,
     WarmupError,
+    warn,
 )
 from consortia.run import checks
 from consortia.run import plan as planning
@@ -328,18 +328,14 @@ def execute(
                 raise
             ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
             how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
-            warnings.warn(
-                f"{ending.text}; the draws so far are returned{how}", UserWarning, stacklevel=3
-            )
+            warn(f"{ending.text}; the draws so far are returned{how}")
     tree = result(ending)
     checks.warn_of(algorithm, loop.hub)
     wanted = None if stop is None else stop.ess
     if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
-        warnings.warn(
+        warn(
             f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
-            "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)",
-            UserWarning,
-            stacklevel=3,
+            "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)"
         )
     return tree
 

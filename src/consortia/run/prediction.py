@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.summary import summary
 from consortia.diagnostics.verdict import Evidence, Severity, judge, pilot_fault
 from consortia.engines import Engine
-from consortia.errors import DivergenceError, InputError, NonFiniteError
+from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.specification import Request
 from consortia.theory.bias import Problem, keeps_posterior, law_of, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
@@ -152,4 +151,4 @@ def respond(prediction: BiasPrediction, on_divergence: str, *, warned: bool) -> 
     if prediction.diverges and on_divergence == "raise":
         raise DivergenceError(text)
     if not (warned and prediction.diverges):
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warn(text)
