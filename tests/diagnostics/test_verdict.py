@@ -142,6 +142,11 @@ def test_a_prediction_comes_back_from_a_record_as_it_was():
     np.testing.assert_array_equal(again.shift, SMALL.shift)
 
 
+def test_a_prediction_shows_itself_in_words():
+    assert repr(SMALL).splitlines() == SMALL.lines()
+    assert repr(DIVERGES) == "No prediction: the chain diverges near the mode."
+
+
 def test_a_table_of_draws_without_a_record_has_no_verdict():
     table = consortia.summary({"theta": draws()})
     assert table.verdict is None
