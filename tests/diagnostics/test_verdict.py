@@ -53,6 +53,7 @@ def judged(values: np.ndarray, prediction: BiasPrediction | None = SMALL, **more
         (BiasPrediction(reason="fa_hmc has no oracle"), "unknown"),
         (dataclasses.replace(SMALL, sd_ratio=None), "unknown"),
         (dataclasses.replace(SMALL, gaussian=False, k_hat=0.9), "unknown"),
+        (dataclasses.replace(SMALL, shift=np.array([0.84, 0]), gaussian=False, k_hat=0.9), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.2, 0.0])), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.84, 0.0])), "bad"),
         (dataclasses.replace(SMALL, sd_ratio=np.array([1.0, 1.3])), "bad"),
@@ -116,6 +117,12 @@ def test_rounds_that_are_too_few_for_a_slow_chain_need_care_before_they_are_run(
     verdict = judge(slow, rounds=100 * 50)
     assert verdict.word == "care"
     assert "Take 20,000 rounds" in " ".join(verdict.lines())
+
+
+def test_fewer_draws_than_an_interval_needs_are_never_good_whatever_makes_them():
+    for prediction in (SMALL, EXACT):
+        assert judge(prediction, draws=240).word == "care"
+        assert judge(prediction, draws=400).word == "good"
 
 
 def test_draws_of_the_predicted_law_are_good():
