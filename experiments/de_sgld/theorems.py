@@ -215,4 +215,6 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axes[5].loglog(steps, values, style, ms=3, **LAW, label=f"law, {name}")
     axes[5].loglog(steps, values[0] * steps / steps[0], ":", color="tab:red", label="∝ η")
     axes[5].set(xlabel="step size η of DE-SGHMC", ylabel="W₂ in the long run")
+    axes[5].minorticks_off()
+    axes[5].set_xticks((0.01, 0.02, 0.05), ("0.01", "0.02", "0.05"))
     axes[5].legend()
