@@ -29,7 +29,8 @@ from consortia.models._shared import Array, PyTree
 from consortia.models.regression.families import Family
 from consortia.models.regression.integrated import log_integral
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.specification import EVENT, EXPOSURE, RESPONSE, TIME, Specification
+from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
+from consortia.models.regression.specification import Specification
 
 WIDE = 2.5
 """Standard deviations of the response, or units of the predictor, for an sd of the predictor."""

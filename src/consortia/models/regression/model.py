@@ -21,18 +21,16 @@ from consortia.data.sites import Sites, alike, check_finite, read_rows, site_nam
 from consortia.data.tables import Table, read_table, rows_of
 from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
+from consortia.models.regression.agreement import agree
 from consortia.models.regression.density import Density
+from consortia.models.regression.design import site_rows, template
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import ALIASES, FAMILIES, Family
 from consortia.models.regression.formula import expression, parse
 from consortia.models.regression.integrated import drawn
 from consortia.models.regression.priors import Prior
-from consortia.models.regression.specification import (
-    Question,
-    Specification,
-    agree,
-    levels_given,
-)
+from consortia.models.regression.question import Question, levels_given
+from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling
 
 NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
@@ -381,8 +379,8 @@ def assembled(
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
     model = density.model
-    made = {index: agreed.made(table, names[index]) for index, table in read.items()}
-    empty = agreed.template()
+    made = {index: site_rows(agreed, table, names[index]) for index, table in read.items()}
+    empty = template(agreed)
     parts = [
         read_rows(made[index], f"site {name!r}")
         if index in made
