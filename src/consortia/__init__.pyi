@@ -25,6 +25,7 @@ from consortia.models.from_numpyro import from_numpyro
 from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
+from consortia.run.verification import verify
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
 from consortia.store.metadata import Metadata as Metadata
@@ -80,4 +81,5 @@ __all__ = [
     "surrogate_hmc",
     "surrogates",
     "to_netcdf",
+    "verify",
 ]
