@@ -80,7 +80,9 @@ def library(problem: Problem, rounds: int, name: str = "consortia.sample") -> Co
     method = consortia.fa_hmc(STEP_SIZE, problem.leapfrog_steps, problem.local_steps)
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=rounds, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+        )
 
     return Contender(name, run, rounds)
 

@@ -68,7 +68,9 @@ def library(
     method = consortia.de_sgld(STEP, consortia.graphs.mixing_matrix(consortia.graphs.ring(agents)))
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=iterations, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=iterations, seed=seed, progress=False, chains=1
+        )
 
     return Contender(name, run, iterations)
 

@@ -51,7 +51,7 @@ def library(x: np.ndarray, y: np.ndarray, steps: int, name: str, **options: Any)
 
     def run(seed: int) -> Any:
         return consortia.sample(
-            model, sites, method, rounds=steps, seed=seed, progress=False, **options
+            model, sites, method, rounds=steps, chains=1, seed=seed, progress=False, **options
         )
 
     return Contender(name, run, steps)
