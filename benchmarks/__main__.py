@@ -30,6 +30,7 @@ BENCHMARKS = {
     "gossip": "gossip",
     "stale": "stale",
     "decentralized": "decentralized",
+    "scaling": "scaling",
     "devices": "devices",
     "mpi": "ranks",
     "flower": "flower",
