@@ -40,7 +40,7 @@ def test_the_blocks_on_decentralized_hmc_run_and_give_the_numbers_beside_them() 
 
 def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_path) -> None:
     text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    template = text.split("## Your own data")[1].split("## ")[0]
+    template = text.split("Without a formula")[1].split("## ")[0]
     lines = [line[4:] for line in template.splitlines() if line.startswith("    ")]
     (tmp_path / "data").mkdir()
     rng = np.random.default_rng(0)
