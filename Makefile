@@ -34,7 +34,7 @@ test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, h
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
-	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --peers --results benchmarks/RESULTS.md
 
 bench-guard: setup-dev ## ratios of speed that no change may spoil, in five minutes at most
 	$(BIN)/python -m benchmarks --only guard

@@ -138,7 +138,7 @@ def test_a_study_shown_whole_is_a_study(page: str) -> None:
 
 def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_path) -> None:
     text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    template = text.split("## Your own data")[1].split("## ")[0]
+    template = text.split("Without a formula")[1].split("## ")[0]
     lines = [line[4:] for line in template.splitlines() if line.startswith("    ")]
     (tmp_path / "data").mkdir()
     rng = np.random.default_rng(0)

@@ -53,6 +53,9 @@ __all__ = [
 
 Arrays = dict[str, np.ndarray]
 
+NAMES_SHOWN = 12
+"""Features and classes that `Dataset` names when it is shown."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -76,6 +79,19 @@ class Dataset:
     target_names: tuple[str, ...]
     source: str
     licence: str
+
+    def __repr__(self) -> str:
+        """Return name, rows, columns and source, without the arrays."""
+        lines = [f"{self.name}, from {self.source} ({self.licence})"]
+        for part, arrays in (("train", self.train), ("test", self.test)):
+            if arrays is not None:
+                kinds = (f"{key} {value.shape} {value.dtype}" for key, value in arrays.items())
+                lines.append(f"{part}: {', '.join(kinds)}")
+        for label, names in (("features", self.feature_names), ("target", self.target_names)):
+            if names:
+                shown = ", ".join(names[:NAMES_SHOWN])
+                lines.append(f"{label}: {shown}{', ...' if len(names) > NAMES_SHOWN else ''}")
+        return "\n".join(lines)
 
     @property
     def rows(self) -> Arrays:
