@@ -52,8 +52,8 @@ class Stein:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Stein:
         """Return what `plain` gave."""
-        numbers = (float(values[name]) for name in ("value", "level", "p_value"))
-        return cls(*numbers, int(values["points"]))
+        value, level, p_value = (float(values[name]) for name in ("value", "level", "p_value"))
+        return cls(value, level, p_value, int(values["points"]))
 
 
 def kernel_stein(
