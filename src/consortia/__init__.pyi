@@ -22,6 +22,8 @@ from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
 from consortia.models.from_numpyro import from_numpyro
+from consortia.models.networks.equinox import from_equinox
+from consortia.models.networks.flax import from_flax
 from consortia.models.regression.model import Regression, regression
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
@@ -54,6 +56,8 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "federated_hmc",
+    "from_equinox",
+    "from_flax",
     "from_numpyro",
     "fsgld",
     "gradient_noise_variance",
