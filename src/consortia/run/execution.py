@@ -66,6 +66,10 @@ LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
 """Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
 
 
+SOME_STEP = 1e-6
+"""Phases are alike whatever the step is; arguments that bound it allow so short a one."""
+
+
 @dataclass(frozen=True)
 class Resumption:
     """The state from which a run is resumed.
@@ -125,7 +129,7 @@ def execute(
     variables = parameters.variables(target.structure)
     metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-    built = algorithm.build(target)
+    built = _with_step(algorithm).build(target)
     chains = engine_chains * servers_of(built)
     drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
@@ -338,6 +342,14 @@ def execute(
             "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)"
         )
     return tree
+
+
+def _with_step(method: Method) -> Method:
+    """Return the method, with some step size where it is still to be chosen, for its phases."""
+    if not unchosen(method):
+        return method
+    made: Any = replace(method, step_size=SOME_STEP)  # type: ignore[type-var]
+    return made
 
 
 def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
