@@ -223,7 +223,8 @@ class Phase(NamedTuple):
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
-            (a jittered trajectory); at most ``repeat``.
+            (a jittered trajectory); at most ``repeat``. Asked before each time, so that the hub may
+            end it early.
         evaluation: ``inbox -> Evaluation``, on the host: where ``local`` evaluates at rows; None
             where the inbox decides that nowhere.
         disclosure: ``outbox -> Disclosure``, on the host: what of an outbox can be compared with
