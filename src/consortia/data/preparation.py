@@ -167,6 +167,11 @@ def standardise(
 
     Raises:
         InputError: no x, x not (rows, features), or other columns in test than in train.
+
+    Example:
+        >>> train, _ = standardise({"x": np.array([[0.5], [1.5], [40.0]])})
+        >>> abs(float(train["x"].mean())) < 1e-6
+        True
     """
     moments = Moments.of(features(train, "train"))
     changed = moments.measured

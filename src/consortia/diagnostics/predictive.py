@@ -61,6 +61,14 @@ def predict(
     Raises:
         InputError: the model has no ``predict``, the rows disagree in number, the result is of
             another model, or an option is out of range.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> draws = {"coefficients": np.ones((1, 3, 1), np.float32)}
+        >>> consortia.predict(draws, model, {"x": rows["x"]}).values
+        array([1., 1., 1., 1.])
     """
     if model.predict is None:
         raise InputError(
@@ -96,6 +104,14 @@ def log_predictive_density(
 
     Raises:
         InputError: as `predict`.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> draws = {"coefficients": np.ones((1, 3, 1), np.float32)}
+        >>> consortia.diagnostics.log_predictive_density(draws, model, rows).values.round(3)
+        array([-0.919, -1.419, -2.919, -1.419])
     """
     passage = (tree, model, rows, batch_rows, max_draws)
     return _over_draws(_log_sum, np.logaddexp, model.log_likelihood, *passage)
