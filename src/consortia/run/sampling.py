@@ -191,19 +191,9 @@ def resume(
         InputError, NonFiniteError, WarmupError: as `sample`; ``rounds`` cannot be had.
 
     Example:
-        >>> import tempfile
-        >>> import consortia, numpy as np
-        >>> model = consortia.models.linear_regression(1)
-        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
-        >>> sites = consortia.Sites.from_list([rows, rows])
-        >>> exact = consortia.federated_hmc(step_size=0.2, leapfrog_steps=3, mass_matrix="identity")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = f"{folder}/run"
-        ...     tree = consortia.sample(
-        ...         model, sites, exact, rounds=10, chains=2, seed=1, store=path, progress=False)
-        ...     longer = consortia.resume(path, model, sites, exact, rounds=20, progress=False)
-        ...     print(longer["posterior"].sizes["draw"])
-        20
+        >>> import consortia
+        >>> tree = consortia.resume(  # doctest: +SKIP
+        ...     "runs/mine", model, sites, algorithm, rounds=20_000)
     """
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine
