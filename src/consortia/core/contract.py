@@ -276,7 +276,7 @@ class Algorithm(NamedTuple):
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
         one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
-            its ``repeats``.
+            its ``repeats``; usually once.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -509,7 +509,7 @@ class Plan:
         warnings: plain sentences on what the user should know.
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
-        exchanges: communication rounds, bytes up and bytes down of each phase.
+        exchanges: communication rounds, bytes up and bytes down of each phase, run once.
     """
 
     lines: tuple[tuple[str, str], ...]

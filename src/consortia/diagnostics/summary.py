@@ -221,6 +221,9 @@ def summary(
         )
     if scaling is not None:
         notes.append(IN_COLUMN_UNITS)
+    handed_over = getattr(tree, "attrs", {}).get("handed_over")
+    if handed_over is not None:
+        notes.append(str(handed_over))
     if reference is not None:
         columns |= _beside(columns, draws, reference)
         notes.append(COMPARISON)
