@@ -349,7 +349,8 @@ def test_the_browser_sees_what_a_bad_page_does(tmp_path, browser):
     bad = tmp_path / "bad.html"
     bad.write_text(
         '<meta name="viewport" content="width=device-width"><div style="width:3000px">x</div>'
-        '<p style="color: #888">faint</p><img src="missing.png"><script>console.error("no"); nowhere()</script>'
+        '<p style="color: #888">faint</p>'
+        '<img src="missing.png"><script>console.error("no"); nowhere()</script>'
     )
     browser.open(bad, width=390)
     assert browser.value("document.documentElement.scrollWidth") > 390

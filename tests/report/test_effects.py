@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import zipfile
 from typing import Any
 
@@ -15,7 +16,7 @@ import xarray
 from consortia.errors import InputError, MissingExtraError
 from consortia.report import accuracy, methods, paper
 from consortia.report.document import page, write_report
-from consortia.report.effects import estimates, interpretation, priors_beside
+from consortia.report.effects import by_site, estimates, interpretation, priors_beside
 from consortia.report.run_report import HeldOutScores, RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table, settings_table
 
@@ -134,6 +135,58 @@ def test_a_record_of_somebody_else_steers_nothing():
     assert priors_beside(report) == []
     assert "odds ratio" in page([report])
     assert interpretation(regression(settings='{"regression": [1]}')) == ""
+
+
+# --- by site -------------------------------------------------------------------------------------
+
+
+def differing(**more: np.ndarray) -> RunReport:
+    """Draws of a slope that is -2, 0 and 1 sd from the common one at three sites."""
+    report = regression()
+    rng = np.random.default_rng(5)
+    names = [f"arm[new] | {site}" for site in ("oslo", "lima", "bern")]
+    effects = np.array([-2.0, 0.0, 1.0]) + 0.1 * rng.normal(size=(4, 1000, 3))
+    log_sd = np.log(0.5) + 0.05 * rng.normal(size=(4, 1000, 1))
+    own = xarray.Dataset(
+        {
+            "effects_in_sd": (("chain", "draw", "e"), effects),
+            "log_sd": (("chain", "draw", "s"), log_sd),
+            **{name: (("chain", "draw", "c"), values) for name, values in more.items()},
+        },
+        {"e": names, "s": ["sd(arm[new] | site)"]},
+    )
+    tree = report.tree.copy()
+    tree["posterior"] = xarray.DataTree(tree["posterior"].to_dataset().merge(own))
+    return report_of(tree)
+
+
+def test_effects_by_site_are_made_from_the_draws_alone():
+    found = by_site(differing())
+    assert found is not None
+    middle = {one.name: np.log(one.median) for one in found.rows if one.kind != "spread"}
+    for site, sds in (("oslo", -2), ("lima", 0), ("bern", 1), ("all sites", 0)):
+        # Of 4,000 draws with an sd of at most .25 within five standard errors of a median.
+        assert abs(middle[site] - (-0.7 + 0.5 * sds)) < 5 * 1.25 * 0.25 / 4000**0.5, site
+    new = next(one for one in found.rows if one.kind == "new site")
+    wide = np.log(new.upper) - np.log(new.lower)
+    assert abs(wide - 2 * 1.96 * (0.5**2 + 0.2**2) ** 0.5) < 0.2
+
+
+def test_the_sentence_says_how_far_an_effect_may_differ_at_another_site():
+    text = interpretation(differing())
+    assert "The effect of arm[new] may differ between sites: 0.49" in text
+    assert "at a site not among these" in text
+
+
+def test_correlated_effects_by_site_are_not_made_up_from_the_draws():
+    assert by_site(differing(atanh_correlation=np.zeros((4, 1000, 1)))) is None
+    assert by_site(regression()) is None
+
+
+def test_the_page_has_the_forest_by_site_with_its_numbers_under_the_pointer():
+    text = page([differing()])
+    assert "<h2>Between the sites</h2>" in text
+    assert re.search(r"<title>oslo: 0\.\d+ \(", text)
 
 
 # --- tables --------------------------------------------------------------------------------------

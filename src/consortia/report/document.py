@@ -27,6 +27,7 @@ from consortia.report.tables import (
     prior_table,
     score_table,
     settings_table,
+    site_table,
 )
 from consortia.store.durable import replace_file
 
@@ -190,6 +191,7 @@ def _parts(report: RunReport) -> list[Part]:
     _, which = plots.chosen(report)
     dashed = "" if report.reference is None else " The dashed line is the reference's mean."
     found, beside = effects.estimates(report), effects.priors_beside(report)
+    differing = effects.by_site(report)
     return [
         Part(
             "effects",
@@ -199,7 +201,18 @@ def _parts(report: RunReport) -> list[Part]:
             else f"Each column's {found.effect} with the others held fixed: the median of the "
             f"posterior and the interval that holds it with probability {found.level:g}. They "
             "say what goes together, and of a treatment that was not given at random no cause.",
-            tables=[None if found is None else effect_table(found)],
+            [None if found is None else effects.effects_forest(found)],
+            [None if found is None else effect_table(found)],
+        ),
+        Part(
+            "between",
+            "Between the sites",
+            "Whether the effect is alike everywhere. A site's estimate is pulled towards the "
+            "common one by its shrinkage: at 0 it is that of its rows alone, at 1 that of the "
+            "others'. The standard deviation between sites is on the scale of the link.",
+            [None if differing is None else effects.site_forest(differing)],
+            [None if differing is None else site_table(differing)],
+            () if differing is None else differing.notes,
         ),
         Part(
             "sites",

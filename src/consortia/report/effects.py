@@ -15,7 +15,10 @@ from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import FAMILIES
+from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
 from consortia.models.regression.priors import read_prior
+from consortia.report.canvas import Plot, drawing
+from consortia.report.forest import forest_figure
 from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95
@@ -30,6 +33,12 @@ NOUNS = {
     "ratio of means": "mean",
 }
 """What a ratio is of."""
+
+MOST_DRAWN = 40
+"""Lines of a forest plot."""
+
+IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "atanh_correlation"
+"""Variables of a regression with levels and slopes by site."""
 
 PRIOR_DRAWS = 4000
 
@@ -89,6 +98,72 @@ def estimates(report: RunReport) -> Estimates | None:
     return estimates_of(flat, {SLOPES: [names]}, response.effect, LEVEL)
 
 
+def by_site(report: RunReport) -> SiteEffects | None:
+    """Return what differs between sites; None where nothing does, or the draws do not say.
+
+    Without the study, as of a run between institutions, it is made from the levels and slopes by
+    site that the server has drawn, and no row is needed; correlated ones need the study.
+    """
+    if report.regression is not None:
+        own = report.regression
+        return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
+    response, found = response_of(report), in_column_units(report.tree)["posterior"]
+    wanted = {IN_SD, LOG_SD}
+    if response is None or not wanted <= set(found.data_vars) or CORRELATED in found.data_vars:
+        return None
+    weights = parameters.draw_weights(report.tree)
+    draws: dict[str, dict[str, np.ndarray]] = {}
+    for variable in (SLOPES, *sorted(wanted)):
+        if variable not in found.data_vars or found[variable].ndim != 3:
+            continue
+        values = by_weight(np.asarray(found[variable], float), weights)
+        names = np.asarray(found[variable].get_index(found[variable].dims[2])).astype(str)
+        columns = values.reshape(-1, len(names)).T
+        draws[variable] = dict(zip(names.tolist(), columns, strict=True))
+    if not wanted <= draws.keys():
+        return None
+    varying = []
+    for name, log_sd in draws[LOG_SD].items():
+        matched = re.fullmatch(r"sd\((.+) \| site\)", name)
+        if matched is None:
+            continue
+        term, spread = matched[1], np.exp(log_sd)
+        own_level = f"{term} | "
+        deviations = {
+            label.removeprefix(own_level): spread * values
+            for label, values in draws[IN_SD].items()
+            if label.startswith(own_level)
+        }
+        common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
+        varying.append(Varying(term, common, spread, deviations))
+    return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
+
+
+def effects_forest(found: Estimates) -> Plot:
+    """Return the forest plot of the effects."""
+    with drawing():
+        figure = forest_figure({"": found.lines[:MOST_DRAWN]}, found.effect, found.level)
+    return Plot(
+        figure,
+        f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
+        f"The median of each {found.effect} and its {100 * found.level:.0f} % interval"
+        + (", on a logarithmic axis" if found.effect != "difference" else "")
+        + "; the line is no effect.",
+    )
+
+
+def site_forest(found: SiteEffects) -> Plot:
+    """Return the forest plot by site, with the common effect and a new site's."""
+    with drawing():
+        figure = forest_figure(found.blocks, found.effect, found.level)
+    return Plot(
+        figure,
+        f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
+        "Round the sites; below the rule, with diamonds, what all have in common and, broken, what "
+        "is predicted of a site that is not among these.",
+    )
+
+
 # --- one sentence --------------------------------------------------------------------------------
 
 
@@ -110,9 +185,11 @@ def interpretation(report: RunReport) -> str:
         return (
             f"Of no column does the run show which way it goes with {_what(response)}: every "
             f"{100 * LEVEL:.0f} % interval holds {'no effect' if response.effect else '0'}."
+            + _between(report)
         )
     first, *more = (_stated(found, row, response) for row in stated[:MOST_STATED])
     text = f"{first[0].upper()}{first[1:]}" + "".join(f"; {one}" for one in more) + "."
+    text += _between(report)
     rest = len(stated) - MOST_STATED
     if rest > 0:
         text += f" {rest} more {'have' if rest > 1 else 'has'} a sure direction, in the table."
@@ -120,6 +197,22 @@ def interpretation(report: RunReport) -> str:
         text += (
             f" Of {'the other column' if others == 1 else f'the other {others} columns'} "
             "the direction stays open."
+        )
+    return text
+
+
+def _between(report: RunReport) -> str:
+    """Return how far an effect that differs by site does; "" where none does."""
+    found, text = by_site(report), ""
+    for term in found.terms if found is not None else ():
+        rows = {one.kind: one for one in found.rows if one.term == term} if found else {}
+        if "common" not in rows:
+            continue
+        common, new = rows["common"], rows["new site"]
+        text += (
+            f" The effect of {term} may differ between sites: {number(common.median)} in common "
+            f"({number(common.lower)} to {number(common.upper)}), and at a site not among these "
+            f"between {number(new.lower)} and {number(new.upper)}."
         )
     return text
 

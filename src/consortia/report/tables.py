@@ -13,6 +13,7 @@ from consortia.core.printable import printable
 from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.diagnostics.verdict import Verdict
 from consortia.models.regression.estimates import Estimates
+from consortia.models.regression.heterogeneity import SiteEffects
 from consortia.report.effects import PriorBeside, number, response_of
 from consortia.report.run_report import RunReport, short_names
 
@@ -92,6 +93,23 @@ def effect_table(found: Estimates) -> Table:
     )
     heads = ("", found.effect, low, high, f"probability above {1 if ratio else 0}")
     return Table(f"{found.effect.capitalize()}s, median and interval", heads, rows)
+
+
+def site_table(found: SiteEffects) -> Table:
+    """Return what differs between sites, each site's, the common one, and the spread."""
+    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
+    rows = tuple(
+        (
+            f"{one.term}: {one.name}",
+            *map(number, (one.median, one.lower, one.upper)),
+            MISSING if math.isnan(one.above) else _share(one.above),
+            MISSING if math.isnan(one.shrinkage) else number(one.shrinkage),
+        )
+        for one in found.rows
+    )
+    bound = "0" if found.effect == "difference" else "1"
+    heads = ("", found.effect, low, high, f"probability above {bound}", "shrinkage")
+    return Table("By site", heads, rows)
 
 
 def _share(value: float) -> str:
