@@ -23,6 +23,7 @@ from consortia.diagnostics import (
     summary,
 )
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
@@ -32,6 +33,8 @@ from consortia.store.runs import REQUEST, open_run
 from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
+VERIFICATION = "verification.json"
+"""Of a run that was verified: its Stein discrepancy, and what could not be had."""
 
 STUDY_BYTES = 2**20
 """Of a study file, and of the command that it was run with."""
@@ -124,6 +127,7 @@ class RunReport:
         algorithm: the method, or None likewise.
         study: the study file's text, or None.
         skipped: parts that are missing, each with the reason.
+        stein: the draws beside the sites' gradients, where the run was verified.
     """
 
     name: str
@@ -149,6 +153,7 @@ class RunReport:
     algorithm: Any
     study: str | None
     skipped: tuple[str, ...]
+    stein: Stein | None = None
 
     @property
     def chains(self) -> int:
@@ -171,6 +176,14 @@ class RunReport:
         return self.table if self.column_table is None else self.column_table
 
     @property
+    def beside(self) -> str:
+        """What the run stands beside, in words; "" without a reference."""
+        record = self.reference_record
+        if record is None:
+            return ""
+        return "NUTS on the pooled data" if record["algorithm"] == "nuts" else record["algorithm"]
+
+    @property
     def shift_errors(self) -> np.ndarray | None:
         """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
         own = self.reference_table
@@ -188,6 +201,7 @@ class RunReport:
             self.table.coordinates,
             self.table.missing,
             None if own is None else own.columns,
+            self.stein,
         )
         return judge(self.prediction, evidence)
 
@@ -232,6 +246,7 @@ class RunReport:
             **self.verdict.plain(),
             "worst": vars(self.worst),
             "prediction": None if self.prediction is None else self.prediction.plain(),
+            "stein": None if self.stein is None else self.stein.plain(),
             "parameters": rows(self.table),
             "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
@@ -259,6 +274,7 @@ def report_of(
     skipped: tuple[str, ...] = (),
     study: str | None = None,
     regression: Any = None,
+    stein: Stein | None = None,
 ) -> RunReport:
     """Return the report of a result in memory.
 
@@ -275,6 +291,7 @@ def report_of(
         skipped: what is left out, each with the reason.
         study: the study file's text.
         regression: of a formula, for the effects by site.
+        stein: what `consortia.verify` found.
 
     Raises:
         InputError: the result holds no draws, or the reference is of another model.
@@ -326,6 +343,7 @@ def report_of(
         algorithm=algorithm,
         study=study,
         skipped=tuple(notes),
+        stein=stein,
     )
 
 
@@ -360,6 +378,9 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
         beside = open_run(directory / REFERENCE)
         _load(beside, directory / REFERENCE)
         facts["reference"] = beside
+    more: tuple[str, ...] = ()
+    if os.path.lexists(directory / VERIFICATION):
+        facts["stein"], more = _verified(directory)
     missing = f"there is no {REQUEST[0]} in the directory"
     if os.path.lexists(directory / REQUEST[0]):
         # Of an error nothing is said: a page may be passed on, a data file may not.
@@ -372,9 +393,23 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
         if isinstance(objects, str):
             missing = objects
         elif objects is not None:
-            return report_of(tree, **facts, **objects)
+            return report_of(tree, **facts, **objects, skipped=more)
     note = f"model, scores and predicted bias: {missing}"
-    return report_of(tree, **facts, skipped=(note,))
+    return report_of(tree, **facts, skipped=(note, *more))
+
+
+def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
+    """Return what `consortia run --verify` has found in a directory.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        found = json.loads(read_regular(directory / VERIFICATION, STUDY_BYTES))
+        stein = None if found["stein"] is None else Stein.read(found["stein"])
+        return stein, tuple(map(str, found["skipped"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(f"{directory / VERIFICATION} is damaged: {error}.") from error
 
 
 def _load(tree: Any, directory: Path) -> None:
