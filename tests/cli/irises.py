@@ -40,6 +40,6 @@ thin = 2
 NO_FIGURE = "\n[output]\nfigure = false\n"
 
 
-def invoke(*arguments: str | Path) -> Any:
-    """Run ``consortia`` with these arguments."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def invoke(*arguments: str | Path, answers: str | None = None) -> Any:
+    """Run ``consortia`` with these arguments; what it asks is answered with these lines."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=answers)

@@ -15,7 +15,6 @@ import pytest
 from cli.irises import NO_FIGURE, STUDY, invoke
 
 import consortia
-from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import EXIT_CODES, exit_code, reported
 from consortia.errors import InputError, MissingExtraError, NonFiniteError, StoreError
 
@@ -228,12 +227,6 @@ def test_every_error_has_an_exit_code_that_the_help_lists():
 
 
 # --- the other commands --------------------------------------------------------------------------
-
-
-def test_the_table_of_algorithms_has_every_entry():
-    outcome = invoke("algorithms")
-    assert outcome.exit_code == 0
-    assert all(name in outcome.stdout for name in ALGORITHMS)
 
 
 def test_the_schema_is_json():

@@ -215,7 +215,7 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
 
     def limits(text: str) -> str:
         return (
-            text.replace("maximum_messages = 6", "maximum_messages = 4")
+            text.replace("maximum_messages = 5", "maximum_messages = 3")
             .replace("# maximum_norm = 1e6", "maximum_norm = 2e4")
             .replace("maximum_refusals = 3", "maximum_refusals = 6")
         )
@@ -234,7 +234,7 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
         answer = stage.ask("north", replace(first, label=label, arrays=arrays))
         return str(answer.values.get("reason", "answered")).partition(" under number")[0]
 
-    assert said(0, 0) == said(0, 0) == "answered"  # the budget of four is spent
+    assert said(0, 0) == said(0, 0) == "answered"  # the budget of three is spent
     rules = "the site's policy does not permit this (maximum_messages); the site has the details"
     assert said(0, 1) == said(9, 1) == said(9, 2) == said(-9, 2) == rules
     beyond = said(9, 999)
@@ -242,7 +242,7 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
     assert "maximum_rounds" in beyond
     assert {said(0, 1), said(9, 2), said(0, 0)} == {"the run is closed at the site"}
     # Further runs than the policy permits leave no folder.
-    hello = replace(first, kind="hello", label=(), values={}, arrays={})
+    hello = replace(first, kind="description", label=(), values={}, arrays={})
     for number in range(8):
         stage.ask("north", replace(hello, run=f"{number:032x}"))
     assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3

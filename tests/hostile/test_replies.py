@@ -66,7 +66,7 @@ def readable_lie(payload: bytes, good: bytes) -> bool:
 )
 def test_altered_facts_are_rejected_or_are_facts_and_nothing_else(tmp_path, seed, count):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
-    altering = Altering(seed, "facts", 1, good=False)
+    altering = Altering(seed, "description", 1, good=False)
     outcomes: collections.Counter[str] = collections.Counter()
     for _ in range(count):
         engine = sites.engine(altering, deadline=0.03, resend=1.0)
@@ -86,7 +86,7 @@ def test_altered_facts_are_rejected_or_are_facts_and_nothing_else(tmp_path, seed
 
 def test_altered_replies_of_who_is_there_are_refused_or_too_late(tmp_path):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
-    altering = Altering(7, "hello", 1, good=False)
+    altering = Altering(7, "description", 1, good=False)
     outcomes: collections.Counter[str] = collections.Counter()
     for _ in range(HELLO):
         engine = sites.engine(altering, deadline=0.03)
@@ -112,7 +112,7 @@ def test_altered_rounds_are_rejected_and_the_draws_are_those_of_honest_sites(tmp
 @pytest.mark.slow
 def test_altered_beginnings_are_rejected_or_refused(tmp_path):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
-    altering = Altering(13, "begin", 1, good=False)
+    altering = Altering(13, "agreement", 1, good=False)
     for _ in range(BEGIN):
         engine = sites.engine(altering, deadline=0.1, resend=1.0)
         tree, error = grammar.own_error(lambda engine=engine: sites.sampled(engine, rounds=1))

@@ -64,13 +64,15 @@ def test_the_wheel_marks_the_package_as_typed(installed: tuple[Path, dict[str, A
     assert (target / "consortia" / "py.typed").is_file()
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_no_other(
+def test_the_wheel_holds_every_file_of_the_package_the_examples_and_no_other(
     installed: tuple[Path, dict[str, Any]],
 ) -> None:
     _, found = installed
     source = ROOT / "src"
     kept = [path for path in (source / "consortia").rglob("*") if path.is_file()]
     expected = {path.relative_to(source).as_posix() for path in kept if path.suffix != ".pyc"}
+    listed = run("git", "ls-files", "examples", cwd=ROOT).split()
+    expected |= {f"consortia/cli/{name}" for name in listed}
     # The installer adds its own record, compiled modules and the command.
     added = (".dist-info/", ".pyc", "bin/consortia")
     shipped = {name for name in found["files"] if not any(part in name for part in added)}
@@ -82,6 +84,15 @@ def test_the_wheel_and_the_package_have_one_version(
 ) -> None:
     _, found = installed
     assert found["version"] == found["distribution"]
+
+
+def test_an_installed_package_lists_its_examples(
+    installed: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    target, _ = installed
+    code = "from consortia.cli import main; main()"
+    told = run(sys.executable, "-c", code, "examples", cwd=tmp_path, PYTHONPATH=str(target))
+    assert "three_hospitals" in told
 
 
 def test_the_wheel_installs_the_command(installed: tuple[Path, dict[str, Any]]) -> None:

@@ -117,7 +117,7 @@ class Fuzz:
             {"label": (1, *good.label[1:])},
             {"label": ()},
             {"kind": "fit"},
-            {"kind": "hello"},
+            {"kind": "description"},
             {"run": "0" * 32},
             {"site": "site 99"},
             {"study": "another"},
@@ -371,7 +371,9 @@ def test_a_site_with_other_versions_is_named(tmp_path, monkeypatch, changed, tex
         sites.handlers[1],
         "_answer",
         lambda request, *rest, **more: (
-            ("description", own, {}) if request.kind == "hello" else plain(request, *rest, **more)
+            ("description", own, {})
+            if request.kind == "description"
+            else plain(request, *rest, **more)
         ),
     )
     assert text in refusal(sites)

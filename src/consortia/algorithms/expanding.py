@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 """On g'H⁻¹g at the last step, the squared distance to the mode in standard deviations."""
 
 AWAY = 2.0
-"""Standard deviations from the mode at which the Hessian is looked at again."""
+"""Standard deviations from the mode at which the Hessian is evaluated again."""
 
 
 class Second(NamedTuple):
@@ -47,8 +47,8 @@ class Second(NamedTuple):
     hessian: Square
 
 
-class Ask(NamedTuple):
-    """What a site is asked: the next point, the best so far, and one away from it."""
+class Points(NamedTuple):
+    """Where the sites expand: the next point, the best so far, and one away from it."""
 
     trial: Flat
     best: Flat
@@ -65,7 +65,7 @@ class Search(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a site leaves of −log-likelihood: gradient and Hessian at the mode, Hessian away."""
+    """A site's −log-likelihood: gradient and Hessian at the mode, Hessian away."""
 
     gradient: Flat
     hessian: Square
@@ -113,10 +113,10 @@ def expansion_left(
     Args:
         fitted: of a run of an `Expanding` method, node axis first.
     """
-    left, (ask, fall) = fitted
+    left, (points, fall) = fitted
     if not float(np.asarray(fall)[0]) <= TOLERANCE:
         return None
-    mode, away = (np.asarray(part, np.float64)[0] for part in (ask.best, ask.away))
+    mode, away = (np.asarray(part, np.float64)[0] for part in (points.best, points.away))
     gradients, hessians, there = (np.asarray(part, np.float64) for part in left)
     return mode, away, (gradients, hessians, there)
 
@@ -124,10 +124,13 @@ def expansion_left(
 def _phases(target: Target) -> tuple[Phase, ...]:
     start = target.ravel(parameters_of(target.model, None, jax.random.key(0)))
     first = Phase(
-        partial(_tell_at, target, start), Sum(), hub=partial(_begin, target, start), evaluation=None
+        partial(_expand_start, target, start),
+        Sum(),
+        hub=partial(_begin, target, start),
+        evaluation=None,
     )
     step = Phase(
-        partial(_tell, target),
+        partial(_expand_trial, target),
         Sum(),
         hub=partial(_newton, target),
         repeat=NEWTON_STEPS,
@@ -137,7 +140,7 @@ def _phases(target: Target) -> tuple[Phase, ...]:
     return first, step, last
 
 
-def _evaluation_last(inbox: Ask) -> Evaluation:
+def _evaluation_last(inbox: Points) -> Evaluation:
     return Evaluation(jnp.stack([inbox.best, inbox.away], axis=-2))
 
 
@@ -154,20 +157,20 @@ def _second(target: Target, position: Flat, site: Site) -> Second:
     return Second(value, gradient, hessian(negative, position, full=True))
 
 
-def _tell_at(
+def _expand_start(
     target: Target, start: Flat, noise: Any, shared: Any, state: Any, inbox: Any, site: Site
 ) -> tuple[tuple[()], Second, Info]:
     return (), _second(target, start, site), {}
 
 
-def _tell(
-    target: Target, noise: Any, shared: Any, state: tuple[()], inbox: Ask, site: Site
+def _expand_trial(
+    target: Target, noise: Any, shared: Any, state: tuple[()], inbox: Points, site: Site
 ) -> tuple[tuple[()], Second, Info]:
     return state, _second(target, inbox.trial, site), {}
 
 
 def _leave(
-    target: Target, noise: Any, shared: Any, state: tuple[()], inbox: Ask, site: Site
+    target: Target, noise: Any, shared: Any, state: tuple[()], inbox: Points, site: Site
 ) -> tuple[Left, Scalar, Info]:
     here = _second(target, inbox.best, site)
     away = _second(target, inbox.away, site).hessian
@@ -193,16 +196,16 @@ def _whole(target: Target, position: Flat, sites: Second) -> Second:
 
 def _begin(
     target: Target, start: Flat, shared: Any, hub: Any, message: Second
-) -> tuple[Search, Ask, Info]:
+) -> tuple[Search, Points, Info]:
     at = _whole(target, start, message)
     damping = 1e-3 * jnp.max(jnp.abs(jnp.diag(at.hessian)))
     search = _tried(start, at, damping)
-    return search, _ask(search), {}
+    return search, _points(search), {}
 
 
 def _newton(
     target: Target, shared: Any, search: Search, message: Second
-) -> tuple[Search, Ask, Info]:
+) -> tuple[Search, Points, Info]:
     """Take the step that was tried when the function fell; see `curvature.mode_of`."""
     trial = search.best + search.change
     there = _whole(target, trial, message)
@@ -217,7 +220,7 @@ def _newton(
     best = jnp.where(better, trial, search.best)
     at = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, search.at)
     after = _tried(best, at, jnp.where(better, smaller, larger))
-    return after, _ask(after), {}
+    return after, _points(after), {}
 
 
 def _tried(best: Flat, at: Second, damping: Scalar) -> Search:
@@ -225,12 +228,14 @@ def _tried(best: Flat, at: Second, damping: Scalar) -> Search:
     return Search(best, at, damping, -jnp.linalg.solve(damped, at.gradient))
 
 
-def _ask(search: Search) -> Ask:
+def _points(search: Search) -> Points:
     spread = jnp.sqrt(jnp.maximum(jnp.diag(jnp.linalg.inv(search.at.hessian)), 0))
-    return Ask(search.best + search.change, search.best, search.best + AWAY * spread)
+    return Points(search.best + search.change, search.best, search.best + AWAY * spread)
 
 
-def _end(shared: Any, search: Search, message: Scalar) -> tuple[Search, tuple[Ask, Scalar], Info]:
-    """Tell all sites the mode, and how far from it the search may still be."""
+def _end(
+    shared: Any, search: Search, message: Scalar
+) -> tuple[Search, tuple[Points, Scalar], Info]:
+    """Reply with the mode, and how far from it the search may still be."""
     fall = jnp.dot(search.at.gradient, jnp.linalg.solve(search.at.hessian, search.at.gradient))
-    return search, (_ask(search), jnp.abs(fall)), {}
+    return search, (_points(search), jnp.abs(fall)), {}

@@ -15,7 +15,7 @@ from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
-from consortia.core.contract import Method
+from consortia.core.contract import Claims, Method
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Entry:
     engines: tuple[str, ...]
     example: dict[str, Any]
     sites: int | None = None
+
+    @property
+    def claims(self) -> Claims:
+        """What it samples and how biased it is, with the arguments of the example."""
+        return self.factory(**self.example).claims
 
 
 ALGORITHMS: dict[str, Entry] = {

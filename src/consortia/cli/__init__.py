@@ -1,4 +1,4 @@
-"""The command line: ``consortia run STUDY.toml``, ``resume RUN``, ``algorithms``, ``schema``.
+"""The command line: ``consortia init``, ``check``, ``run``, ``resume``, ``report`` and the rest.
 
 Everything heavy is imported by the command that needs it, so that a study file with a mistake is
 answered before anything else happens. One module a command; errors and exit codes in `exits`.
@@ -21,7 +21,8 @@ from consortia.cli.check import check
 from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.cli.export import export
 from consortia.cli.flower import flower
-from consortia.cli.listing import algorithms, schema
+from consortia.cli.init import init
+from consortia.cli.listing import algorithms, examples, schema
 from consortia.cli.network import certificates, key, loopback, node
 from consortia.cli.papers import papers
 from consortia.cli.report import report
@@ -69,7 +70,9 @@ app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
 app.command(epilog=CODES)(report)
+app.command()(init)
 app.command()(export)
+app.command()(examples)
 app.command()(algorithms)
 app.command()(schema)
 for command in (loopback, certificates, key, node):

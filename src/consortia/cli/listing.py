@@ -1,17 +1,147 @@
-"""``consortia algorithms`` and ``consortia schema``: what there is."""
+"""``consortia algorithms``, ``examples`` and ``schema``: what there is."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consortia.cli.exits import reported
+from consortia.cli.options import Json
+from consortia.errors import InputError
+from consortia.store.runs import writing
 
-def algorithms() -> None:
-    """List the algorithms: what they sample, their bias, their step size, their paper."""
-    from consortia.report.terminal import algorithms_table, console_of
+if TYPE_CHECKING:
+    from consortia.algorithms.registry import Entry
 
-    console_of().print(algorithms_table())
+INSTALLED = Path(__file__).parent / "examples"
+"""Where a wheel holds the examples; in a source tree they are at its root."""
+
+
+def algorithms(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them: everything about it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the algorithms and what they sample; with NAME one's bias, arguments and paper."""
+    with reported(as_json):
+        from consortia.algorithms.registry import ALGORITHMS
+        from consortia.core.arguments import unknown
+
+        if name is not None and name not in ALGORITHMS:
+            raise InputError(f"{name!r} is no algorithm: {unknown(name, ALGORITHMS)}.")
+        if as_json:
+            found = {one: _facts(ALGORITHMS[one]) for one in ALGORITHMS if name in (None, one)}
+            typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        elif name is None:
+            _list({one: entry.claims.samples for one, entry in ALGORITHMS.items()})
+            typer.echo("\nMore of one: consortia algorithms NAME. Begin with few_rounds.")
+        else:
+            _show(name, ALGORITHMS[name])
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    """Return everything about an algorithm as plain values."""
+    from consortia.study.schema import argument_schemas
+
+    told = entry.claims
+    return {
+        "samples": told.samples,
+        "bias": told.bias,
+        "draw": told.draw,
+        "step_size": told.step_size,
+        "source": told.source,
+        "engines": list(entry.engines),
+        "arguments": argument_schemas(entry.factory),
+    }
+
+
+def _list(texts: dict[str, str]) -> None:
+    """Print a name and a text a line; what a line has no room for is cut."""
+    from rich.markup import escape
+
+    from consortia.report.terminal import console_of
+
+    console, width = console_of(), max(map(len, texts))
+    for name, text in texts.items():
+        line = f"[bold]{name.ljust(width)}[/]  {escape(text)}"
+        console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _show(name: str, entry: Entry) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from consortia.report.terminal import console_of
+
+    found, console = _facts(entry), console_of()
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    facts.add_row("samples", escape(found["samples"]))
+    facts.add_row("bias", escape(found["bias"]))
+    facts.add_row("one draw is", escape(found["draw"]))
+    facts.add_row("step size", escape(found["step_size"]))
+    facts.add_row("paper", escape(found["source"]))
+    facts.add_row("engines", ", ".join(found["engines"]))
+    console.print(f"[bold]{name}[/]", facts, "", "[bold]Arguments[/]", sep="\n")
+    arguments = Table.grid(padding=(0, 2))
+    arguments.add_column(no_wrap=True)
+    arguments.add_column()
+    for one, schema in found["arguments"].items():
+        default = f" = {schema['default']}" if "default" in schema else ""
+        arguments.add_row(f"[bold]{one}[/]{escape(default)}", escape(schema.get("description", "")))
+    console.print(arguments)
+    needed = [one for one, schema in found["arguments"].items() if "default" not in schema]
+    given = {"name": name} | {one: entry.example[one] for one in needed if one in entry.example}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
+    console.print("\nIn a study:\n\n[algorithm]", *lines, sep="\n", markup=False)
+
+
+def examples(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Copy this one; without it list all.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to; the current folder by default.")
+    ] = Path(),
+) -> None:
+    """List the example studies that come with the package, or copy one to start from."""
+    with reported(quiet=False):
+        from consortia.core.arguments import read_toml, unknown
+
+        found = _examples()
+        if name is None:
+            _list({one: read_toml(path, "study")[1]["title"] for one, path in found.items()})
+            typer.echo("\nCopy one: consortia examples NAME. Of your own tables: consortia init.")
+            return
+        if name not in found:
+            raise InputError(f"{name!r} is no example: {unknown(name, found)}.")
+        source = found[name] if found[name].stem == name else found[name].parent
+        target = to / source.name
+        if target.exists():
+            raise InputError(f"{target} is there already: give another folder, --to.")
+        with writing(target):
+            to.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copyfile(source, target)
+        study = target / found[name].name if source.is_dir() else target
+        typer.echo(f"written: {target}. Next: consortia run {study}")
+
+
+def _examples() -> dict[str, Path]:
+    """Return the study files by name: a folder's is called as the folder."""
+    folder = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[3] / "examples"
+    files = sorted(folder.glob("*.toml")) + sorted(folder.glob("*/study.toml"))
+    if not files:
+        raise InputError("there are no examples beside this package.")
+    return {path.parent.name if path.stem == "study" else path.stem: path for path in files}
 
 
 def schema() -> None:

@@ -277,7 +277,7 @@ class Algorithm(NamedTuple):
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
         one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
-            its ``repeats``.
+            its ``repeats``; usually once.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -321,7 +321,9 @@ class Claims:
 
 
 class Named(ABCMeta):
-    """Classes that answer an unknown keyword with the nearest that they know."""
+    """Classes with a name that answer an unknown keyword with the nearest that they know."""
+
+    name: str
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -332,7 +334,7 @@ class Named(ABCMeta):
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return a new object of the class."""
         known = inspect.signature(cls).parameters
-        arguments.check_keywords(cls.__name__.lower(), options, known)
+        arguments.check_keywords(cls.name, options, known)
         return super().__call__(*args, **options)
 
 
@@ -510,7 +512,7 @@ class Plan:
         warnings: plain sentences on what the user should know.
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
-        exchanges: communication rounds, bytes up and bytes down of each phase.
+        exchanges: communication rounds, bytes up and bytes down of each phase, run once.
     """
 
     lines: tuple[tuple[str, str], ...]

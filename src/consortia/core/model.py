@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
 PyTree = Any
@@ -47,6 +48,18 @@ class Model:
             where ``mask`` (rows,) is False are padding and may not count. Methods that take all
             rows of a site take such a model; minibatches are refused.
 
+    Raises:
+        InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = Model(
+        ...     log_prior=lambda p: -0.5 * p["mu"] ** 2,
+        ...     log_likelihood=lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2,
+        ...     init={"mu": jnp.zeros(())})
+        >>> model.log_likelihood({"mu": 0.0}, {"y": jnp.array([1.0, 2.0])}).shape
+        (2,)
+
     Models compare by identity: two models are equal when they are one object. A model is compiled
     once: what its functions close over, and global names in them, must not change afterwards
     (`consortia.sample` refuses it); make a new model instead.
@@ -66,6 +79,18 @@ class Model:
             if self.log_likelihood is not None:
                 raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
             object.__setattr__(self, "log_likelihood", _no_rows)
+
+    def __repr__(self) -> str:
+        """Return parameters with their shapes, and what else there is; nothing is called."""
+        if is_function(self.init):
+            shown = "parameters that init(key) returns"
+        else:
+            found = variables(structure_of(self.init))
+            shown = ", ".join(f"{one.name} {one.shape}" for one in found)
+        rows = "a log-likelihood of each site" if self.by_site else "a log-likelihood of each row"
+        prior = "a flat prior" if self.log_prior is None else "a log-prior"
+        more = [name for name in ("predict", "natural") if vars(self)[name] is not None]
+        return f"Model of {shown}; {', '.join([prior, rows, *more])}"
 
     @property
     def by_site(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from consortia.core.parameters import posterior_arrays
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 
 R_HAT = (1.01, 1.05)
@@ -39,6 +40,9 @@ SIGMAS = 3.0
 
 MOST_ESS = 1.1
 """Bulk ESS by the number of draws up to which an approximate chain does not overshoot."""
+
+RARE = 0.01
+"""Below this p-value the draws do not fit the gradients of the log-density."""
 
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
@@ -188,6 +192,7 @@ class Evidence:
         stuck: indices of chains that do not move.
         diverging: share of draws whose trajectory diverged; None where that is not recorded.
         reference: columns of the reference's summary, or None.
+        stein: the draws beside the gradients of the sites, or None where nobody has looked.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -200,6 +205,7 @@ class Evidence:
     stuck: tuple[int, ...] = ()
     diverging: float | None = None
     reference: Mapping[str, np.ndarray] | None = None
+    stein: Stein | None = None
 
     @classmethod
     def of(
@@ -209,6 +215,7 @@ class Evidence:
         names: Sequence[str],
         missing: Mapping[str, tuple[str, ...]],
         reference: Mapping[str, np.ndarray] | None = None,
+        stein: Stein | None = None,
     ) -> Evidence:
         """Return the evidence of a result and its summary, which is of what was sampled."""
         arrays = {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
@@ -233,6 +240,7 @@ class Evidence:
             tuple(np.flatnonzero(still > STUCK).tolist()),
             diverging,
             reference,
+            stein,
         )
 
     @property
@@ -253,7 +261,11 @@ def prediction_in(tree: Any) -> BiasPrediction | None:
 
 
 def judge(
-    prediction: BiasPrediction | None, run: Evidence | None = None, *, rounds: int | None = None
+    prediction: BiasPrediction | None,
+    run: Evidence | None = None,
+    *,
+    rounds: int | None = None,
+    draws: int | None = None,
 ) -> Verdict:
     """Return the verdict on settings, or on the draws that were made with them.
 
@@ -261,9 +273,11 @@ def judge(
         prediction: the bias of the settings; None where nobody has looked at it.
         run: what the draws show; None before there are any.
         rounds: that are planned, of all chains together; looked at before there are draws.
+        draws: that will be kept of them.
     """
     if run is None:
-        before = (_predicted(prediction, measured=False), _planned(prediction, rounds))
+        planned = _planned(prediction, rounds, draws)
+        before = (_predicted(prediction, measured=False), planned)
         return Verdict(tuple(one for one in before if one is not None), drawn=False)
     measured = _measured(run)
     checks = [
@@ -275,6 +289,7 @@ def judge(
         _predicted(prediction, measured=measured.counts),
         _as_predicted(run, prediction),
         measured,
+        _fits(run),
         _diverging(run),
     ]
     return Verdict(tuple(check for check in checks if check is not None))
@@ -437,14 +452,15 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
         ratio = prediction.sd_ratio
         severity = max(severity, _severity(float(np.abs(ratio - 1).max()), SPREAD))
         value += f", spread {ratio.min():.2f}–{ratio.max():.2f}×"
-    if _far_from_gaussian(prediction):
-        severity = max(severity, Severity.UNKNOWN)
+    if _far_from_gaussian(prediction):  # what is predicted there may be far too bad as well
+        severity = min(max(severity, Severity.UNKNOWN), Severity.WARNING)
         reasons.append(
             f"The posterior is far from the Gaussian law at its mode (k-hat "
             f"{prediction.k_hat:.2f}), on which the prediction rests."
         )
     if severity > Severity.UNKNOWN:
-        reasons.insert(0, "The draws will be of another law than the posterior.")
+        sure = "may" if _far_from_gaussian(prediction) else "will"
+        reasons.insert(0, f"The draws {sure} be of another law than the posterior.")
     action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
     counts = severity is not Severity.UNKNOWN or not measured
     return Check(severity, title, value, " ".join(reasons), action, counts)
@@ -455,12 +471,18 @@ def _far_from_gaussian(prediction: BiasPrediction) -> bool:
     return prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian
 
 
-def _planned(prediction: BiasPrediction | None, rounds: int | None) -> Check | None:
+def _planned(
+    prediction: BiasPrediction | None, rounds: int | None, kept: int | None
+) -> Check | None:
     """Return whether so many rounds are enough, by how fast the chain forgets near the mode."""
+    title = "Are there enough rounds?"
+    if kept is not None and kept < ESS[0]:
+        reason = "The ends of intervals are not steady with so few, were they all independent."
+        return Check(Severity.WARNING, title, f"{kept:,} draws", reason, "Take more rounds.")
     if prediction is None or rounds is None or prediction.rounds_per_draw is None:
         return None
     draws = rounds / prediction.rounds_per_draw
-    title, value = "Are there enough rounds?", f"worth about {draws:,.0f} draws"
+    value = f"worth about {draws:,.0f} draws"
     if draws >= ESS[0]:
         reason = "The chains forget where they have been often enough."
         return Check(Severity.GOOD, title, value, reason)
@@ -517,6 +539,21 @@ def _rows_in(prediction: BiasPrediction, run: Evidence) -> np.ndarray | None:
     variables = dict.fromkeys(name.partition("[")[0] for name in run.names)
     rows = np.concatenate([np.flatnonzero(owners == name) for name in variables])
     return rows if len(rows) == len(run.names) else None
+
+
+def _fits(run: Evidence) -> Check | None:
+    """Return whether the draws fit the sites' gradients, by their kernel Stein discrepancy."""
+    if run.stein is None:
+        return None
+    found, title = run.stein, "Do the draws fit the sites' gradients?"
+    value = f"discrepancy {found.value:.2g}, by chance up to {found.level:.2g}"
+    if found.p_value > RARE:
+        reason = f"{found.points} draws of the posterior itself would not differ from them."
+        return Check(Severity.GOOD, title, value, reason)
+    reason = (
+        f"{found.points} draws of the posterior would seldom be so far (p {found.p_value:.2g})."
+    )
+    return Check(Severity.WARNING, title, value, reason, REMEDY)
 
 
 def _measured(run: Evidence) -> Check:

@@ -20,7 +20,7 @@ from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
-from consortia.engines.flower.site import BEGIN, FACTS, HELLO, FlowerSite, Gate
+from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_carried
 from consortia.engines.flower.transport import Transport
 from consortia.errors import InputError, PolicyError
@@ -30,7 +30,7 @@ from consortia.study.files import names_of
 Config = Mapping[str, Any]
 
 POLICY = "site-policy.toml"
-BEFORE_PHASES = (HELLO, FACTS, BEGIN)
+BEFORE_PHASES = (DESCRIPTION, AGREEMENT)
 """Messages to each site before the first phase."""
 
 _sites: dict[tuple[str, ...], FlowerSite] = {}

@@ -10,7 +10,6 @@ from rich.panel import Panel
 from rich.table import Table as Grid
 from rich.text import Text
 
-from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.contract import Plan
 from consortia.core.printable import printable
 from consortia.diagnostics.verdict import Severity, Verdict
@@ -68,7 +67,7 @@ def report_tables(report: RunReport) -> Any:
     beside = report.reference_table is not None
     columns = tables.BESIDE if beside else tables.ALONE
     posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
-    posterior.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
+    posterior.title = "Posterior" + (f" beside {report.beside}" if beside else "")
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
     count = len(report.shown_table)
     if count > MOST_ROWS:
@@ -102,15 +101,3 @@ def _grid(table: Table, title: str | None = None) -> Grid:
     for row in table.rows:
         grid.add_row(*map(escape, row))
     return grid
-
-
-def algorithms_table() -> Grid:
-    """Return the registry."""
-    shown = Grid(title="Algorithms", title_justify="left", show_lines=True)
-    for head in ("name", "samples", "bias", "one draw is", "step_size", "paper", "engines"):
-        shown.add_column(head, overflow="fold", no_wrap=head == "name")
-    for name, entry in ALGORITHMS.items():
-        claims = entry.factory(**entry.example).claims
-        cells = (claims.samples, claims.bias, claims.draw, claims.step_size, claims.source)
-        shown.add_row(f"[bold]{name}[/]", *map(escape, cells), ", ".join(entry.engines))
-    return shown

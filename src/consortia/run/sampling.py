@@ -16,7 +16,7 @@ from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
 from consortia.run.prediction import check_response
-from consortia.run.specification import Request, extended
+from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
@@ -32,7 +32,7 @@ def sample(
     algorithm: Method,
     *,
     rounds: int | None = None,
-    chains: int = 1,
+    chains: int = CHAINS,
     seed: int = 0,
     thin: int = 1,
     warmup: int = 0,
@@ -58,7 +58,8 @@ def sample(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
-        chains: independent chains, at each server where there are several. Sites are not chains.
+        chains: independent chains, at each server where there are several; 4 by default, as in a
+            study, for R-hat and ESS need some. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
         warmup: iterations before the first recorded one; a method that ends its warm-up by itself
@@ -101,6 +102,17 @@ def sample(
         SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> sites = consortia.Sites.from_list([rows, rows])
+        >>> exact = consortia.federated_hmc(step_size=0.2, leapfrog_steps=3, mass_matrix="identity")
+        >>> tree = consortia.sample(
+        ...     model, sites, exact, rounds=20, chains=2, seed=1, progress=False)
+        >>> tree["posterior"]["coefficients"].shape
+        (2, 20, 1)
     """
     rounds = checks.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
@@ -177,6 +189,11 @@ def resume(
             changed then. A damaged checkpoint or file of draws is passed over with a warning, and
             the checkpoint before it taken.
         InputError, NonFiniteError, WarmupError: as `sample`; ``rounds`` cannot be had.
+
+    Example:
+        >>> import consortia
+        >>> tree = consortia.resume(  # doctest: +SKIP
+        ...     "runs/mine", model, sites, algorithm, rounds=20_000)
     """
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine

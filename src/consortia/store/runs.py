@@ -317,6 +317,12 @@ def open_run(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         StoreError: there is no run, it was written in another format version, or it is damaged.
+
+    Example:
+        >>> import consortia
+        >>> tree = consortia.open_run("runs/breast_cancer")  # doctest: +SKIP
+        >>> tree["posterior"].sizes["draw"]  # doctest: +SKIP
+        2000
     """
     import zarr
 

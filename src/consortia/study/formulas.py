@@ -16,6 +16,7 @@ from consortia.data.partition import read_seed
 from consortia.data.tables import Table, read_table, rows_of
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
+from consortia.models.regression.design import site_rows
 from consortia.models.regression.model import (
     Regression,
     assembled,
@@ -23,7 +24,7 @@ from consortia.models.regression.model import (
     question_of,
     regression,
 )
-from consortia.models.regression.specification import Question
+from consortia.models.regression.question import Question
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
@@ -159,7 +160,7 @@ def formula_rows(
             made, None, ("predictive scores: the held-out rows are in other processes",)
         )
     parts = [
-        made.specification.made(part, names[index])
+        site_rows(made.specification, part, names[index])
         for index, part in sorted(held_out.items())
         if part is not None
     ]

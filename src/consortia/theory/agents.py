@@ -14,7 +14,7 @@ from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.theory.arguments import Array, check_density, curvatures_of, floats, number
-from consortia.theory.expansion import Potentials, double, on_device
+from consortia.theory.potentials import SitePotentials
 
 PyTree = Any
 
@@ -119,20 +119,17 @@ class GaussianAgents:
         Raises:
             InputError: a site's potential is not convex there, or their sum not strictly.
         """
-        potentials, point = Potentials.of(model, position)
-        data, sizes = on_device(sites)
-        origin = np.asarray(point, np.float64)
-        prior, slope = double(potentials.prior(point))
+        potentials = SitePotentials(model, sites, position)
+        origin = potentials.start
+        _, slope, prior = potentials.prior(origin)
         kept = None
         if rows:
-            each, own = double(potentials.rows(point, data))
-            kept = tuple(
-                (each[i, :n], each[i, :n] @ origin - own[i, :n]) for i, n in enumerate(sites.sizes)
-            )
+            expansions = [potentials.single_rows(i, origin) for i in range(len(sites))]
+            kept = tuple((hessians, hessians @ origin - own) for hessians, own in expansions)
             matrices = np.stack([curvatures.sum(axis=0) for curvatures, _ in kept])
             pulls = np.stack([pulls.sum(axis=0) for _, pulls in kept])
         else:
-            matrices, gradients = double(potentials.sites(point, data, sizes))
+            _, gradients, matrices = potentials.expansion(origin)
             pulls = matrices @ origin - gradients
         share = 1 / len(sites)
         # Single precision leaves Hessians symmetric to rounding only.

@@ -40,7 +40,7 @@ from consortia.theory.expansion import Expansion, expand
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
-from consortia.theory.looks import Gatherer, Kept, Looks
+from consortia.theory.potentials import Gatherer, SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
 from consortia.theory.travelling import travelling_law
@@ -67,8 +67,8 @@ class Problem:
         model: the model.
         sites: the data, all rows in this process.
         init: where the search for the mode starts, instead of ``model.init``.
-        engine: gathers what the sites tell, where their rows are in several processes.
-        left: what the sites have told already, see `consortia.theory.looks.Kept`.
+        engine: gathers what the sites send, where their rows are in several processes.
+        left: what the sites have sent already, see `consortia.theory.potentials.StoredPotentials`.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Problem:
         """
         given = self.model, self.sites, self.start
         if self._left is not None:
-            return expand(Kept(*given, self._left))
-        return expand(Looks(*given, self._engine))
+            return expand(StoredPotentials(*given, self._left))
+        return expand(SitePotentials(*given, self._engine))
 
     @cached_property
     def k_hat(self) -> float | None:
-        """How far the posterior is from its Gaussian law; None where the sites were not asked."""
+        """How far the posterior is from its Gaussian law; None where no site has evaluated it."""
         return None if self._left is not None else min(self.near.k_hat, MOST_K_HAT)
 
     def agents(self, *, rows: bool) -> GaussianAgents:

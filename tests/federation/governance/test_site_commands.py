@@ -51,7 +51,7 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
         "The column 'ill' is the response; every other column of your file is used",
         "Bayesian logistic regression for two classes. Before any data each coefficient is taken "
         "to be normal around 0 with a standard deviation of 1.",
-        "14 rounds, 2 of them to warm up, 16 chains side by side: your site sends at most 17",
+        "14 rounds, 2 of them to warm up, 16 chains side by side: your site sends at most 16",
         "Once: how many rows you have",
         "(round; docs/threat-model.md#messages)",
         "120 rows × 4 columns = 480 numbers",

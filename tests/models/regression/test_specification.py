@@ -15,8 +15,9 @@ from consortia.data.facts import SiteFacts
 from consortia.data.tables import TableFacts, read_table
 from consortia.errors import InputError
 from consortia.models.regression import smooth
+from consortia.models.regression.agreement import agree
+from consortia.models.regression.design import design_matrix
 from consortia.models.regression.model import contribution, question_of, regression
-from consortia.models.regression.specification import agree
 
 ROWS, CUTS = 120, (50, 90, 119)
 
@@ -52,7 +53,7 @@ SITES = dict(
 def designs(made: Any, sites: Any = SITES) -> np.ndarray:
     asked = made.specification.question
     kept = [(asked.kept(read_table(part, name), name), name) for name, part in sites.items()]
-    return np.concatenate([made.specification.design(table, name) for table, name in kept])
+    return np.concatenate([design_matrix(made.specification, table, name) for table, name in kept])
 
 
 FORMULAS = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from consortia.core.printable import printable
+from consortia.data.facts import SiteFacts
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.errors import PHRASES
 from consortia.engines.flower.transport import Arrival, Transport
@@ -70,6 +71,7 @@ class RequestChannel:
 
     Attributes:
         node: node of each site, by its number.
+        facts: of each site, as it has described itself.
         private: sites that draw what is private from secrets of their own.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
@@ -88,6 +90,7 @@ class RequestChannel:
         self.transport, self.names, self.run, self.study = transport, names, run, study
         self.deadline, self.resend = deadline, resend
         self.node: dict[int, int] = {}
+        self.facts: dict[int, SiteFacts] = {}
         self.private: set[int] = set()
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}

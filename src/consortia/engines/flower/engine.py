@@ -22,11 +22,10 @@ from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import HEADER_BYTES, Envelope, EnvelopeError
+from consortia.engines.flower.envelope import HEADER_BYTES
 from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
-from consortia.engines.flower.site import FACTS
 from consortia.engines.flower.stages import Stages, check_carried
 from consortia.engines.local import LocalEngine
 from consortia.engines.phases import Program, SiteArrays
@@ -75,6 +74,11 @@ class FlowerEngine(Engine):
     Raises:
         MissingExtraError: a Flower grid is given, and flwr is not installed.
         InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia
+        >>> engine = consortia.FlowerEngine(grid, ["oslo", "lima", "bern"])  # doctest: +SKIP
+        >>> tree = consortia.sample(..., engine=engine)  # doctest: +SKIP
     """
 
     name = "flower"
@@ -122,7 +126,7 @@ class FlowerEngine(Engine):
         self._facts: dict[str, Any] = {"sites": [], "root": None}
 
     def barrier(self) -> None:
-        """Wait until all sites are there, and run what the server runs."""
+        """Wait until all sites have described themselves, and run what the server runs."""
         if len(self._channel.node) < len(self._channel.names):
             joined(self._channel, self._join_deadline)
 
@@ -147,7 +151,7 @@ class FlowerEngine(Engine):
         contribute: Callable[[int], SiteFacts],
         contribute_root: Callable[[], Any] = lambda: None,
     ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites, from the sites themselves; one message to each.
+        """Return the facts of all sites, as they have described themselves.
 
         Raises:
             SiteRefusedError: a site cannot; why stands in its own log.
@@ -156,16 +160,7 @@ class FlowerEngine(Engine):
         self.local_sites(len(names), method)
         from_root = contribute_root()
         self.barrier()
-
-        def read(site: int, answer: Envelope) -> SiteFacts:
-            try:
-                return SiteFacts.read(answer.values.get("facts"))
-            except ValueError as error:
-                raise EnvelopeError(str(error)) from None
-
-        requests = {site: self._channel.request(FACTS, site) for site in range(len(names))}
-        answers = self._channel.ask(requests, read)
-        facts = [answers[site] for site in range(len(names))]
+        facts = [self._channel.facts[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
         if len(json.dumps(self._facts)) > MOST_FACTS:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Who is there: which node is which site, before the first message of a run."""
+"""Who is there, and with what data: which node is which site; the first message of a run."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import time
 from typing import Any
 
 from consortia.core.printable import printable
-from consortia.engines.flower.asking import POLLS, REFUSAL, REQUEST, RequestChannel, refused
+from consortia.data.facts import SiteFacts
+from consortia.engines.flower.asking import AGAIN, POLLS, REFUSAL, REQUEST, RequestChannel, refused
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
-from consortia.engines.flower.site import HELLO, description
+from consortia.engines.flower.site import DESCRIPTION, description
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import SiteMissingError, SiteRefusedError
 
-AGAIN = 30.0
-"""Seconds after which a node that has not said who it is is asked again."""
-
 
 def joined(channel: RequestChannel, deadline: float) -> None:
-    """Ask every node who it is, until all sites are there; fill ``channel.node``.
+    """Ask every node who it is, until all sites are there; fill ``channel.node`` and its facts.
 
     Raises:
         SiteMissingError: not all sites came in time.
         SiteRefusedError: a site does not take part, or runs something else than the server.
     """
-    hello = Envelope(HELLO, channel.run, "", channel.study).encode()
-    named, own = digest(hello), description()
-    asked: dict[int, float] = {}
-    waiting: list[str] = []
+    question = Envelope(DESCRIPTION, channel.run, "", channel.study).encode()
+    named, own = digest(question), description()
+    due_at: dict[int, float] = {}
+    waiting: dict[str, int] = {}
     began, polls = time.monotonic(), 0
     while len(channel.node) < len(channel.names):
         now = time.monotonic()
@@ -38,17 +36,19 @@ def joined(channel: RequestChannel, deadline: float) -> None:
         due = [
             node
             for node in channel.transport.nodes()
-            if node not in known and now - asked.get(node, -AGAIN) >= AGAIN
+            if node not in known and now >= due_at.get(node, now)
         ]
         if due:
-            waiting += channel.transport.push([(node, hello) for node in due], left)
-            asked.update(dict.fromkeys(due, now))
-        arrivals = channel.transport.replies(waiting)
+            names = channel.transport.push([(node, question) for node in due], left)
+            waiting.update(zip(names, due, strict=True))
+            due_at.update(dict.fromkeys(due, now + channel.resend))
+        arrivals = channel.transport.replies(list(waiting))
         for arrival in arrivals:
             channel.count(arrival)
             if arrival.message in waiting:
-                waiting.remove(arrival.message)
-                _take(channel, arrival, named, own)
+                node = waiting.pop(arrival.message)
+                if _failed(channel, arrival, named, own):
+                    due_at[node] = min(due_at[node], now + AGAIN)
         polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
         if len(channel.node) < len(channel.names):
             time.sleep(POLLS[polls])
@@ -56,36 +56,46 @@ def joined(channel: RequestChannel, deadline: float) -> None:
     channel.seconds += time.monotonic() - began
 
 
-def _take(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> None:
-    """Accept a node that says which site it is, and runs what the server runs."""
+def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> bool:
+    """Take what a node says of itself; return True if it is to be asked again.
+
+    Raises:
+        SiteRefusedError: it is a site that does not take part, or runs something else.
+    """
     if arrival.payload is None:
         channel.rejected.add(f"before the run: a node: no answer: {arrival.error}")
-        return
+        return True
     try:
         answer = decode(arrival.payload)
     except EnvelopeError as error:
         channel.rejected.add(f"before the run: a node: malformed: {error}")
-        return
+        return True
     if answer.run != channel.run or answer.values.get(REQUEST) != named:
         channel.rejected.add("before the run: a node: it answers no request of this run")
-        return
+        return False
     if answer.kind == REFUSAL and answer.site in channel.names:
         raise refused(answer.site[:60], answer, 0)
-    if answer.site not in channel.names or answer.kind != HELLO:
+    if answer.site not in channel.names or answer.kind != DESCRIPTION:
         channel.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
-        return
+        return False
     site = channel.names.index(answer.site)
     if channel.node.get(site) == arrival.sender:
-        return  # it was asked twice, being slow
+        return False  # it was asked twice, being slow
     if site in channel.node:
         channel.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
-        return
+        return False
     difference = _difference(answer.values, own)
     if difference is not None:
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
-    channel.node[site] = arrival.sender
+    try:
+        facts = SiteFacts.read(answer.values.get("facts"))
+    except ValueError as error:
+        channel.rejected.add(f"before the run: {answer.site[:60]!r}: malformed: {error}")
+        return True
+    channel.node[site], channel.facts[site] = arrival.sender, facts
     if answer.values.get("private") is True:
         channel.private.add(site)
+    return False
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.rounds import Rounds
-from consortia.engines.flower.site import BEGIN, FITTED
+from consortia.engines.flower.site import AGREEMENT, FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
@@ -89,7 +89,7 @@ class FlowerRun(Run):
         arrays = {"positions": np.asarray(positions)}
         answers = self._channel.ask(
             {
-                site: self._channel.request(BEGIN, site, values=self._begin, arrays=arrays)
+                site: self._channel.request(AGREEMENT, site, values=self._begin, arrays=arrays)
                 for site in self._all
             },
             read,

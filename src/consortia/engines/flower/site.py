@@ -30,13 +30,13 @@ from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.stages import STAGES, Label
 from consortia.store import results
 
-HELLO, FACTS, BEGIN, FITTED = "hello", "facts", "begin", "fitted"
+DESCRIPTION, AGREEMENT, FITTED = "description", "agreement", "fitted"
 """Kinds of messages beside the names of the stages."""
 
-LEAVES = {HELLO: "description", FACTS: "description", BEGIN: "description", FITTED: "fit"} | {
+LEAVES = {DESCRIPTION: "description", AGREEMENT: "description", FITTED: "fit"} | {
     name: name for name in STAGES.values()
 }
-"""What leaves a site in answer to each kind of message; with its facts it may be moments."""
+"""What leaves a site in answer to each kind of message; a description may hold moments."""
 
 KEPT_FROM = 1.0
 """Seconds of work from which on an answer is kept; one that is asked for again is else computed."""
@@ -165,7 +165,7 @@ class FlowerSite:
         ).encode()
 
     def _check(self, request: Envelope) -> None:
-        if request.site != self.name and request.kind != HELLO:
+        if request.site != self.name and request.kind != DESCRIPTION:
             raise MismatchError("site")
         if request.study != self.study:
             raise MismatchError("study")
@@ -183,13 +183,12 @@ class FlowerSite:
         self, request: Envelope, files: RunFiles, gate: Gate, *, again: bool
     ) -> tuple[str, Any, Any]:
         """Return the kind of what leaves, plain values, arrays."""
-        if request.kind == HELLO:
-            return "description", description() | {"private": self._private}, {}
-        if request.kind == FACTS:
+        if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
-            return "moments" if facts.moments else "description", {"facts": facts.plain()}, {}
-        if request.kind == BEGIN:
+            values = description() | {"private": self._private, "facts": facts.plain()}
+            return "moments" if facts.moments else "description", values, {}
+        if request.kind == AGREEMENT:
             every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):
                 raise EnvelopeError("the run begins without facts of the sites, or a model")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from consortia.core.contract import Algorithm, Method, Phase
     from consortia.study.build import Study
 
-BEFORE_PHASES = 3
-"""Messages of a site before the first phase: who it is, its facts, that the run begins."""
+BEFORE_PHASES = 2
+"""Messages of a site before the first phase: its description, and that it agrees to the run."""
 
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "

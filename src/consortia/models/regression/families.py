@@ -42,7 +42,7 @@ class Family(NamedTuple):
     Attributes:
         name: as the user writes it.
         link: of the mean, in words.
-        response: what a response is; see `consortia.models.regression.specification`.
+        response: what a response is; see `consortia.models.regression.question`.
         log_likelihood: of η, batch and the family's own parameters, (rows,).
         predict: the mean (rows,) or the classes' probabilities (rows, classes), likewise.
         draw: responses of a NumPy generator, likewise; (rows,).

@@ -1,7 +1,7 @@
-"""What sites tell of their potentials at a point, and the mode that follows from it.
+"""Every site's −log-likelihood with its derivatives at a point, and the mode that follows.
 
-A site's answer is a few sums over its own rows, so that the posterior's expansion needs no pooled
-rows: it is the same wherever the rows are.
+Each is a few sums over a site's own rows, so that the posterior's expansion needs no pooled rows:
+it is the same wherever the rows are.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Answer = Mapping[str, Any]
 VALUES = "values"
 EXPANSION = "expansion"
 ROWS = "rows"
+GRADIENTS = "gradients"
 
 
 class Gatherer(Protocol):
@@ -48,8 +49,8 @@ class Alone:
         return [make()]
 
 
-class Looks:
-    """The sites' answers at points, gathered from the processes that hold them.
+class SitePotentials:
+    """The sites' potentials at points, gathered from the processes that hold them.
 
     All processes call the methods alike, and get the same numbers.
 
@@ -80,17 +81,31 @@ class Looks:
         self, position: Flat
     ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
         """Return value, gradient and Hessian of every site's −log-likelihood."""
-        found = self._ask(EXPANSION, position)
+        found = self._gather(EXPANSION, position)
         return found["value"], found["gradient"], found["hessian"]
 
     def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
         """Return the covariance of the gradients of single rows, divided by n_c, at every site."""
-        return self._ask(ROWS, position)["covariance"]
+        return self._gather(ROWS, position)["covariance"]
+
+    def single_rows(
+        self, index: int, position: Flat
+    ) -> tuple[Float[np.ndarray, "n d d"], Float[np.ndarray, "n d"]]:
+        """Return Hessian and gradient of every row's −log-likelihood at a site of this process."""
+        hessians, gradients = self._functions.single_rows(self._to(position), self._of(index))
+        n = int(self._sites.sizes[index])
+        return np.asarray(hessians, np.float64)[:n], np.asarray(gradients, np.float64)[:n]
 
     def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
         """Return the log-density at some points, up to a constant."""
-        likelihood = -self._ask(VALUES, points)["values"].sum(axis=0)
+        likelihood = -self._gather(VALUES, points)["values"].sum(axis=0)
         prior = self._functions.prior_values(self._to(points))
+        return likelihood + np.asarray(prior, np.float64)
+
+    def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
+        """Return the gradient of the log-density at some points, which the sites sum up to."""
+        likelihood = -self._gather(GRADIENTS, points)["gradients"].sum(axis=0)
+        prior = self._functions.prior_gradients(self._to(points))
         return likelihood + np.asarray(prior, np.float64)
 
     def prior(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
@@ -119,7 +134,7 @@ class Looks:
             hessians.sum(axis=0) + curvature,
         )
 
-    def _ask(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
+    def _gather(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
         gathered = self._engine.allgather(
             lambda: {str(index): self._own(what, index, position) for index in self._sites.here}
         )
@@ -137,30 +152,32 @@ class Looks:
 
     def _own(self, what: str, index: int, position: Float[np.ndarray, "*K d"]) -> Answer:
         """Return a site's answer as plain values."""
-        if index not in self._rows:
-            self._rows[index] = self._padded(index)
         functions = {
             EXPANSION: self._functions.expansion,
             ROWS: self._functions.rows,
             VALUES: self._functions.values,
+            GRADIENTS: self._functions.gradients,
         }
         size: Any = np.int32(self._sites.sizes[index])
-        answer = functions[what](self._to(position), self._rows[index], size)
+        answer = functions[what](self._to(position), self._of(index), size)
         return {name: np.asarray(array, np.float64).tolist() for name, array in answer.items()}
 
-    def _padded(self, index: int) -> PyTree:
+    def _of(self, index: int) -> PyTree:
         """Return the rows of a site on the device, as many as the largest has."""
+        if index in self._rows:
+            return self._rows[index]
         most = int(self._sites.sizes.max())
         take = np.minimum(np.arange(most), int(self._sites.sizes[index]) - 1)
         rows = self._sites.shards[index]
-        return jax.device_put(jax.tree.map(lambda leaf: in_jax_width(leaf[take]), rows))
+        placed = jax.device_put(jax.tree.map(lambda leaf: in_jax_width(leaf[take]), rows))
+        return self._rows.setdefault(index, placed)
 
     def _to(self, position: Float[np.ndarray, "*K d"]) -> Array:
         return jax.device_put(np.asarray(position, self._dtype))  # without a program
 
 
-class Kept(Looks):
-    """What the sites have told once: at the mode, and of their Hessians at one point away.
+class StoredPotentials(SitePotentials):
+    """Potentials that the sites have sent once: at the mode, and their Hessians at a point away.
 
     Args:
         model: the model.
@@ -171,7 +188,7 @@ class Kept(Looks):
 
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
         super().__init__(model, sites, parameters, Alone())
-        self._mode, self._away, self._told = left
+        self._mode, self._away, self._sent = left
 
     def mode(self) -> Flat:
         """Return the mode that was found."""
@@ -181,35 +198,39 @@ class Kept(Looks):
         self, position: Flat
     ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
         """Return gradient and Hessian of every site's −log-likelihood at the mode, or away."""
-        gradients, hessians, away = self._told
+        gradients, hessians, away = self._sent
         at_mode = np.array_equal(position, self._mode)
         return np.zeros(len(gradients)), gradients, hessians if at_mode else away
 
     def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
-        """Return the point at which the sites have told their Hessians."""
+        """Return the point at which the sites have evaluated their Hessians."""
         return self._away
 
     def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
-        """Refuse: single rows are not told."""
-        raise InputError("the sites tell nothing of single rows, which minibatches' noise needs")
+        """Refuse: nothing is sent of single rows."""
+        raise InputError("the sites send nothing of single rows, which minibatches' noise needs")
+
+    def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
+        """Refuse: nothing was evaluated elsewhere."""
+        raise InputError("the sites have evaluated their potentials at the mode only")
 
     def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
-        """Refuse: nothing was asked elsewhere."""
-        raise InputError("the sites were asked at the mode only")
+        """Refuse: nothing was evaluated elsewhere."""
+        raise InputError("the sites have evaluated their potentials at the mode only")
 
 
 def mode_by(
-    look: Callable[[Flat], tuple[float, Flat, Float[np.ndarray, "d d"]]], start: Flat
+    function: Callable[[Flat], tuple[float, Flat, Float[np.ndarray, "d d"]]], start: Flat
 ) -> Flat:
     """Return the minimum downhill from a start of a function given with two derivatives.
 
     Each step solves (H + damping · I) δ = −g and is taken when the function falls, as
-    `consortia.surrogates.curvature.mode_of` does; here between looks that may cost a message.
+    `consortia.surrogates.curvature.mode_of` does; here between evaluations that may cost a message.
 
     Raises:
         InputError: it is not reached.
     """
-    search = _Search(np.asarray(start, np.float64), *look(start))
+    search = _Search(np.asarray(start, np.float64), *function(start))
     search.damping = 1e-3 * float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
     for _ in range(NEWTON_STEPS):
         size = float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
@@ -222,7 +243,7 @@ def mode_by(
             search.damping = max(10 * search.damping, 1e-3 * size)
             continue
         fall = -float(search.gradient @ change)
-        value, gradient, curvature = look(search.position + change)
+        value, gradient, curvature = function(search.position + change)
         # Near the minimum a fall is lost in the rounding of the sum.
         slack = 8 * float(np.finfo(np.float32).eps) * abs(search.value)
         if fall >= 0 and value <= search.value + slack and np.isfinite(curvature).all():
@@ -252,9 +273,12 @@ class _Search:
 class _Functions(NamedTuple):
     expansion: Callable[[Array, PyTree, Array], dict[str, Array]]
     rows: Callable[[Array, PyTree, Array], dict[str, Array]]
+    single_rows: Callable[[Array, PyTree], tuple[Array, Array]]
     values: Callable[[Array, PyTree, Array], dict[str, Array]]
+    gradients: Callable[[Array, PyTree, Array], dict[str, Array]]
     prior: Callable[[Array], tuple[Array, Array, Array]]
     prior_values: Callable[[Array], Array]
+    prior_gradients: Callable[[Array], Array]
 
 
 @lru_cache(maxsize=8)
@@ -296,8 +320,19 @@ def _compiled(
         return {"covariance": square / count - jnp.outer(gradient, gradient) / count**2}
 
     @jax.jit
+    def single_rows(x: Array, rows: PyTree) -> tuple[Array, Array]:
+        def of(row: PyTree) -> tuple[Array, Array]:
+            return hessian(lambda at: of_row(at, row), x, full=True), jax.grad(of_row)(x, row)
+
+        return jax.vmap(of)(rows)
+
+    @jax.jit
     def values(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         return {"values": jax.lax.map(lambda x: likelihood(x, rows, size), points)}
+
+    @jax.jit
+    def gradients(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        return {"gradients": jax.lax.map(lambda x: jax.grad(likelihood)(x, rows, size), points)}
 
     def negative_prior(x: Array) -> Array:
         return -target.log_prior(x)
@@ -310,4 +345,9 @@ def _compiled(
     def prior_values(points: Array) -> Array:
         return jax.lax.map(target.log_prior, points)
 
-    return _Functions(expansion, rows_at, values, prior, prior_values)
+    @few_times
+    def prior_gradients(points: Array) -> Array:
+        return jax.lax.map(jax.grad(target.log_prior), points)
+
+    at_points = (values, gradients, prior, prior_values, prior_gradients)
+    return _Functions(expansion, rows_at, single_rows, *at_points)

@@ -14,27 +14,27 @@ from consortia.diagnostics.verdict import judge
 from consortia.errors import InputError
 from consortia.theory import bias
 from consortia.theory.bias import predict_bias
-from consortia.theory.looks import Looks, mode_by
+from consortia.theory.potentials import SitePotentials, mode_by
 
 
-class Gathering(Looks):
-    """Looks of a process that tells its engine what is asked, for the other process's part."""
+class Gathering(SitePotentials):
+    """Potentials of a process whose engine sees each request, for the other process's part."""
 
-    def _ask(self, what: str, position: np.ndarray) -> dict[str, np.ndarray]:
-        self._engine.asked = what, position
-        return super()._ask(what, position)
+    def _gather(self, what: str, position: np.ndarray) -> dict[str, np.ndarray]:
+        self._engine.request = what, position
+        return super()._gather(what, position)
 
 
 class Engine:
     """Gathers from this process and from another one, which has the other sites' rows."""
 
-    asked: tuple[str, np.ndarray]
+    request: tuple[str, np.ndarray]
 
-    def __init__(self, other: Looks, there: set[int]) -> None:
+    def __init__(self, other: SitePotentials, there: set[int]) -> None:
         self._other, self._there = other, there
 
     def allgather(self, make: Callable[[], Any]) -> list[Any]:
-        what, position = self.asked
+        what, position = self.request
         return [make(), {str(n): self._other._own(what, n, position) for n in self._there}]
 
 
@@ -69,9 +69,9 @@ def test_rows_in_several_processes_give_the_prediction_of_rows_in_one(method, mo
     model, rows = problem()
     whole = predict_bias(model, consortia.Sites.from_list(rows), method)
     assert whole.reason is None
-    monkeypatch.setattr(bias, "Looks", Gathering)
+    monkeypatch.setattr(bias, "SitePotentials", Gathering)
     for here, there in (({0, 2}, {1}), ({1}, {0, 2}), (set(), {0, 1, 2})):
-        other = Looks(model, apart(rows, there), model.init, engine=object())
+        other = SitePotentials(model, apart(rows, there), model.init, engine=object())
         one = predict_bias(model, apart(rows, here), method, engine=Engine(other, there))
         for name in ("shift", "sd_ratio", "mean", "sd"):
             np.testing.assert_array_equal(getattr(one, name), getattr(whole, name))

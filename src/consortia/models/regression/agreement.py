@@ -1,0 +1,215 @@
+"""The specification that follows from the facts of all sites, or why they cannot agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from consortia.data.preparation import Moments, moments_of_all
+from consortia.data.tables import TableFacts
+from consortia.errors import InputError
+from consortia.models.regression.formula import SITE, Factor
+from consortia.models.regression.question import (
+    EVENT,
+    EXPOSURE,
+    RESPONSE,
+    TIME,
+    Question,
+    in_order,
+    is_levels,
+)
+from consortia.models.regression.specification import GAP, Specification, Unit
+
+INTERVALS = 5
+"""Of a piecewise constant hazard, when no breaks are given."""
+
+
+def agree(
+    question: Question,
+    facts: Sequence[TableFacts],
+    rows: Sequence[int],
+    names: Sequence[str],
+    breaks: Sequence[float] | None = None,
+) -> Specification:
+    """Return what the sites agree on, from the facts of all of them.
+
+    Raises:
+        InputError: they cannot agree; the message names the sites.
+    """
+    parsed, notes = question.parsed, []
+    kinds = {name: _common_kind(name, facts, names) for name in question.columns} | {SITE: "text"}
+
+    def together(name: str) -> Moments | None:
+        parts = [one.moments[name] for one in facts if name in one.moments]
+        return moments_of_all(parts) if parts else None
+
+    def unit(name: str) -> Unit:
+        found = together(name)
+        if found is None:
+            raise InputError(f"{name} has no value at any site.")
+        sd = float(found.sd)
+        return Unit(float(found.centre), sd if sd > 0 else 1.0, found.rows)
+
+    units: dict[str, Unit] = {}
+    levels: dict[str, tuple[str, ...]] = {}
+    for text, factor in parsed.factors.items():
+        if is_levels(factor, kinds):
+            found, said = _levels_of(question, factor, facts, names, kinds)
+            levels[text] = found
+            notes += said
+            continue
+        plain = unit(text)
+        moments = together(text)
+        if moments is not None and bool(moments.constant) and factor.kind != "smooth":
+            notes.append(
+                f"{text} is the same in all rows: with an intercept, its coefficient is known from "
+                "the prior only"
+            )
+        if factor.kind == "plain" or factor.kind == "smooth":
+            units[text] = plain
+            continue
+        units[f"inside {text}"] = plain
+        wide = np.sqrt(plain.rows / max(plain.rows - 1, 1))
+        sd = plain.sd if factor.kind == "centre" else 1 / wide
+        units[text] = Unit(0.0, float(sd), plain.rows)
+    missing = {name: sum(one.missing[name] for one in facts) for name in question.columns}
+    gaps = [name for name in parsed.columns if missing[name] and name not in question.always]
+    fills = {}
+    if question.missing == "indicator":
+        numbers = {
+            name
+            for text, factor in parsed.factors.items()
+            if text not in levels
+            for name in factor.columns
+        }
+        for name in gaps:
+            if name in numbers:
+                fills[name] = unit(f"column {name}").mean
+                units[f"{GAP}({name})"] = Unit(0.0, 1.0, sum(rows))
+            for text, factor in parsed.factors.items():
+                if text in levels and factor.column == name and GAP not in levels[text]:
+                    levels[text] = (*levels[text], GAP)
+    left_out = sum(one.given for one in facts) - sum(rows)
+    if left_out:
+        of = ", ".join(
+            f"{name} {one.given - count} of {one.given}"
+            for name, one, count in zip(names, facts, rows, strict=True)
+            if one.given > count
+        )
+        notes.insert(0, f"{left_out} rows with missing values are left out ({of})")
+    if question.family.response == "time":
+        units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
+    elif any(RESPONSE in one.levels for one in facts) or _given_response(question):
+        levels[RESPONSE] = _response_levels(question, facts, kinds, notes)
+    else:
+        units[RESPONSE] = unit(RESPONSE)
+    if "exposure" in question.extra:
+        units[EXPOSURE] = unit(EXPOSURE)
+    cuts: tuple[float, ...] = ()
+    if question.family.name == "piecewise_exponential":
+        cuts = _breaks(breaks, units[TIME].mean)
+    elif breaks is not None:
+        raise InputError("breaks are for family='piecewise_exponential'.")
+    made = Specification(
+        question, tuple(names), tuple(rows), units, levels, fills, tuple(notes), cuts
+    )
+    if not made.has_intercept and question.family.response in ("ordered",):
+        raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
+    return made
+
+
+def _common_kind(name: str, facts: Sequence[TableFacts], names: Sequence[str]) -> str:
+    kinds = {one.kinds.get(name, "empty"): where for one, where in zip(facts, names, strict=True)}
+    known = {kind: where for kind, where in kinds.items() if kind != "empty"}
+    if len(known) > 1:
+        words = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "texts"}
+        found = " and ".join(f"{words[kind]} at site {where!r}" for kind, where in known.items())
+        raise InputError(f"the column {name!r} holds {found}: make it of one kind.")
+    return next(iter(known), "empty")
+
+
+def _levels_of(
+    question: Question,
+    factor: Factor,
+    facts: Sequence[TableFacts],
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the levels of a factor, the reference first, and what is to be said of them."""
+    text, column = factor.text, str(factor.column)
+    notes = []
+    if column == SITE:
+        levels = tuple(names)
+    elif column in question.levels:
+        levels = question.levels[column]
+    else:
+        parts = {name: one.levels.get(text, ()) for name, one in zip(names, facts, strict=True)}
+        levels = in_order(sorted({level for found in parts.values() for level in found}))
+        if kinds[column] == "truth":
+            levels = ("False", "True")
+        for one in levels:
+            having = [name for name, found in parts.items() if one in found]
+            lacking = [name for name in names if name not in having]
+            if len(having) == 1 and len(names) > 2:
+                notes.append(f"{column} = {one!r} is at site {having[0]!r} only")
+            elif lacking and having:
+                notes.append(f"{column} = {one!r} is not at {', '.join(map(repr, lacking))}")
+    if factor.reference is not None:
+        if factor.reference not in levels:
+            raise InputError(
+                f"formula: {text}: there is no level {factor.reference!r}; there are "
+                f"{', '.join(levels)}."
+            )
+        levels = (factor.reference, *(one for one in levels if one != factor.reference))
+    if len(levels) < 2:
+        raise InputError(
+            f"{text} has {f'the one level {levels[0]!r}' if levels else 'no level'} at all sites: "
+            "leave it out of the formula."
+        )
+    return levels, notes
+
+
+def _given_response(question: Question) -> bool:
+    """Return True if the levels of the response are given."""
+    column = question.parsed.response[0].column
+    return question.family.response in ("two", "ordered", "levels") and column in question.levels
+
+
+def _response_levels(
+    question: Question, facts: Sequence[TableFacts], kinds: Mapping[str, str], notes: list[str]
+) -> tuple[str, ...]:
+    column = str(question.parsed.response[0].column)
+    given = question.levels.get(column)
+    if given is None and question.family.response == "ordered" and kinds[column] == "text":
+        raise InputError(
+            f"the response {column!r} holds texts, whose order is not known: give "
+            f"levels={{{column!r}: [lowest, ..., highest]}}."
+        )
+    found = in_order(sorted({level for one in facts for level in one.levels.get(RESPONSE, ())}))
+    if kinds[column] == "truth":
+        found = ("False", "True")
+    levels = found if given is None else given
+    least = 3 if question.family.response == "ordered" else 2
+    if len(levels) < least or (question.family.response == "two" and len(levels) > 2):
+        count = {"two": "two", "ordered": "three or more"}.get(question.family.response, "several")
+        raise InputError(
+            f"the response {column!r} has the levels {', '.join(levels)}: family "
+            f"{question.family.name} takes {count}."
+        )
+    if question.family.response == "two":
+        notes.append(f"the event is {column} = {levels[1]!r}")
+    elif question.family.response == "levels":
+        notes.append(f"coefficients are against {column} = {levels[0]!r}")
+    return levels
+
+
+def _breaks(given: Sequence[float] | None, mean: float) -> tuple[float, ...]:
+    """Return where the hazard may change: as given, or so that a constant one has equal shares."""
+    if given is None:
+        shares = np.arange(1, INTERVALS) / INTERVALS
+        return tuple(float(value) for value in -np.log1p(-shares) * mean)
+    cuts = tuple(float(value) for value in given)
+    if not cuts or min(cuts) <= 0 or list(cuts) != sorted(set(cuts)):
+        raise InputError(f"breaks are {list(given)}: give times > 0 that increase.")
+    return cuts

@@ -1,0 +1,271 @@
+"""A site's rows as the model takes them: the columns of a specification, response and offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from consortia.data.tables import Column, Table, rows_of
+from consortia.errors import InputError
+from consortia.models.regression import smooth
+from consortia.models.regression.formula import SITE, as_levels
+from consortia.models.regression.question import RESPONSE, TIME
+from consortia.models.regression.specification import GAP, Block, Specification
+
+TIES = ("last", "tie_share")
+"""Of rows in the order of falling times: the last one with a time; Efron's share of an event."""
+
+Arrays = dict[str, np.ndarray]
+
+
+def site_rows(agreed: Specification, table: Table, site: str) -> Arrays:
+    """Return a site's rows for the model, from its table as it was read.
+
+    ``x`` (rows, k) are the columns X R without the intercept's, then those of the blocks; ``y`` the
+    response; offset, weight, trials and what a time needs where the model has them.
+
+    Raises:
+        InputError: the rows cannot be used.
+    """
+    where, asked = f"site {site!r}", agreed.question
+    kept = asked.kept(table, site)
+    values, rows = factor_values(agreed, kept, where), rows_of(kept)
+    made = {"x": _columns(agreed, values, rows, site)} | _response(agreed, kept, where)
+    made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)
+    if asked.family.of_site is None:
+        return made
+    order = np.argsort(-made["y"], kind="stable")
+    return {name: one if name in TIES else one[order] for name, one in made.items()}
+
+
+def template(agreed: Specification) -> Arrays:
+    """Return the arrays of `site_rows` without a row."""
+    asked = agreed.question
+    width = len(agreed.names) + sum(len(one.columns) for one in agreed.blocks)
+    found = {"x": np.zeros((0, width)), "y": np.zeros(0)}
+    if RESPONSE in agreed.levels:
+        found["y"] = np.zeros(0, np.int64)
+    if asked.family.response == "time":
+        found["event"] = np.zeros(0)
+        if agreed.breaks:
+            found["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
+            found["interval"] = np.zeros(0, np.int64)
+        elif asked.family.of_site is None:
+            found["log_unit"] = np.zeros(0)
+        else:
+            found |= _ties(np.zeros(0), np.zeros(0))
+    if asked.parsed.offset is not None or "exposure" in asked.extra:
+        found["offset"] = np.zeros(0)
+    for name, key in (("trials", "trials"), ("weights", "weight")):
+        if name in asked.extra:
+            found[key] = np.zeros(0)
+    if agreed.staying:
+        found["slopes"] = np.zeros((0, len(agreed.staying)))
+    if agreed.grouping not in (None, SITE):
+        found["group"] = np.zeros(0, np.int64)
+    return found
+
+
+def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:
+    """Return rows without a response, for predictions, from a table as it was read.
+
+    Args:
+        agreed: what the sites agreed on.
+        table: the rows.
+        where: what it is, for the messages.
+        site: whose levels they have; None for a site that is not among those agreed on.
+
+    Returns:
+        ``x`` as `site_rows` has it, and offset and trials where the model has them; of a new site
+        the columns of its levels and slopes are 0. ``by_group`` (rows, blocks) is what the level
+        or slope of a group is multiplied with, 0 of a smooth.
+
+    Raises:
+        InputError: a column is not there, or a value misses.
+    """
+    kept = agreed.question.kept_for_prediction(table, where, site)
+    values, rows = factor_values(agreed, kept, where), rows_of(kept)
+    slopes = [
+        np.zeros(rows) if one.smooth else _slope(agreed, one, values, rows) for one in agreed.blocks
+    ]
+    made = {"x": _columns(agreed, values, rows, site)}
+    made["by_group"] = np.stack(slopes, axis=1) if slopes else np.zeros((rows, 0))
+    return made | _beside(agreed, kept, where, None)
+
+
+def group_names(agreed: Specification, table: Table, site: str) -> tuple[str, ...]:
+    """Return the names of the groups of a site, by the indices that `site_rows` gives them."""
+    kept = agreed.question.kept(table, site)
+    return tuple(np.unique(as_levels(kept[str(agreed.grouping)])).tolist())
+
+
+def design_matrix(agreed: Specification, table: Table, where: str) -> np.ndarray:
+    """Return X, (rows, p), in the units of the columns; the intercept's included."""
+    return agreed.matrix(factor_values(agreed, table, where), rows_of(table)).to_numpy(float)
+
+
+def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, np.ndarray]:
+    """Return the values of every factor, numbers or the indices of levels.
+
+    Raises:
+        InputError: a level that is not among those agreed on.
+    """
+    filled = dict(table)
+    for name, column in table.items():
+        if name in agreed.fills:
+            values = np.where(column.missing, agreed.fills[name], column.values)
+            kind = "number" if column.kind == "empty" else column.kind
+            filled[name] = Column(kind, values, np.zeros(len(values), bool))
+    found: dict[str, np.ndarray] = {}
+    for text, factor in agreed.question.parsed.factors.items():
+        if text in agreed.levels:
+            found[text] = _codes(agreed, text, table[str(factor.column)], where)
+            continue
+        values = factor.values(filled, where)
+        if factor.kind in ("centre", "scale"):
+            centre, sd, rows = agreed.inside(text)
+            values = values - centre
+            if factor.kind == "scale":
+                values = values / (sd * np.sqrt(rows / max(rows - 1, 1)))
+        found[text] = values
+    marks = {f"{GAP}({name})": table[name].missing.astype(float) for name in agreed.fills}
+    return found | marks
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+def _columns(
+    agreed: Specification, values: Mapping[str, np.ndarray], rows: int, site: str | None
+) -> np.ndarray:
+    X = agreed.matrix(values, rows).to_numpy(float) @ agreed.basis
+    varying = [bool(numbers or levels) for numbers, levels in agreed.keys]
+    of_blocks = [_of_block(agreed, one, values, rows, site) for one in agreed.blocks]
+    return np.concatenate([X[:, varying], *of_blocks], axis=1)
+
+
+def _of_block(
+    agreed: Specification,
+    block: Block,
+    values: Mapping[str, np.ndarray],
+    rows: int,
+    site: str | None,
+) -> np.ndarray:
+    if block.smooth:
+        unit = agreed.units[block.factor]
+        u = (values[block.factor] - unit.mean) / unit.sd
+        return smooth.curved(u, agreed.question.parsed.factors[block.factor].knots)
+    if not block.columns:
+        return np.zeros((rows, 0))
+    here = np.array([one == site for one in agreed.sites])
+    return _slope(agreed, block, values, rows)[:, None] * here[None, :]
+
+
+def _slope(
+    agreed: Specification, block: Block, values: Mapping[str, np.ndarray], rows: int
+) -> np.ndarray:
+    if not block.factor:
+        return np.ones(rows)
+    if block.level is not None:
+        place = agreed.levels[block.factor].index(block.level)
+        return (values[block.factor] == place).astype(float)
+    return values[block.factor] - agreed.units[block.factor].mean
+
+
+def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
+    """Return what levels that stay here are multiplied with, and the group of each row."""
+    found: Arrays = {}
+    if agreed.staying:
+        blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)
+        columns = [_slope(agreed, one, values, rows) for one in blocks]
+        found["slopes"] = np.stack(columns, axis=1)
+    if agreed.grouping not in (None, SITE):
+        names = as_levels(kept[str(agreed.grouping)])
+        found["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
+def _codes(agreed: Specification, text: str, column: Column, where: str) -> np.ndarray:
+    levels = agreed.levels[text]
+    texts = np.where(column.missing, GAP, as_levels(column))
+    order = np.argsort(levels)
+    place = np.searchsorted(np.array(levels)[order], texts)
+    codes = order[np.minimum(place, len(levels) - 1)]
+    wrong = np.array(levels)[codes] != texts
+    if wrong.any():
+        raise InputError(
+            f"{where}: {text} has a level that is not among those agreed on "
+            f"({', '.join(levels)}) in {int(wrong.sum())} rows: give levels= with all of them, "
+            "or put rare ones together."
+        )
+    return codes
+
+
+# --- the response, and what stands beside the columns --------------------------------------------
+
+
+def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
+    asked = agreed.question
+    if RESPONSE in agreed.levels:
+        column = kept[str(asked.parsed.response[0].column)]
+        return {"y": _codes(agreed, RESPONSE, column, where)}
+    if asked.family.response != "time":
+        return {"y": asked.response(kept, where)[0]}
+    return time_rows(agreed, *asked.response(kept, where))
+
+
+def time_rows(agreed: Specification, time: np.ndarray, event: np.ndarray) -> Arrays:
+    """Return times to an event, (rows,), as the family takes them."""
+    found = {"y": time, "event": event}
+    if agreed.breaks:
+        edges = np.array([0.0, *agreed.breaks, np.inf])
+        spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
+        place = np.searchsorted(edges, time, side="left") - 1
+        return found | {"intervals": spent, "interval": place}
+    if agreed.question.family.of_site is None:
+        return found | {"log_unit": np.full(len(time), np.log(agreed.units[TIME].mean))}
+    return found | _ties(time, event)
+
+
+def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
+    """Return offset, trials and weight; of rows without a response no weight."""
+    asked, found = agreed.question, {}
+    offset = np.zeros(rows_of(kept))
+    if asked.parsed.offset is not None:
+        offset = offset + asked.parsed.offset.values(kept, where)
+    for name, factor in asked.extra.items():
+        if name == "weights" and y is None:
+            continue
+        values = factor.values(kept, where)
+        if name in ("exposure", "trials") and (values <= 0).any():
+            raise InputError(f"{where}: {name} {factor.text} must be > 0 in every row.")
+        if name == "weights" and (values < 0).any():
+            raise InputError(f"{where}: weights {factor.text} must be >= 0 in every row.")
+        if name == "trials":
+            least = 0 if y is None else y
+            if (values != np.round(values)).any() or (values < least).any():
+                raise InputError(
+                    f"{where}: trials {factor.text} must be whole numbers, no less than the "
+                    "response."
+                )
+            found["trials"] = values
+        elif name == "weights":
+            found["weight"] = values
+        else:
+            offset = offset + np.log(values)
+    if asked.parsed.offset is not None or "exposure" in asked.extra:
+        found["offset"] = offset
+    return found
+
+
+def _ties(time: np.ndarray, event: np.ndarray) -> Arrays:
+    """Return `TIES` of rows in the order of falling times."""
+    order = np.argsort(-time, kind="stable")
+    times, events = time[order], event[order] > 0
+    last = np.searchsorted(-times, -times, side="right") - 1
+    share = np.zeros(len(times))
+    for end in np.unique(last[events]):
+        tied = np.flatnonzero((last == end) & events)
+        share[tied] = np.arange(len(tied)) / len(tied)
+    return dict(zip(TIES, (last.astype(np.int64), share), strict=True))

@@ -1,0 +1,425 @@
+"""A first study of tables that somebody has: which columns can be used, and a formula of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from consortia.core.arguments import one_of, unknown
+from consortia.core.printable import is_printable, printable
+from consortia.data.tables import POLICIES, Column, Table, rows_of
+from consortia.errors import InputError
+from consortia.models.regression.families import ALIASES, FAMILIES
+from consortia.models.regression.formula import SITE, as_levels, parse
+
+EXACT, HIERARCHICAL = "few_rounds", "federated_hmc"
+"""The algorithms; a spread of effects by site has tails that few proposals of the first reach."""
+
+IDENTIFIER = re.compile(
+    r"(^|[_\W])(id|ids|uuid|guid|mrn|nhs|record|patient|subject|case|pseudonym|barcode|"
+    r"(patient|subject|case|record)?(nr|no|number|code))$",
+    re.IGNORECASE,
+)
+"""Names of columns that number their rows, where nearly all values differ."""
+
+DIFFERENT = 0.8
+"""Share of a column's values that are distinct, from which on it may tell rows apart."""
+
+LEVELS_MAX = 12
+"""A text with more levels is no factor unless the user says so."""
+
+MISSING_MAX = 0.5
+"""Share of a column's values that may miss."""
+
+CODES_MAX = 6
+"""So few whole numbers may stand for levels."""
+
+SITES_MAX = 8
+"""With more sites their levels are partially pooled."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """A column of the formula.
+
+    Attributes:
+        name: of the column.
+        what: what it holds, in words.
+        missing: how many values miss at each site.
+        note: what the user should look at, or "".
+    """
+
+    name: str
+    what: str
+    missing: tuple[int, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A study of a formula, to be written and looked at.
+
+    Attributes:
+        formula: response ~ terms.
+        family: of the response.
+        why: why this family.
+        missing: the policy.
+        integrate: whether levels by site are integrated out.
+        algorithm: its name.
+        sites: names of the sites.
+        rows: of each site.
+        complete: rows of each site in which no value of the formula misses.
+        used: the columns of the formula, the response first.
+        left_out: name and reason of every other column.
+        by_site: the column whose effect is of each site, or None.
+    """
+
+    formula: str
+    family: str
+    why: str
+    missing: str
+    integrate: bool
+    algorithm: str
+    sites: tuple[str, ...]
+    rows: tuple[int, ...]
+    complete: tuple[int, ...]
+    used: tuple[Used, ...]
+    left_out: tuple[tuple[str, str], ...]
+    by_site: str | None = None
+
+    def toml(self, files: Sequence[str], title: str) -> str:
+        """Return the study file.
+
+        Args:
+            files: of the sites, relative to the study file.
+            title: one line.
+        """
+        lines = ["# Written by `consortia init`. Read it, then: consortia check, consortia run."]
+        if self.left_out:
+            lines += ["#", "# Left out of the formula:"]
+            lines += [f"#   {name}: {printable(reason)}" for name, reason in self.left_out]
+        if noted := [(one.name, one.note) for one in self.used if one.note]:
+            lines += [
+                "#",
+                "# Look at:",
+                *(printable(f"#   {name}: {note}") for name, note in noted),
+            ]
+        listed = ",\n".join(f"  {_text(file)}" for file in files)
+        lines += ["", f"title = {_text(title)}", "", "# Each site has one of these files."]
+        lines += ["[data]", f"files = [\n{listed},\n]", "", f"# {printable(self.why)}", "[model]"]
+        lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
+        if self.missing != POLICIES[0]:
+            lines.append(f"missing = {_text(self.missing)}")
+        if self.integrate:
+            lines.append("integrate = true # each site keeps its own level to itself")
+        if self.by_site is not None and FAMILIES[self.family].effect is not None:
+            lines.append(
+                'prior = { sd = "half_normal(1)" } # of a few sites: effects a factor of e apart'
+            )
+        lines += ["", "[algorithm]", f"name = {_text(self.algorithm)}"]
+        if self.algorithm == HIERARCHICAL:
+            lines += ["target_acceptance = 0.95 # small steps where the spread is near 0"]
+        lines += ["", "[run]"]
+        if self.algorithm == HIERARCHICAL:
+            lines += ["warmup = 1_000", "rounds = 2_000"]
+        return printable("\n".join([*lines, "chains = 4", "seed = 1", ""]), lines=True)
+
+
+def propose(
+    tables: Mapping[str, Table],
+    response: str,
+    *,
+    family: str | None = None,
+    missing: str | None = None,
+    drop: Sequence[str] = (),
+    by_site: str | None = None,
+) -> Proposal:
+    """Return a study of all columns that can be used, and why the others cannot.
+
+    Columns that tell rows apart, dates, texts of many levels, columns of one value, and those that
+    a site lacks are left out.
+
+    Args:
+        tables: of each site, by its name.
+        response: a column, or ``Surv(time, event)``.
+        family: of the response; by what it holds when None.
+        missing: the policy; ``"complete"`` where values miss, when None.
+        drop: columns that are to be left out.
+        by_site: a column whose effect is wanted for each site, around a common one.
+
+    Raises:
+        InputError: a column is unknown (with the nearest), or the response cannot be used.
+    """
+    names = _names(tables)
+    for name in [*drop, *([] if by_site is None else [by_site])]:
+        if name not in names:
+            raise InputError(f"{name!r} is no column: {unknown(name, names)}.")
+    left = (response if "(" in response else quoted(response)) + " ~ 1"
+    of_response = parse(left).response_columns
+    for name in of_response:
+        if name not in names:
+            raise InputError(f"the response {name!r} is no column: {unknown(name, names)}.")
+        _check_everywhere(tables, name)
+    if family in ALIASES:
+        raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
+    if family is not None and family not in FAMILIES:
+        raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
+    survival = len(of_response) > 1
+    outcome, guessed, why = _of_response(tables, response, of_response, given=family is not None)
+    family = family or guessed
+    used, left_out = [], []
+    for name in names:
+        if name in of_response:
+            continue
+        reason = "you left it out" if name in drop else _reason(tables, name)
+        if reason:
+            left_out.append((printable(name), reason))
+        else:
+            used.append(_used(tables, name))
+    if by_site is not None and by_site not in [one.name for one in used]:
+        reason = "you left it out" if by_site in drop else _reason(tables, by_site)
+        raise InputError(f"by site: {by_site!r} cannot be used: {reason}.")
+    responses = [_used(tables, name, response=True) for name in of_response]
+    every = [*responses, *used]
+    gaps = any(sum(one.missing) for one in every)
+    policy = missing or ("complete" if gaps else "refuse")
+    one_of("missing", policy, POLICIES)
+    terms, integrate = [quoted(one.name) for one in used], False
+    if len(tables) > 1 and by_site is not None:
+        terms.append(f"({quoted(by_site)} || {SITE})")
+    elif len(tables) > SITES_MAX and not survival:
+        terms.append(f"(1 | {SITE})")
+        integrate = True
+    elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
+        terms.append(SITE)
+    complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
+    if policy == "complete" and not all(complete.values()):
+        site = next(site for site, count in complete.items() if not count)
+        worst = max(every, key=lambda one: int(tables[site][one.name].missing.sum()))
+        raise InputError(
+            f"{site} has no complete row; of most rows {worst.name!r} misses: leave it out (--drop "
+            f"{worst.name}), or the site, or keep the rows with --missing indicator."
+        )
+    return Proposal(
+        formula=f"{outcome} ~ {' + '.join(terms) or '1'}",
+        family=family,
+        why=why,
+        missing=policy,
+        integrate=integrate,
+        algorithm=EXACT if by_site is None else HIERARCHICAL,
+        sites=tuple(tables),
+        rows=tuple(rows_of(table) for table in tables.values()),
+        complete=tuple(complete.values()),
+        used=tuple(every),
+        left_out=tuple(left_out),
+        by_site=by_site,
+    )
+
+
+def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
+    return ~np.any([table[one.name].missing for one in used], axis=0)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as a formula writes it."""
+    return name if name.isidentifier() else f"`{name}`"
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _names(tables: Mapping[str, Table]) -> list[str]:
+    """Return all columns of all sites, in order."""
+    return list(dict.fromkeys(name for table in tables.values() for name in table))
+
+
+# --- one column at all sites ---------------------------------------------------------------------
+
+
+def _columns(tables: Mapping[str, Table], name: str) -> dict[str, Column]:
+    """Return a column of the sites that have it."""
+    return {site: table[name] for site, table in tables.items() if name in table}
+
+
+def _levels(tables: Mapping[str, Table], name: str) -> dict[str, list[str]]:
+    """Return the distinct values of a column at each site."""
+    return {
+        site: np.unique(as_levels(column)[~column.missing]).tolist()
+        for site, column in _columns(tables, name).items()
+    }
+
+
+def _known(tables: Mapping[str, Table], name: str) -> np.ndarray:
+    """Return all numbers of a column that do not miss."""
+    return np.concatenate(
+        [column.values[~column.missing] for column in _columns(tables, name).values()]
+    )
+
+
+def _listed(sites: Sequence[str]) -> str:
+    return ", ".join(sites[:4]) + (f" and {len(sites) - 4} more" if len(sites) > 4 else "")
+
+
+def _check_everywhere(tables: Mapping[str, Table], name: str) -> None:
+    """Refuse a response that a site lacks, or has no value of, or that is of two kinds."""
+    found = _columns(tables, name)
+    lacking = [site for site in tables if site not in found]
+    if lacking:
+        raise InputError(
+            f"the response {name!r} is no column at {_listed(lacking)}: give the sites that have "
+            "it, or name it alike everywhere."
+        )
+    empty = [site for site, column in found.items() if column.kind == "empty"]
+    if empty:
+        raise InputError(f"the response {name!r} has no value at {_listed(empty)}: all miss.")
+    for site, column in found.items():
+        if column.doubt:
+            raise InputError(f"the response {name!r} at {site}: {column.doubt}.")
+    kinds = {column.kind: site for site, column in found.items()}
+    if len(kinds) > 1:
+        told = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
+        raise InputError(f"the response {name!r} is of unlike kinds: {told}: code it alike.")
+
+
+def _of_response(
+    tables: Mapping[str, Table], response: str, columns: Sequence[str], *, given: bool
+) -> tuple[str, str, str]:
+    """Return the left side of the formula, the family, and why it is this one."""
+    if len(columns) > 1:
+        return response, "cox", "A time to an event: hazard ratios, a baseline of each site."
+    (name,) = columns
+    if "(" in response:
+        return response, "gaussian", f"{response} is arithmetic: a number."
+    column, outcome = next(iter(_columns(tables, name).values())), quoted(name)
+    levels = sorted({one for found in _levels(tables, name).values() for one in found})
+    if len(levels) == 1:
+        raise InputError(f"the response {name!r} is {levels[0]!r} in every row: nothing to model.")
+    if column.kind == "text":
+        if len(levels) == 2:
+            return outcome, "bernoulli", _event(name, *levels)
+        if len(levels) <= LEVELS_MAX or given:
+            return (
+                outcome,
+                "categorical",
+                f"{name} has {len(levels)} levels, each against {levels[0]!r}; of ordered ones: "
+                f'family = "ordinal" and levels = {{ {_key(name)} = [...] }}.',
+            )
+        raise InputError(
+            f"the response {name!r} holds {len(levels)} texts: a response is a number, yes or no, "
+            f"or one of at most {LEVELS_MAX} levels."
+        )
+    if column.kind == "truth":
+        return outcome, "bernoulli", _event(name, *levels)
+    if column.kind == "date":
+        raise InputError(f"the response {name!r} holds dates: give a number of days instead.")
+    values = np.unique(_known(tables, name))
+    if values.tolist() == [0, 1]:
+        return outcome, "bernoulli", f"{name} is 0 or 1: odds ratios."
+    if len(values) == 2 and not given:
+        low, high = values
+        event = f"I({outcome} > {low:g})"
+        return event, "bernoulli", f"{name} is {low:g} or {high:g}; {high:g} is the event."
+    if values[0] == 0 and bool((values == np.round(values)).all()):
+        return outcome, "negative_binomial", f"{name} is a whole number from 0 on: rate ratios."
+    return outcome, "gaussian", f"{name} is a number: differences, in its units."
+
+
+def _event(name: str, other: str, event: str) -> str:
+    return (
+        f"{name} is {other!r} or {event!r}, and {event!r} is the event: odds ratios. The other way "
+        f'about: levels = {{ {_key(name)} = ["{event}", "{other}"] }}.'
+    )
+
+
+def _key(name: str) -> str:
+    """Return a name as a key of TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _reason(tables: Mapping[str, Table], name: str) -> str:
+    """Return why a column is no term; "" where it is one."""
+    found = _columns(tables, name)
+    if name == SITE:
+        return f"the sites' names are a column {SITE} already"
+    if "`" in name or not is_printable(name):
+        return "a formula cannot write its name"
+    if len(found) < len(tables):
+        lacking = [site for site in tables if site not in found]
+        if len(found) == 1 < len(tables):
+            return f"only {next(iter(found))} has it"
+        return f"{_listed(lacking)} {'has' if len(lacking) == 1 else 'have'} none"
+    empty = [site for site, column in found.items() if column.kind == "empty"]
+    if empty:
+        return f"no value at {_listed(empty)}"
+    for site, column in found.items():
+        if column.doubt:
+            return f"at {site} {column.doubt}"
+    kinds = {column.kind: site for site, column in found.items()}
+    if len(kinds) > 1:
+        return "it is " + ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
+    rows = sum(len(column.values) for column in found.values())
+    gaps = sum(int(column.missing.sum()) for column in found.values())
+    if gaps > MISSING_MAX * rows:
+        return f"{gaps} of {rows} values miss"
+    by_site = _levels(tables, name)
+    distinct = {level for levels in by_site.values() for level in levels}
+    if len(distinct) == 1:
+        return f"it is {next(iter(distinct))!r} in every row"
+    kind = next(iter(kinds))
+    if kind == "date":
+        return "a date; written into the formula it is a number of days"
+    if _tells_rows_apart(name, found, by_site, kind):
+        return "it tells rows apart: an identifier"
+    if kind == "text" and len(distinct) > LEVELS_MAX:
+        return f"a text of {len(distinct)} levels; write it in if each shall have an effect"
+    return ""
+
+
+def _tells_rows_apart(
+    name: str, found: Mapping[str, Column], levels: Mapping[str, Sequence[str]], kind: str
+) -> bool:
+    """Return True if a column looks like an identifier: nearly all values differ at a site."""
+    known = sum(int((~column.missing).sum()) for column in found.values())
+    different = sum(map(len, levels.values()))
+    if known < 5 or different < DIFFERENT * known:
+        return False
+    if kind == "text" or IDENTIFIER.search(name):
+        return True
+    values = [column.values[~column.missing] for column in found.values()]
+    return different == known and all(  # numbered through
+        bool((one == np.round(one)).all()) and np.ptp(one) == len(one) - 1 for one in values
+    )
+
+
+def _used(tables: Mapping[str, Table], name: str, *, response: bool = False) -> Used:
+    """Return what is said of a column of the formula."""
+    found, by_site = _columns(tables, name), _levels(tables, name)
+    missing = tuple(int(column.missing.sum()) for column in found.values())
+    kind = next(iter(found.values())).kind
+    levels = sorted({level for own in by_site.values() for level in own})
+    if kind in ("text", "truth"):
+        what, note = f"{len(levels)} levels: {', '.join(levels)}", ""
+        alone = [
+            f"{level} at {owners[0]} only"
+            for level in levels
+            if len(owners := [site for site, own in by_site.items() if level in own])
+            == 1
+            < len(found)
+        ]
+        if response:
+            return Used(name, what, missing)
+        if alone:
+            note = "; ".join(alone)
+        return Used(name, f"{what}; the reference is {levels[0]}", missing, note)
+    values = _known(tables, name)
+    what = f"number, {values.min():g} to {values.max():g}"
+    note = ""
+    whole = bool((values == np.round(values)).all())
+    if not response and whole and 2 < len(levels) <= CODES_MAX:
+        note = f"{len(levels)} whole numbers, taken as a number; C({quoted(name)}) makes levels"
+    return Used(name, what, missing, note)

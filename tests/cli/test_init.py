@@ -1,0 +1,260 @@
+"""The first study of one's own tables: what is written, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.irises import invoke
+
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.study.build import load_study
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SITES = {"oslo": ",", "lima": ";", "bern": "\t"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tables of three dialects with an identifier, dates, texts, gaps, and a column of one site."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    for place, (name, separator) in enumerate(SITES.items()):
+        extra = ["ward"] if name == "bern" else []
+        head = ["record", "came", "age", "arm", "grade", "unit", "crp", *extra, "died"]
+        lines = [separator.join(head)]
+        for row in range(40):
+            crp = "NA" if row % (7 + place) == 0 else f"{rng.gamma(2, 5):.2f}"
+            arm = "new" if row % 2 else "old"
+            died = "yes" if rng.random() < 0.4 else "no"
+            fields = [f"P{place}{row}", f"2024-01-{1 + row % 28:02d}", f"{rng.normal(60, 9):.1f}"]
+            fields += [arm, str(1 + row % 3), "mg", crp, *(["a"] if extra else []), died]
+            lines.append(separator.join(fields))
+        (tmp_path / f"{name}.csv").write_text("\n".join([*lines, ""]))
+    return tmp_path
+
+
+def init(*arguments: str) -> Any:
+    return invoke("init", *(f"{name}.csv" for name in SITES), *arguments)
+
+
+def rewritten(path: Path, column: str, value: Any) -> None:
+    """Put a value, or what a function of the row's number gives, into a column of a file."""
+    first, *rows = path.read_text().splitlines()
+    separator = SITES[path.stem]
+    place = first.split(separator).index(column)
+    lines = [first]
+    for number, row in enumerate(rows):
+        fields = row.split(separator)
+        fields[place] = value(number) if callable(value) else value
+        lines.append(separator.join(fields))
+    path.write_text("\n".join([*lines, ""]))
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def test_the_study_holds_every_usable_column_the_policy_and_the_exact_sampler(folder):
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 0, outcome.output
+    written = tomllib.loads((folder / "study.toml").read_text())
+    assert written["model"] == {
+        "formula": "died ~ age + arm + grade + crp + site",
+        "family": "bernoulli",
+        "missing": "complete",
+    }
+    assert written["algorithm"] == {"name": "few_rounds"}
+    assert written["data"]["files"] == ["oslo.csv", "lima.csv", "bern.csv"]
+
+
+def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
+    text = " ".join(init("--response", "died").stdout.split())
+    for words in (
+        "record: it tells rows apart: an identifier",
+        "came: a date",
+        "unit: it is 'mg' in every row",
+        "ward: only bern has it",
+        "2 levels: new, old; the reference is new",
+        "16 (oslo 6, lima 5, bern 5)",
+        "Complete rows: oslo 34 of 40, lima 35 of 40, bern 35 of 40.",
+        "'yes' is the event",
+        "C(grade) makes levels",
+    ):
+        assert words in text, words
+    comments = (folder / "study.toml").read_text()
+    assert "#   record: it tells rows apart" in comments
+
+
+def test_check_takes_the_study_as_it_was_written(folder):
+    assert init("--response", "died").exit_code == 0
+    told = json.loads(invoke("check", "study.toml", "--json").stdout)
+    assert told["verdict"] == "good"
+    assert "arm[old]" in told["regression"]["priors"]
+
+
+@pytest.mark.slow
+def test_run_takes_the_study_as_it_was_written_and_its_posterior_can_be_used(folder):
+    assert init("--response", "died").exit_code == 0
+    outcome = invoke("run", "study.toml", "-q", "-o", "out")
+    assert outcome.exit_code == 0, outcome.output
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert summary["verdict"] == "good", summary["headline"]
+    assert "arm[old]" in (folder / "out" / "estimates.txt").read_text()
+
+
+def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folder):
+    assert init("--response", "died", "--by-site", "arm").exit_code == 0
+    study = load_study("study.toml")
+    assert study.model.formula == "died ~ age + arm + grade + crp + (arm || site)"
+    assert study.model.options["prior"] == {"sd": "half_normal(1)"}
+    assert study.algorithm.name == "federated_hmc"
+    names = study.build().regression.names
+    assert names == ("age", "arm[old]", "grade", "crp")
+
+
+def test_the_response_is_asked_for_again_after_an_unknown_one(folder):
+    files = [f"{name}.csv" for name in SITES]
+    outcome = invoke("init", *files, answers="dead\ndied\n")
+    assert outcome.exit_code == 0, outcome.output
+    assert "did you mean 'died'" in outcome.output
+    assert invoke("init", *files, "-o", "other.toml", answers="").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("response", "values", "formula", "family"),
+    [
+        ("died", lambda row: str(1 + row % 2), "I(died > 1)", "bernoulli"),
+        ("died", lambda row: str(row % 5), "died", "negative_binomial"),
+        ("died", lambda row: f"{row / 3:.2f}", "died", "gaussian"),
+        ("died", lambda row: "abc"[row % 3], "died", "categorical"),
+        ("Surv(age, died)", lambda row: str(row % 2), "Surv(age, died)", "cox"),
+    ],
+)
+def test_the_family_is_that_of_the_responses_values(folder, response, values, formula, family):
+    for name in SITES:
+        rewritten(folder / f"{name}.csv", "died", values)
+    assert init("--response", response).exit_code == 0
+    study = load_study("study.toml")
+    assert study.model.formula is not None
+    assert study.model.formula.split(" ~ ")[0] == formula
+    assert study.model.options["family"] == family
+    study.build()
+
+
+def test_a_table_can_steer_neither_the_study_file_nor_the_terminal(folder):
+    path = folder / "oslo.csv"
+    text = path.read_text()
+    path.write_text('"a\n[run]\nseed = 7\n\x1b[31m",' + text.replace("\n", "\n1,", 41)[:-2] + "\n")
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 0, outcome.output
+    assert "\x1b" not in outcome.stdout + (folder / "study.toml").read_text()
+    assert tomllib.loads((folder / "study.toml").read_text())["run"]["seed"] == 1
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--response", "dyed"), "the response 'dyed' is no column: unknown; did you mean 'died'"),
+        (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
+        (("--response", "died", "--by-site", "record"), "it tells rows apart"),
+        (("--response", "ward"), "the response 'ward' is no column at oslo, lima"),
+        (("--response", "came"), "holds dates"),
+        (("--response", "unit"), "'mg' in every row"),
+        (("--response", "record"), "holds 120 texts"),
+        (("--response", "died", "--family", "logistic"), "it is called 'bernoulli'"),
+        (("--response", "died", "--missing", "drop"), "missing is 'drop'"),
+        (("--response", "died", "-o", "study.yaml"), "ends in .toml"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_the_nearest_that_can(folder, arguments, words):
+    outcome = init(*arguments)
+    assert outcome.exit_code == 2
+    assert words in outcome.stderr
+    assert not (folder / "study.toml").exists()
+
+
+def test_a_response_that_misses_everywhere_at_a_site_is_refused_with_the_site(folder):
+    rewritten(folder / "lima.csv", "died", "NA")
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 2
+    assert "'died' has no value at lima: all miss" in outcome.stderr
+
+
+def test_a_column_that_misses_everywhere_at_a_site_is_left_out(folder):
+    rewritten(folder / "lima.csv", "crp", "NA")
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 0
+    assert "crp: no value at lima" in outcome.stdout
+    assert "crp" not in str(load_study("study.toml").model.formula)
+
+
+def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
+    rewritten(folder / "bern.csv", "crp", lambda row: "NA" if row < 30 else "3.1")
+    rewritten(folder / "bern.csv", "age", lambda row: "61.5" if row < 30 else "NA")
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 2
+    assert "bern has no complete row; of most rows 'crp' misses" in outcome.stderr
+
+
+def test_a_slip_in_a_number_is_said_with_its_line(folder):
+    rewritten(folder / "oslo.csv", "age", lambda row: "6O" if row == 3 else f"{50 + row}.5")
+    text = " ".join(init("--response", "died").stdout.split())
+    assert "age: at oslo 1 of 40 values are no numbers, the first in line 5" in text
+
+
+def test_nothing_is_written_over(folder):
+    (folder / "study.toml").write_text("mine")
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 2
+    assert "is there already" in outcome.stderr
+    assert (folder / "study.toml").read_text() == "mine"
+
+
+# --- algorithms and examples ---------------------------------------------------------------------
+
+
+def test_the_algorithms_are_a_line_each(monkeypatch):
+    lines = invoke("algorithms").stdout.splitlines()
+    assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
+    assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("name", ["few_rounds", "de_sghmc", "decentralized_ula"])
+def test_everything_about_an_algorithm_is_said_by_name(name):
+    text = " ".join(invoke("algorithms", name).stdout.split())
+    told = json.loads(invoke("algorithms", name, "--json").stdout)[name]
+    assert " ".join(told["bias"].split()) in text
+    assert all(argument in text for argument in told["arguments"])
+
+
+def test_an_unknown_algorithm_or_example_is_answered_with_the_nearest(tmp_path):
+    assert "did you mean 'few_rounds'" in invoke("algorithms", "few_round").stderr
+    assert "did you mean 'pneumonia'" in invoke("examples", "pneumona").stderr
+
+
+def test_an_example_is_copied_with_its_tables_and_never_over_another(tmp_path):
+    assert "pneumonia" in invoke("examples").stdout
+    assert invoke("examples", "pneumonia", "--to", tmp_path).exit_code == 0
+    copied = sorted(path.name for path in (tmp_path / "pneumonia").iterdir())
+    assert copied == ["aarhus.csv", "bilbao.csv", "cork.csv", "study.toml"]
+    assert invoke("examples", "pneumonia", "--to", tmp_path).exit_code == 2
+    assert invoke("examples", "wine_softmax", "--to", tmp_path).exit_code == 0
+    assert load_study(tmp_path / "wine_softmax.toml").title
+
+
+def test_the_example_of_three_tables_is_what_init_writes_of_them(tmp_path, monkeypatch):
+    assert invoke("examples", "pneumonia", "--to", tmp_path).exit_code == 0
+    monkeypatch.chdir(tmp_path / "pneumonia")
+    study = (tmp_path / "pneumonia" / "study.toml").read_text()
+    title = tomllib.loads(study)["title"]
+    files = ["aarhus.csv", "bilbao.csv", "cork.csv"]
+    options = ["--response", "died", "--by-site", "arm", "--title", title, "-o", "again.toml"]
+    assert invoke("init", *files, *options).exit_code == 0
+    assert (tmp_path / "pneumonia" / "again.toml").read_text() == study
