@@ -28,6 +28,7 @@ from consortia.models.regression.model import Regression, regression
 from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
+from consortia.run.verification import verify
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
 from consortia.store.metadata import Metadata as Metadata
@@ -86,4 +87,5 @@ __all__ = [
     "surrogate_hmc",
     "surrogates",
     "to_netcdf",
+    "verify",
 ]

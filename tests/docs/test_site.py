@@ -22,7 +22,7 @@ def test_every_method_has_a_page_that_says_when_to_take_it() -> None:
     index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
     for name, text in pages.items():
         assert "**Take it" in text
-        assert f".. method:: {name}\n" in text
+        assert f".. algorithm:: {name}\n" in text
         assert f"\n{name}\n" in index
 
 

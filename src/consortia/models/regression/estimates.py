@@ -64,6 +64,12 @@ class Estimates:
         columns = {self.effect: self.median, low: self.lower, high: self.upper}
         return pd.DataFrame({**columns, "P(above)": self.above}, index=list(self.names))
 
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of a forest plot."""
+        columns = (self.names, self.median, self.lower, self.upper)
+        return [Line(*values) for values in zip(*columns, strict=True)]
+
     def forest(self, path: str | Path, title: str = "") -> Path:
         """Draw the effects with their intervals; return the file.
 
@@ -76,9 +82,7 @@ class Estimates:
         """
         from consortia.report.forest import draw_forest  # Matplotlib is optional
 
-        columns = (self.names, self.median, self.lower, self.upper)
-        lines = [Line(*values) for values in zip(*columns, strict=True)]
-        return draw_forest({"": lines}, self.effect, self.level, Path(path), title)
+        return draw_forest({"": self.lines}, self.effect, self.level, Path(path), title)
 
 
 class Line(NamedTuple):

@@ -71,6 +71,13 @@ class Regression:
         notes: what the user should know.
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> table = {"sick": np.array([0, 1, 1, 0]), "age": np.array([40.0, 60.0, 70.0, 50.0])}
+        >>> made = consortia.regression("sick ~ age", {"a": table, "b": table}, family="bernoulli")
+        >>> made.names, sorted(made.priors)
+        (('age',), ['age', 'intercept'])
     """
 
     specification: Specification
