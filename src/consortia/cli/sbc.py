@@ -63,4 +63,3 @@ def sbc(
             console.print(f"not done: figure: {error}", soft_wrap=True)
         console.print(f"written to {folder}")
     raise typer.Exit(0 if found.calibrated else BAD)
-
