@@ -32,8 +32,11 @@ def plan_of(
     """Return the plan of a run that is ready to start; ``most_kept`` draws a chain at most."""
     layout, chains = run.layout, run.layout.chains
     exchanges = run.traffic(carry)
-    together = max if run.program.algorithm.one_exchange else sum
-    rounds, up, down = (together(part) for part in zip(*exchanges, strict=True))
+    if run.program.algorithm.one_exchange:
+        rounds, up, down = (max(part) for part in zip(*exchanges, strict=True))
+    else:
+        repeats = [phase.repeat for phase in run.program.algorithm.phases]
+        rounds, up, down = (int(np.dot(repeats, part)) for part in zip(*exchanges, strict=True))
     memory = run.memory(carry)
     draws = length.rounds // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
