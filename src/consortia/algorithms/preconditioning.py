@@ -85,6 +85,9 @@ def preconditioned(method: Method, scales: Any = None) -> Any:
             has a run find them: each site evaluates gradient and Hessian of its log-likelihood at
             some ten points, as for the predicted bias, so that there must be a mode.
 
+    Returns:
+        A method of the same class with ``scales``, which its record keeps.
+
     Raises:
         InputError: the method learns a mass matrix itself, or a scale is not positive.
 
