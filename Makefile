@@ -48,8 +48,10 @@ format: setup-dev ## let ruff mend and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup-dev ## write docs/study-file.md and the schema beside the examples
+docs: ## write docs/study-file.md and the schema, then the site: build/site/index.html
+	@$(SETUP) --require dev --require docs
 	$(BIN)/python scripts/write_study_page.py
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/site
 
 lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the newest)
 	$(PYTHON) scripts/lock_requirements.py $(if $(UPGRADE),--upgrade)

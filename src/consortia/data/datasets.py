@@ -27,14 +27,29 @@ from typing import Any
 
 import numpy as np
 
-from consortia.data.downloads import DatasetCorrupted as DatasetCorrupted
-from consortia.data.downloads import DatasetMissing as DatasetMissing
-from consortia.data.downloads import RemoteFile, read_file
-from consortia.data.preparation import images_to_rows as images_to_rows
-from consortia.data.preparation import standardise as standardise
-from consortia.data.preparation import train_test_split as train_test_split
-from consortia.data.preparation import with_intercept as with_intercept
+from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
+from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
 from consortia.errors import InputError
+
+__all__ = [
+    "AVAILABLE",
+    "Dataset",
+    "DatasetCorrupted",
+    "DatasetMissing",
+    "Info",
+    "a9a",
+    "boston",
+    "cifar2",
+    "fashion_mnist",
+    "images_to_rows",
+    "isolet",
+    "kmnist",
+    "load",
+    "mnist",
+    "standardise",
+    "train_test_split",
+    "with_intercept",
+]
 
 Arrays = dict[str, np.ndarray]
 
