@@ -70,7 +70,16 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    expected = run.expected(rounds, length.total)
+    usual = min(method.usual_rounds or length.total, length.total)
+    if usual < length.total:
+        lines.append(
+            (
+                "in all",
+                f"{usual} rounds as a rule, at most {_size(usual * up)} up and "
+                f"{_size(usual * down)} down",
+            )
+        )
+    expected = run.expected(rounds, usual)
     if expected is not None:
         lines.append(("wall time", expected))
     notes = (*notes, *checks.precision_notes(sites))

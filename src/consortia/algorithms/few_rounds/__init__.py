@@ -69,6 +69,9 @@ KEPT = 4
 MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 """Rounds of each kind, at most."""
 
+USUAL_ROUNDS = 14
+"""In which ordinary regressions end, the draws included."""
+
 MOST_PARAMETERS = 200
 """With more the curvature, d² numbers a candidate, is too much for a message."""
 
@@ -147,6 +150,7 @@ class FewRounds(Method):
     step_size = None
     most_warmup = MOST_SEARCH + MOST_FITS
     most_rounds = MOST_DRAWS
+    usual_rounds = USUAL_ROUNDS
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers in every round",
