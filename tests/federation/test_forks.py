@@ -288,7 +288,7 @@ def lasting(supernode: psutil.Process) -> tuple[int, int, int]:
     for process in (supernode, *supernode.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             parent = process.parent()
-            if parent is not None and "forks.py" in " ".join(parent.cmdline()):
+            if parent is not None and "/forks.py" in " ".join(parent.cmdline()):
                 continue
             memory += process.memory_full_info().uss
             files += process.num_fds()
@@ -324,6 +324,7 @@ def test_after_two_hundred_rounds_a_site_has_grown_in_neither_memory_nor_process
     )
     print("processes, bytes, files:", early, late)
     assert late[0] == early[0]
-    # Flower's SuperNode keeps a few kilobytes of each message: 160 of them are below two megabytes.
-    assert late[1] < early[1] + 2e6
+    # Measured: 0.9 % of 209 MB, of what Flower keeps of 161 messages. A process that stays, or one
+    # message's memory that stays each time, would be a hundred times that.
+    assert late[1] < 1.02 * early[1]
     assert late[2] <= early[2] + 2
