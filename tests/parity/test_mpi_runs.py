@@ -243,6 +243,7 @@ if engine.root:
 """
 
 
+@pytest.mark.slow
 def test_few_rounds_over_three_ranks_cut_after_any_round_has_the_same_draws(tmp_path):
     job = launch.ranks(3, "-c", CUT.format(here=str(HERE), store=str(tmp_path / "run")))
     assert job.returncode == 0, job.stderr[-4000:]

@@ -87,7 +87,8 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     method = study.method
     algorithm = _example(method)
     rounds = study.run.warmup + study.run.rounds
-    each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
+    asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
+    each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
