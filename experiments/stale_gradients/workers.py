@@ -309,24 +309,13 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
     rate = results["rates"][-1]
     two, last = rate["workers"][1], rate["workers"][-1]
 
-    def found(entry: dict[str, Any], kind: str) -> Finding:
-        value, error = entry[kind]
-        shown = None
-        if value is None:
-            shown = f"never reached with {entry['workers']} workers"
-        return Finding(
-            None if value is None else value / entry["workers"],
-            None if value is None or error is None else error / entry["workers"],
-            shown=shown,
-        )
-
     servers = results["servers"]
     alone, most = (entry["loss_of_the_average"][-1] for entry in (servers[0], servers[-1]))
     diverged = [w["workers"] for w in results["rates"][0]["workers"] if any_value(w["diverged"])]
     return {
-        f"fig3-{name}-two": found(two, "iteration_speedup"),
-        f"fig3-{name}-most": found(last, "iteration_speedup"),
-        f"fig3-{name}-time": found(last, "time_speedup"),
+        f"fig3-{name}-two": over_workers(two, "iteration_speedup"),
+        f"fig3-{name}-most": over_workers(last, "iteration_speedup"),
+        f"fig3-{name}-time": over_workers(last, "time_speedup"),
         f"fig3-{name}-stable": Finding(
             float(len(diverged)), shown=f"W = {diverged} run away" if diverged else "all stable"
         ),
@@ -335,6 +324,15 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
             shown=f"{alone:.4f} with 1 server, {most:.4f} with {servers[-1]['servers']}",
         ),
     }
+
+
+def over_workers(entry: dict[str, Any], kind: str) -> Finding:
+    """Return a speed-up of `compare_workers` over the number of workers."""
+    value, error = entry[kind]
+    count = entry["workers"]
+    if value is None:
+        return Finding(None, shown=f"never reached with {count} workers")
+    return Finding(value / count, None if error is None else error / count)
 
 
 def any_value(values: list[Any]) -> bool:
