@@ -88,6 +88,36 @@ def test_every_record_speaks_of_claims_of_its_study_and_is_small(paper, study):
     assert not missing or best["scale"] == "quick"
 
 
+@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
+def test_every_stored_finding_is_what_the_program_finds_in_the_stored_results(paper, study):
+    module = records.program(paper, study)
+    for scale, record in records.stored(paper, study).items():
+        again = module.findings(record["results"])
+        assert set(again) == set(record["findings"]), scale
+        for name, kept in records.findings(record).items():
+            # Results are stored to five digits, which differences of them feel.
+            assert differs(again[name], kept) < 0.01, (scale, name)
+
+
+def differs(one: Finding, other: Finding) -> float:
+    """Return how far two findings are apart, in parts of the larger one; 0 where neither has one.
+
+    What is smaller than a thousandth counts as that.
+    """
+    if one.value is None or other.value is None or not math.isfinite(one.value):
+        return 0.0 if one.value == other.value or other.value is None else math.inf
+    return abs(one.value - other.value) / max(abs(one.value), abs(other.value), 1e-3)
+
+
+def test_a_finding_that_is_edited_by_hand_is_told_apart():
+    paper, study = cheap()[0]
+    record = records.stored(paper, study)["quick"]
+    again = records.program(paper, study).findings(record["results"])
+    name, kept = next((n, one) for n, one in records.findings(record).items() if one.value)
+    edited = Finding(1.05 * kept.value)
+    assert differs(again[name], kept) < 0.01 < differs(again[name], edited)
+
+
 def test_every_picture_is_there_and_small():
     for paper, study in STUDIES:
         if records.best(paper, study) is not None:
