@@ -73,7 +73,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale(20, 10, 8, (0.0, COMPARED)),
-    "small": Scale(150, 50, 16, (0.0, 10.0, COMPARED, 1e3, 1e4, 1e5)),
+    "small": Scale(80, 30, 16, (0.0, COMPARED, 1e3, 1e4)),
     "full": Scale(1000, 100, 32, (0.0, 10.0, COMPARED, 1e3, 1e4, 1e5)),
 }
 

@@ -47,7 +47,7 @@ class Scale:
 
 SCALES = {
     "quick": Scale(300, 60, 1, ("sgld_moments", "anchored")),
-    "small": Scale(1000, 1000, 10, SURROGATES),
+    "small": Scale(1000, 1000, 5, SURROGATES),
     "full": Scale(1000, 5000, 10, SURROGATES),
 }
 

@@ -31,7 +31,7 @@ SCALES = {
     "quick": Scale(workers.Scale(20, 4, 1, workers=(1, 4), servers=(1, 3))),
     "small": Scale(
         workers.Scale(100, 20, 8, workers=WORKERS),
-        (images.Size(1000, 1000), workers.Scale(40, 10, 1, factors=(0.25,))),
+        (images.Size(1000, 1000), workers.Scale(20, 10, 1, factors=(0.25,), servers=(1, 3, 5))),
     ),
     "full": Scale(
         workers.Scale(1000, 50, 10, workers=WORKERS),
