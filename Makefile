@@ -34,7 +34,7 @@ test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, h
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
-	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --peers --results benchmarks/RESULTS.md
 
 bench-guard: setup-dev ## ratios of speed that no change may spoil, in five minutes at most
 	$(BIN)/python -m benchmarks --only guard
@@ -48,8 +48,10 @@ format: setup-dev ## let ruff mend and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup-dev ## write docs/study-file.md and the schema beside the examples
+docs: ## write docs/study-file.md and the schema, then the site: build/site/index.html
+	@$(SETUP) --require dev --require docs
 	$(BIN)/python scripts/write_study_page.py
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/site
 
 lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the newest)
 	$(PYTHON) scripts/lock_requirements.py $(if $(UPGRADE),--upgrade)

@@ -1,10 +1,11 @@
-"""``python -m benchmarks [--quick] [--only NAME ...]``: runs, prints a table, writes JSON."""
+"""``python -m benchmarks [--quick] [--peers] [--only NAME ...]``: a table, and JSON beside it."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import ROOT, child_environment, machine, pin_to_one_core
+from benchmarks.environment import (
+    ROOT,
+    child_environment,
+    machine,
+    pin_to_one_core,
+    python_with_peers,
+)
 from benchmarks.measure import Row
 
 BENCHMARKS = {
@@ -23,6 +30,7 @@ BENCHMARKS = {
     "gossip": "gossip",
     "stale": "stale",
     "decentralized": "decentralized",
+    "scaling": "scaling",
     "devices": "devices",
     "mpi": "ranks",
     "flower": "flower",
@@ -39,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.child:
         _measure(options.child, options.scale, Path(options.output))
         return 0
+    if options.peers:
+        return _with_peers(sys.argv[1:] if arguments is None else arguments)
     names = options.only or list(BENCHMARKS)
     scale = "quick" if options.quick else options.scale
     started = time.strftime("%Y-%m-%dT%H-%M-%S")
@@ -69,12 +79,23 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter runs, in about two minutes")
+    parser.add_argument("--peers", action="store_true", help="install other libraries, once")
     parser.add_argument("--only", nargs="+", choices=[*BENCHMARKS, *GUARD], metavar="NAME")
     parser.add_argument("--results", metavar="FILE", help="write the table there, as Markdown")
     parser.add_argument("--output", help="folder of the JSON file; runs/bench by default")
     parser.add_argument("--scale", choices=["full", "quick", "tiny"], default="full")
     parser.add_argument("--child", choices=[*BENCHMARKS, *GUARD], help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
+
+
+def _with_peers(arguments: list[str]) -> int:
+    """The same in an environment that has the peers beside what is installed here."""
+    others = [argument for argument in arguments if argument != "--peers"]
+    beside = str(Path(sys.executable).parent)  # mpiexec is there
+    environment = {**os.environ, "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
+    return subprocess.run(
+        [python_with_peers(), "-m", "benchmarks", *others], env=environment, cwd=ROOT, check=False
+    ).returncode
 
 
 def _in_a_process(name: str, scale: str) -> tuple[list[Row], str | None]:

@@ -79,7 +79,9 @@ def library(problem: Problem, iterations: int) -> Contender:
     method = consortia.decentralized_hmc(problem.step_size, "complete", variant="published")
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=iterations, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=iterations, seed=seed, progress=False, chains=1
+        )
 
     return Contender(f"consortia.sample ({problem.name})", run, iterations)
 

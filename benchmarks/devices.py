@@ -66,7 +66,7 @@ def library(kind: str, scale: str, devices: int, rounds: int) -> Callable[[int],
 
     engine = consortia.LocalEngine(devices=devices)
     model, sites, method = problem(kind, scale)
-    options = {"rounds": rounds, "thin": rounds, "engine": engine, "progress": False}
+    options = {"chains": 1, "rounds": rounds, "thin": rounds, "engine": engine, "progress": False}
     return lambda seed: consortia.sample(model, sites, method, seed=seed, **options)
 
 

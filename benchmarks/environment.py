@@ -1,15 +1,35 @@
-"""One core, one thread, and a record of the machine."""
+"""One core, one thread, the environment of the peers, and a record of the machine."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+
+PEERS = ROOT / "benchmarks" / "peers.txt"
+"""Other libraries, pinned: the package depends on none of them."""
+
+PACKAGES = (
+    "consortia",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "blackjax",
+    "torch",
+    "posteriors",
+    "fedjax",
+    "mpi4py",
+    "flwr",
+)
+"""Their versions stand above the table."""
 
 SINGLE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -32,6 +52,31 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
+def python_with_peers() -> str:
+    """Return the interpreter of an environment that has the peers beside what this one has.
+
+    It is made in ``build/`` for each list and interpreter once; what is installed here stays as it
+    is, and is seen there.
+
+    Raises:
+        subprocess.CalledProcessError: a peer cannot be installed.
+    """
+    ours = sysconfig.get_path("purelib")
+    key = f"{sys.version} {ours} {PEERS.read_text()}"
+    folder = ROOT / "build" / f"peers-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = folder / "installed"
+    if not done.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        # Read after the environment's own folder, so that a peer's version is the one pinned.
+        theirs = Path(sysconfig.get_path("purelib", "venv", {"base": folder, "platbase": folder}))
+        (theirs / "consortia-environment.pth").write_text(f"{ours}\n")
+        install = [python, "-m", "pip", "install", "--quiet", "-r", PEERS]
+        subprocess.run(install, stdin=subprocess.DEVNULL, check=True)
+        done.touch()
+    return str(python)
+
+
 def pin_to_one_core() -> int | None:
     """Keeps this process and its children on one core; None where the system cannot."""
     if not hasattr(os, "sched_setaffinity"):
@@ -52,7 +97,7 @@ def machine() -> dict[str, Any]:
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}
-    for package in ("consortia", "jax", "jaxlib", "numpy", "blackjax", "torch"):
+    for package in PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

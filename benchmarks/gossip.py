@@ -9,7 +9,6 @@ over three numbers of agents of the time of further iterations alone.
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from benchmarks.measure import Contender, Gate, Row, fastest, interleaved, row_of, throughput
+from benchmarks.measure import Contender, Gate, Row, fastest, growth_of, interleaved, throughput
 
 NAME = "gossip"
 FEATURES, ROWS = 10, 20
@@ -68,7 +67,9 @@ def library(
     method = consortia.de_sgld(STEP, consortia.graphs.mixing_matrix(consortia.graphs.ring(agents)))
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=iterations, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=iterations, seed=seed, progress=False, chains=1
+        )
 
     return Contender(name, run, iterations)
 
@@ -152,18 +153,4 @@ def growth(agents: tuple[int, ...], work: int, pairs: int) -> list[Row]:
             library(count, long, f"{count} agents", SMALL),
             library(count, long // 4, f"{count} agents, short", SMALL),
         )
-    times = interleaved([one for both in contenders.values() for one in both], pairs)
-    further = []
-    for long, short in contenders.values():
-        spent = long.work * times[long.name] - short.work * times[short.name]
-        further.append(np.maximum(spent / (long.work - short.work), 1e-12))
-    detail = " / ".join(f"{1e3 * float(np.median(one)):.3g} ms" for one in further)
-    scale = np.log(np.asarray(agents, float))
-    slopes = np.polyfit(scale, np.log(further), 1)[0]
-    what = "exponent of an iteration's time"
-    span = f"{agents[0]:,} to {agents[-1]:,} agents"
-    result = [row_of(NAME, f"{what}, {span}", slopes, Gate("<=", 1.1), detail)]
-    for i, (few, many) in enumerate(itertools.pairwise(agents)):
-        part = np.log(further[i + 1] / further[i]) / math.log(many / few)
-        result.append(row_of(NAME, f"{what}, {few:,} to {many:,}", part))
-    return result
+    return growth_of(NAME, "agents", contenders, pairs)

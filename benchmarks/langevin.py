@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ def library(x: np.ndarray, y: np.ndarray, steps: int, name: str, **options: Any)
 
     def run(seed: int) -> Any:
         return consortia.sample(
-            model, sites, method, rounds=steps, seed=seed, progress=False, **options
+            model, sites, method, rounds=steps, chains=1, seed=seed, progress=False, **options
         )
 
     return Contender(name, run, steps)
@@ -157,6 +158,90 @@ def blackjax_chains(
     )
 
 
+# --- without JAX ---------------------------------------------------------------------------------
+
+
+def numpy_gradient(theta: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> np.ndarray:
+    """`hand_gradient` in NumPy."""
+    return rows / len(y) * ((1 / (1 + np.exp(-(x @ theta))) - y) @ x) + theta
+
+
+def numpy_chain(x: np.ndarray, y: np.ndarray, steps: int) -> Contender:
+    """A loop in NumPy with the gradient written out."""
+
+    def run(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        theta = np.zeros(x.shape[1], np.float32)
+        draws = np.empty((steps, x.shape[1]), np.float32)
+        for i in range(steps):
+            batch = rng.integers(0, len(y), BATCH)
+            drift = numpy_gradient(theta, x[batch], y[batch], len(y))
+            normal = rng.standard_normal(x.shape[1], np.float32)
+            theta = theta - np.float32(STEP) * drift + np.float32(math.sqrt(2 * STEP)) * normal
+            draws[i] = theta
+        return draws
+
+    return Contender("NumPy, gradient by hand", run, steps)
+
+
+def _torch_log_density(rows: int) -> Callable[[Any, tuple[Any, Any]], tuple[Any, Any]]:
+    import torch
+
+    def log_density(theta: Any, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        x, y = batch
+        fit = torch.nn.functional.logsigmoid((2 * y - 1) * (x @ theta)).sum()
+        return rows / BATCH * fit - 0.5 * (theta**2).sum(), torch.tensor([])
+
+    return log_density
+
+
+def torch_chain(x: np.ndarray, y: np.ndarray, steps: int) -> Contender:
+    """A loop in PyTorch with automatic gradients."""
+    import torch
+
+    torch.set_num_threads(1)
+    data, log_density = (torch.from_numpy(x), torch.from_numpy(y)), _torch_log_density(len(y))
+
+    def run(seed: int) -> Any:
+        torch.manual_seed(seed)
+        theta, draws = torch.zeros(x.shape[1]), torch.empty(steps, x.shape[1])
+        for i in range(steps):
+            batch = torch.randint(len(y), (BATCH,))
+            theta = theta.detach().requires_grad_(True)
+            value, _ = log_density(theta, (data[0][batch], data[1][batch]))
+            (upward,) = torch.autograd.grad(value, theta)
+            theta = theta + STEP * upward + math.sqrt(2 * STEP) * torch.randn_like(theta)
+            draws[i] = theta.detach()
+        return draws
+
+    return Contender("PyTorch, automatic gradient", run, steps)
+
+
+def posteriors_chain(x: np.ndarray, y: np.ndarray, steps: int, *, compiled: bool) -> Contender:
+    """SGLD of posteriors, its update called in a loop, compiled by PyTorch or not."""
+    import torch
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module="posteriors")
+    import posteriors
+
+    torch.set_num_threads(1)
+    data = torch.from_numpy(x), torch.from_numpy(y)
+    kernel = posteriors.sgmcmc.sgld.build(_torch_log_density(len(y)), lr=STEP)
+    update = torch.compile(kernel.update) if compiled else kernel.update
+
+    def run(seed: int) -> Any:
+        torch.manual_seed(seed)
+        state = kernel.init(torch.zeros(x.shape[1]))
+        draws = torch.empty(steps, x.shape[1])
+        for i in range(steps):
+            batch = torch.randint(len(y), (BATCH,))
+            state, _ = update(state, (data[0][batch], data[1][batch]))
+            draws[i] = state.params
+        return draws
+
+    return Contender(f"posteriors, {'compiled' if compiled else 'eager'}", run, steps)
+
+
 def rows(scale: str) -> list[Row]:
     """The figures."""
     sizes = SIZES[scale]
@@ -167,8 +252,14 @@ def rows(scale: str) -> list[Row]:
     same = fastest([bare(x, y, steps, by_hand=False, block=block) for block in BLOCKS])
     best = fastest([same, *(bare(x, y, steps, by_hand=True, block=block) for block in BLOCKS)])
     contenders = [ours, brief, same] + ([best] if best is not same else [])
-    has_blackjax = importlib.util.find_spec("blackjax") is not None
-    peers = list(blackjax_chains(x, y, steps, sizes["loop"])) if has_blackjax else []
+    jax_peers = list(blackjax_chains(x, y, steps, sizes["loop"])) if _has("blackjax") else []
+    peers = [*jax_peers, numpy_chain(x, y, sizes["loop"])]
+    if _has("torch"):
+        peers.append(torch_chain(x, y, sizes["loop"]))
+    if _has("posteriors"):
+        peers += [
+            posteriors_chain(x, y, sizes["loop"], compiled=compiled) for compiled in (False, True)
+        ]
     times = interleaved(contenders + peers, sizes["pairs"])
     further = "consortia, each further step"
     times[further] = (steps * times[ours.name] - short * times[brief.name]) / (steps - short)
@@ -178,12 +269,22 @@ def rows(scale: str) -> list[Row]:
     if best is not same:
         result.append(throughput(NAME, times, ours.name, best.name, gate=gate, unit="step"))
     result.append(throughput(NAME, times, further, best.name, gate=gate, unit="step"))
-    if not has_blackjax:
-        what = "throughput, consortia.sample / BlackJAX in a scan"
-        return [*result, Row(NAME, what, gate=Gate(">=", 1.5), skipped="no blackjax")]
-    scanned, looped = peers
-    result.append(
-        throughput(NAME, times, ours.name, scanned.name, gate=Gate(">=", 1.5), unit="step")
-    )
-    result.append(throughput(NAME, times, ours.name, looped.name, unit="step"))
-    return result
+    gates = {
+        "BlackJAX in a scan": Gate(">=", 1.5),
+        "posteriors, eager": Gate(">=", 40),
+        "posteriors, compiled": Gate(">=", 10),
+    }
+    result += [
+        throughput(NAME, times, ours.name, peer.name, gate=gates.get(peer.name), unit="step")
+        for peer in peers
+    ]
+    found = {peer.name for peer in peers}
+    return result + [
+        Row(NAME, f"throughput, {ours.name} / {name}", gate=gate, skipped="not installed")
+        for name, gate in gates.items()
+        if name not in found
+    ]
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -160,6 +162,34 @@ def time_ratio(
         gate,
         f"{_duration(times[one])} / {_duration(times[other])} a {unit}",
     )
+
+
+def growth_of(
+    benchmark: str, what: str, contenders: Mapping[int, tuple[Contender, Contender]], pairs: int
+) -> list[Row]:
+    """The exponent of the time of a further round in a size, by log-log fit, whole and by parts.
+
+    Args:
+        benchmark: the benchmark it belongs to.
+        what: what grows.
+        contenders: of each size a longer and a shorter run, whose difference is timed.
+        pairs: how often.
+    """
+    times = interleaved([one for both in contenders.values() for one in both], pairs)
+    further = []
+    for long, short in contenders.values():
+        spent = long.work * times[long.name] - short.work * times[short.name]
+        further.append(np.maximum(spent / (long.work - short.work), 1e-12))
+    sizes = tuple(contenders)
+    detail = " / ".join(f"{1e3 * float(np.median(one)):.3g} ms" for one in further)
+    slopes = np.polyfit(np.log(np.asarray(sizes, float)), np.log(further), 1)[0]
+    text = "exponent of an iteration's time"
+    span = f"{sizes[0]:,} to {sizes[-1]:,} {what}"
+    found = [row_of(benchmark, f"{text}, {span}", slopes, Gate("<=", 1.1), detail)]
+    for i, (few, many) in enumerate(itertools.pairwise(sizes)):
+        part = np.log(further[i + 1] / further[i]) / math.log(many / few)
+        found.append(row_of(benchmark, f"{text}, {few:,} to {many:,}", part))
+    return found
 
 
 def _duration(seconds: np.ndarray) -> str:

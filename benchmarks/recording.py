@@ -92,7 +92,7 @@ def _stored(x: np.ndarray, y: np.ndarray, steps: int, thin: int) -> Contender:
 
     def run(seed: int) -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            options: dict[str, Any] = {"thin": thin, "store": Path(folder) / "run"}
+            options: dict[str, Any] = {"chains": 1, "thin": thin, "store": Path(folder) / "run"}
             return consortia.sample(
                 model, sites, method, rounds=steps, seed=seed, progress=False, **options
             )
@@ -189,7 +189,9 @@ def _programs_compiled(x: np.ndarray, y: np.ndarray) -> Row:
         for seed, rounds in ((1, 50), (2, 70)):
             compiled.clear()
             method = consortia.fa_ld(0.001, 1, batch_size=langevin.BATCH)
-            consortia.sample(model, sites, method, rounds=rounds, seed=seed, progress=False)
+            consortia.sample(
+                model, sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+            )
             counts.append(len(compiled))
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)

@@ -61,7 +61,9 @@ def library(
     )
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=rounds, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+        )
 
     return Contender(name, run, rounds)
 

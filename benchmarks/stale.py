@@ -38,7 +38,9 @@ def library(x: np.ndarray, y: np.ndarray, updates: int) -> Contender:
     method = consortia.stale_sgld(STEP, langevin.BATCH, workers=WORKERS)
 
     def run(seed: int) -> Any:
-        return consortia.sample(model, sites, method, rounds=updates, seed=seed, progress=False)
+        return consortia.sample(
+            model, sites, method, rounds=updates, seed=seed, progress=False, chains=1
+        )
 
     return Contender("consortia.sample", run, updates)
 

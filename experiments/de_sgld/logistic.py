@@ -100,7 +100,7 @@ class Problem:
         # The curvature of a logistic regression is largest at 0: this step is stable everywhere.
         step = 0.9 * largest_stable_step(agents, "complete")
         method = consortia.de_sgld(step, "complete", correction="extra", temperature=0.0)
-        tree = self._sample(method, rounds=2, warmup=20_000)
+        tree = self._sample(method, rounds=2, warmup=20_000, chains=1)
         return np.asarray(tree["posterior"]["coefficients"], np.float64)[0, -1]
 
     @functools.cached_property

@@ -147,6 +147,7 @@ def tuned(model: Any, shards: list[Arrays], scale: Scale, seed: int) -> dict[str
         warmup=warmup,
         seed=seed + 1,
         progress=False,
+        chains=1,
     )
     return {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
 
@@ -202,6 +203,7 @@ def once(
         thin=thin,
         seed=seed,
         progress=False,
+        chains=1,
     )
     draws = {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
     result: dict[str, Any] = predicted(draws, model, test)

@@ -121,6 +121,7 @@ def curve(
         rounds=rounds,
         seed=seed,
         progress=False,
+        chains=1,
     )
     draws = {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
     points = []

@@ -130,7 +130,9 @@ def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:
 def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) -> Any:
     """Return a mode that no rows were pooled for, where chains start: federated averaging."""
     method = consortia.fa_ld(np.sqrt(STEP), LOCAL_STEPS, batch_size=BATCH, temperature=0.0)
-    tree = consortia.sample(model, data.sites, method, rounds=rounds, seed=seed, progress=False)
+    tree = consortia.sample(
+        model, data.sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+    )
     return {name: value[-1] for name, value in positions(tree).items()}
 
 

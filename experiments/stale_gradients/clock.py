@@ -122,7 +122,7 @@ def rank(asked: Path, found: Path) -> None:
         for i in range(runs):
             tree = consortia.sample(
                 model, problem.sites, method, rounds=updates, thin=each, seed=100 * (seed + i),
-                engine=consortia.MPIEngine(), progress=False,
+                engine=consortia.MPIEngine(), progress=False, chains=1,
             )  # fmt: skip
             if tree is None:
                 continue

@@ -78,7 +78,7 @@ def literal(y: np.ndarray, delay: int, seed: int) -> str:
     method = consortia.stale_sgld(step_size(delay), BATCH, workers=delay + 1)
     try:
         sites = consortia.Sites.from_list([{"y": y}])
-        consortia.sample(model(), sites, method, rounds=10, seed=seed, progress=False)
+        consortia.sample(model(), sites, method, rounds=10, seed=seed, progress=False, chains=1)
     except InputError as error:
         return str(error)
     return "not refused"

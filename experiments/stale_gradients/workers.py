@@ -125,6 +125,7 @@ def run(
             thin=each * workers,
             seed=seed,
             progress=False,
+            chains=1,
         )
     except NonFiniteError as error:
         tree, diverged = error.tree, error.round / workers

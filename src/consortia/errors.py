@@ -7,6 +7,25 @@ import warnings
 from types import FrameType
 from typing import Any
 
+__all__ = [
+    "ConsortiaError",
+    "DeploymentError",
+    "DivergenceError",
+    "InputError",
+    "KeywordError",
+    "LedgerError",
+    "MissingExtraError",
+    "NonFiniteError",
+    "PolicyError",
+    "RankError",
+    "RunClosedError",
+    "SiteImplausibleError",
+    "SiteMissingError",
+    "SiteRefusedError",
+    "StoreError",
+    "WarmupError",
+]
+
 
 def warn(text: str) -> None:
     """Give a `UserWarning` at the nearest line of the caller that is outside of this package."""

@@ -22,6 +22,20 @@ from consortia.errors import InputError
 
 Array = np.ndarray
 
+__all__ = [
+    "Constant",
+    "Exponential",
+    "Latency",
+    "LogNormal",
+    "Recorded",
+    "Straggler",
+    "constant",
+    "exponential",
+    "lognormal",
+    "recorded",
+    "straggler",
+]
+
 MODELS = ("constant", "lognormal", "exponential", "straggler")
 """The functions of this module that make a model from numbers, as a study file may name them."""
 

@@ -125,7 +125,7 @@ def test_every_agent_goes_where_the_equations_send_it(model, sites, variant, gos
         0.5, ODD, variant=variant, gossip_rounds=gossip_rounds, metropolis_from=start,
         draws="agents",
     )  # fmt: skip
-    tree = consortia.sample(model, sites, method, rounds=30, progress=False)
+    tree = consortia.sample(model, sites, method, rounds=30, progress=False, chains=1)
     expected, accepted = by_hand(model, sites, ODD, 0.5, variant, gossip_rounds, start, 30)
     np.testing.assert_allclose(agents_of(tree), expected, rtol=0, atol=1e-10)
     average = np.asarray(tree["posterior"]["coefficients"])[0]
@@ -143,7 +143,7 @@ def test_agents_before_mixing_are_what_is_mixed(model, sites):
             consortia.sample(
                 model, sites,
                 consortia.decentralized_hmc(0.3, ODD, draws="agents", draw_before_mixing=before),
-                rounds=10, progress=False,
+                rounds=10, progress=False, chains=1,
             )
         )
         for before in (True, False)
@@ -211,7 +211,7 @@ def test_exact_is_centralized_hmc_with_the_same_numbers(model, sites, leapfrog_s
 )
 def test_every_agent_of_ula_goes_where_the_equations_send_it(model, sites, mixing, noise):
     method = consortia.decentralized_ula(0.2, mixing, noise=noise, draws="agents")
-    tree = consortia.sample(model, sites, method, rounds=12, progress=False)
+    tree = consortia.sample(model, sites, method, rounds=12, progress=False, chains=1)
     neighbours = {
         "ring": [(0, 1), (1, 2), (2, 3), (3, 0)],
         "complete": [(i, j) for i in range(4) for j in range(i)],
@@ -273,7 +273,7 @@ def test_exact_on_a_network_in_parts_is_refused_and_the_others_warn(model, sites
     parts = np.kron(np.eye(2), np.full((2, 2), 0.5))
     exact = consortia.decentralized_exact_hmc(0.1, parts)
     with pytest.raises(InputError, match=r"2 parts that never talk.*needs a path"):
-        consortia.sample(model, sites, exact, rounds=2, progress=False)
+        consortia.sample(model, sites, exact, rounds=2, progress=False, chains=1)
     for method in (
         consortia.decentralized_hmc(0.1, parts),
         consortia.decentralized_ula(0.1, parts),
@@ -308,7 +308,7 @@ def test_a_published_proposal_that_is_not_finite_is_rejected(model, sites):
     # Each step overflows; the agents stay where they were, and the record says so.
     method = consortia.decentralized_hmc(1e25, "ring", variant="published", draws="agents")
     with pytest.warns(UserWarning, match=r"step_size 1e\+25 is unstable"):
-        tree = consortia.sample(model, sites, method, rounds=3, progress=False)
+        tree = consortia.sample(model, sites, method, rounds=3, progress=False, chains=1)
     assert np.all(np.asarray(tree["agents"]["accepted"]) == 0)
     assert np.all(np.isfinite(agents_of(tree)))
 

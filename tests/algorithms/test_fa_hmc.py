@@ -43,7 +43,7 @@ def shards():
 def sampled(algorithm, rounds, **options):
     sites = consortia.Sites.from_list(shards())
     tree = consortia.sample(
-        MODEL, sites, algorithm, rounds=rounds, seed=SEED, progress=False, **options
+        MODEL, sites, algorithm, rounds=rounds, chains=1, seed=SEED, progress=False, **options
     )
     return np.asarray(tree["posterior"]["theta"])[0]
 
@@ -262,7 +262,13 @@ def test_one_site_and_one_step_is_sgld_with_half_the_squared_step():
     site = shards()[1]
     algorithm = consortia.fa_ld(STEP, 1)
     tree = consortia.sample(
-        MODEL, consortia.Sites.from_list([site]), algorithm, rounds=3, seed=SEED, progress=False
+        MODEL,
+        consortia.Sites.from_list([site]),
+        algorithm,
+        rounds=3,
+        seed=SEED,
+        progress=False,
+        chains=1,
     )
     theta, half = np.array(MODEL.init), STEP**2 / 2
     for iteration in range(3):
@@ -280,7 +286,7 @@ def test_with_exact_gradients_one_draw_a_point_or_two_is_the_same():
 def test_a_batch_without_replacement_of_a_whole_site_is_the_full_batch():
     site = consortia.Sites.from_list([shards()[1]])
     full, whole = (
-        consortia.sample(MODEL, site, algorithm, rounds=3, seed=SEED, progress=False)
+        consortia.sample(MODEL, site, algorithm, rounds=3, seed=SEED, progress=False, chains=1)
         for algorithm in (
             consortia.fa_hmc(STEP, 1, T),
             consortia.fa_hmc(STEP, 1, T, batch_size=SIZES[1], replace=False),
@@ -294,7 +300,7 @@ def test_a_schedule_gives_each_round_its_own_step_and_weights_the_draws():
     steps = [0.1, 0.05, 0.02]
     algorithm = consortia.fa_hmc(steps, K, T)
     sites = consortia.Sites.from_list(shards())
-    tree = consortia.sample(MODEL, sites, algorithm, rounds=3, seed=SEED, progress=False)
+    tree = consortia.sample(MODEL, sites, algorithm, rounds=3, seed=SEED, progress=False, chains=1)
     weight = np.asarray(tree["sample_stats"]["weight"])
     np.testing.assert_allclose(weight, np.square(steps) / 2, rtol=1e-12)
     first = sampled(consortia.fa_hmc(0.1, K, T), 1)

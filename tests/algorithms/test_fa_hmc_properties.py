@@ -48,6 +48,7 @@ def sampled(method: Any, rounds: int, sites: consortia.Sites = SITES, **options:
         sites,
         method,
         rounds=rounds,
+        chains=1,
         seed=SEED,
         init={"coefficients": jnp.asarray(START)},
         progress=False,
@@ -193,10 +194,19 @@ def test_the_record_counts_bytes_and_gradients_of_the_whole_run() -> None:
 def test_draws_are_weighted_by_half_the_squared_step_size() -> None:
     table = np.array([0.2, 0.1, 0.3, 0.15, 0.05, 0.1, 0.2])
     tree = consortia.sample(
-        MODEL, SITES, consortia.fa_ld(table, 2), rounds=6, warmup=1, thin=2, progress=False
+        MODEL,
+        SITES,
+        consortia.fa_ld(table, 2),
+        rounds=6,
+        warmup=1,
+        thin=2,
+        progress=False,
+        chains=1,
     )
     np.testing.assert_allclose(tree.sample_stats.weight, table[[2, 4, 6]] ** 2 / 2, rtol=1e-12)
-    constant = consortia.sample(MODEL, SITES, consortia.fa_ld(0.1, 2), rounds=6, progress=False)
+    constant = consortia.sample(
+        MODEL, SITES, consortia.fa_ld(0.1, 2), rounds=6, progress=False, chains=1
+    )
     assert "sample_stats" not in constant.children
 
 

@@ -104,7 +104,7 @@ def test_the_first_thousand_draws_are_those_of_pooled_hmc(ten_unlike_sites, mode
 def test_how_the_rows_are_dealt_out_changes_rounding_only(ten_unlike_sites, model):
     method = consortia.federated_hmc(step_size=0.08, leapfrog_steps=4, mass_matrix="identity")
     whole = consortia.Sites.from_list([ten_unlike_sites.pooled()])
-    options = {"rounds": 200, "seed": 3, "progress": False}
+    options = {"rounds": 200, "chains": 1, "seed": 3, "progress": False}
     one = draws(consortia.sample(model, whole, method, **options))
     ten = draws(consortia.sample(model, ten_unlike_sites, method, **options))
     np.testing.assert_allclose(ten, one, rtol=0, atol=1e-9)
@@ -265,7 +265,7 @@ def test_without_a_warm_up_what_is_missing_is_named():
 def test_sample_refuses_to_learn_without_a_warm_up(ten_unlike_sites, model):
     with pytest.raises(InputError, match=r"warmup is 0, but step_size and leapfrog_steps and mass"):
         consortia.sample(
-            model, ten_unlike_sites, consortia.federated_hmc(), rounds=5, progress=False
+            model, ten_unlike_sites, consortia.federated_hmc(), rounds=5, progress=False, chains=1
         )
 
 
@@ -306,12 +306,12 @@ def test_a_bad_argument_is_named(arguments, word):
 def test_a_mass_matrix_for_another_model_is_refused(ten_unlike_sites, model):
     method = consortia.federated_hmc(step_size=0.1, leapfrog_steps=2, mass_matrix=[1.0, 2.0])
     with pytest.raises(InputError, match="mass_matrix is for 2 parameters, the model has 3"):
-        consortia.sample(model, ten_unlike_sites, method, rounds=2, progress=False)
+        consortia.sample(model, ten_unlike_sites, method, rounds=2, progress=False, chains=1)
 
 
 def test_a_step_far_too_large_is_counted_as_divergence_and_never_accepted(ten_unlike_sites, model):
     method = consortia.federated_hmc(step_size=50.0, leapfrog_steps=8, mass_matrix="identity")
-    tree = consortia.sample(model, ten_unlike_sites, method, rounds=20, progress=False)
+    tree = consortia.sample(model, ten_unlike_sites, method, rounds=20, progress=False, chains=1)
     stats = tree["sample_stats"]
     assert np.all(np.asarray(stats["diverging"]) == 1)
     assert np.all(np.asarray(stats["acceptance_rate"]) == 0)

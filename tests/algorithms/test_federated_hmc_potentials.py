@@ -34,7 +34,7 @@ def run(rows):
     method = consortia.federated_hmc(
         step_size=1.7 / ROWS**0.5, leapfrog_steps=1, mass_matrix="identity"
     )
-    return consortia.sample(model, sites, method, rounds=ROUNDS, progress=False)
+    return consortia.sample(model, sites, method, rounds=ROUNDS, progress=False, chains=1)
 
 
 def shared_numbers(position, stream):

@@ -117,7 +117,7 @@ def test_draws_are_those_of_the_sampler_written_out_on_pooled_data(
         surrogate=surrogates.Gaussian(mean, covariance), trajectory_angle=angle,
         proposals_per_round=proposals, covariance_inflation=1.1, defensive_fraction=fraction,
     )  # fmt: skip
-    tree = consortia.sample(logistic, sites, method, rounds=rounds, progress=False)
+    tree = consortia.sample(logistic, sites, method, rounds=rounds, progress=False, chains=1)
     assert draws(tree).shape == (1, rounds * proposals, FEATURES)
 
     potential = jax.jit(pooled_potential(sites, logistic))
@@ -181,7 +181,9 @@ def test_on_a_gaussian_posterior_the_laplace_fit_is_exact_and_all_is_accepted(
 def test_a_round_carries_all_proposals_of_a_chain(sites, logistic):
     plans = []
     method = consortia.surrogate_hmc(proposals_per_round=32)
-    consortia.sample(logistic, sites, method, rounds=2, progress=False, on_plan=plans.append)
+    consortia.sample(
+        logistic, sites, method, rounds=2, progress=False, on_plan=plans.append, chains=1
+    )
     (plan,) = plans
     assert plan.communication_rounds == 1
     assert plan.bytes_down == 3 * 32 * FEATURES * 4
@@ -205,9 +207,9 @@ def test_a_surrogate_that_is_off_is_mended_in_the_warm_up(
     method = consortia.surrogate_hmc(
         surrogate=off, proposals_per_round=proposals, trajectory_angle=angle
     )
-    before = consortia.sample(linear, linear_sites, method, rounds=200, progress=False)
+    before = consortia.sample(linear, linear_sites, method, rounds=200, progress=False, chains=1)
     after = consortia.sample(
-        linear, linear_sites, method, rounds=200, warmup=warmup, progress=False
+        linear, linear_sites, method, rounds=200, warmup=warmup, progress=False, chains=1
     )
     assert rate_of(after) > 0.85
     assert rate_of(after) > rate_of(before) + 0.1
@@ -252,7 +254,7 @@ def test_a_surrogate_for_another_model_is_refused(sites, logistic):
     other = surrogates.Gaussian(np.zeros(2), 1.0)
     method = consortia.surrogate_hmc(surrogate=other)
     with pytest.raises(InputError, match="surrogate is for 2 parameters, the model has 3"):
-        consortia.sample(logistic, sites, method, rounds=2, progress=False)
+        consortia.sample(logistic, sites, method, rounds=2, progress=False, chains=1)
 
 
 def fitted(precision, decrement):
@@ -281,14 +283,16 @@ def test_a_start_without_curvature_stops_the_run_before_it_begins(sites):
     )
     method = consortia.surrogate_hmc()
     with pytest.raises(InputError, match="no positive definite curvature.*Give init nearer"):
-        consortia.sample(ridge, sites, method, rounds=2, progress=False)
+        consortia.sample(ridge, sites, method, rounds=2, progress=False, chains=1)
 
 
 def test_a_surrogate_far_away_stops_the_run_after_the_warm_up(linear_sites, linear):
     away = surrogates.Gaussian(np.full(FEATURES, 9.0), 0.01)
     method = consortia.surrogate_hmc(surrogate=away)
     with pytest.raises(WarmupError, match=r"surrogate is too far.*federated_hmc"):
-        consortia.sample(linear, linear_sites, method, rounds=5, warmup=100, progress=False)
+        consortia.sample(
+            linear, linear_sites, method, rounds=5, warmup=100, progress=False, chains=1
+        )
 
 
 def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
@@ -385,7 +389,9 @@ def test_rounds_after_the_choice_of_an_angle_cost_what_they_cost_without_it(site
         method = consortia.surrogate_hmc(trajectory_angle=angle)
         for rounds in (10, 5000):  # the first call compiles
             began = time.process_time()
-            consortia.sample(logistic, sites, method, rounds=rounds, warmup=300, progress=False)
+            consortia.sample(
+                logistic, sites, method, rounds=rounds, warmup=300, progress=False, chains=1
+            )
             seconds[angle] = time.process_time() - began
     print("seconds of 5,300 rounds", seconds)
     # Twenty times and more where they are made in every round; 1.5 was seen without.

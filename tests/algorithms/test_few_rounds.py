@@ -314,4 +314,4 @@ def test_a_flat_direction_is_refused_with_what_was_seen() -> None:
         lambda p: -((p["a"] + p["b"]) ** 2), lambda p, r: -((p["a"] + p["b"] - r["y"]) ** 2), init
     )
     with pytest.raises(WarmupError, match="proper prior"):
-        consortia.sample(model, consortia.Sites.from_list(rows), METHOD, progress=False)
+        consortia.sample(model, consortia.Sites.from_list(rows), METHOD, progress=False, chains=1)

@@ -38,7 +38,9 @@ SITES = consortia.Sites.from_list(shards())
 
 def run(method, sites=SITES, **options):
     """Positions (draws, agents, d) of the first chain."""
-    tree = consortia.sample(MODEL, sites, method, **({"rounds": 12, "progress": False} | options))
+    tree = consortia.sample(
+        MODEL, sites, method, **({"rounds": 12, "chains": 1, "progress": False} | options)
+    )
     return np.asarray(tree["agents"]["coefficients"])[0]
 
 
@@ -65,7 +67,7 @@ def like(kind, method, **changed):
 def positions_and_numbers(method, **options):
     """Positions and standard normal numbers, both (draws, agents, d)."""
     spied = like(Spied, method, draws="agents")
-    tree = consortia.sample(MODEL, SITES, spied, rounds=12, progress=False, **options)
+    tree = consortia.sample(MODEL, SITES, spied, rounds=12, chains=1, progress=False, **options)
     groups = tree["agents"]
     return np.asarray(groups["coefficients"])[0], np.asarray(groups["numbers"])[0]
 
@@ -297,7 +299,7 @@ def test_links_that_come_and_go_mix_each_iteration_by_its_own_matrix(options):
 
 
 def test_the_draw_is_the_plain_average_of_the_agents():
-    options = {"rounds": 9, "progress": False}
+    options = {"chains": 1, "rounds": 9, "progress": False}
     tree = consortia.sample(MODEL, SITES, de_sgld(STEP, "ring", draws="agents"), **options)
     agents = np.asarray(tree["agents"]["coefficients"])
     assert tree["agents"]["coefficients"].dims[2] == "agent"
@@ -347,7 +349,13 @@ def test_the_memory_of_the_correction_does_not_drift_in_single_precision(network
     options = {"noise": "common"} if noisy else {"temperature": 0.0}
     method = de_sgld(0.02, network, correction="extra", **options)
     tree = consortia.sample(
-        flat, consortia.Sites.from_list(far), method, rounds=20_000, thin=10, progress=False
+        flat,
+        consortia.Sites.from_list(far),
+        method,
+        rounds=20_000,
+        thin=10,
+        progress=False,
+        chains=1,
     )
     late = np.asarray(tree["posterior"]["coefficients"], np.float64)[0, 1000:]
     if not noisy:
@@ -410,7 +418,7 @@ def test_a_minibatch_costs_one_gradient_an_agent_and_an_anchored_one_two():
 def test_messages_of_an_iteration_are_one_position_along_every_link():
     seen = []
     consortia.sample(
-        MODEL, SITES, de_sgld(STEP, PATH), rounds=3, progress=False, on_plan=seen.append
+        MODEL, SITES, de_sgld(STEP, PATH), rounds=3, progress=False, on_plan=seen.append, chains=1
     )
     size = 2 * jnp.zeros(()).dtype.itemsize
     assert (seen[0].communication_rounds, seen[0].bytes_up) == (1, 8 * size)
@@ -419,7 +427,7 @@ def test_messages_of_an_iteration_are_one_position_along_every_link():
 def test_plan_and_record_say_how_the_network_is_carried_out():
     seen = []
     tree = consortia.sample(
-        MODEL, SITES, de_sgld(STEP, PATH), rounds=3, progress=False, on_plan=seen.append
+        MODEL, SITES, de_sgld(STEP, PATH), rounds=3, progress=False, on_plan=seen.append, chains=1
     )
     text = "5 agents, 4 edges; W applied as a dense 5 × 5 matrix; spectral gap "
     text += f"{PATH.spectral_gap:.3g}"

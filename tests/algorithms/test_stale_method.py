@@ -182,7 +182,7 @@ def test_the_papers_step_size_read_literally_is_refused_with_the_limit(tau: int)
     literal = stale_sgld(0.0042 / tau, 10, workers=tau + 1)  # h Λ = 4.2/τ, Λ = 1001
     limit = 2 * np.sin(np.pi / (4 * tau + 2)) / 1001
     with pytest.raises(InputError, match="largest stable step_size is") as refused:
-        sample(model, sites, literal, rounds=10, progress=False)
+        sample(model, sites, literal, rounds=10, progress=False, chains=1)
     said = float(re.search(r"step_size is (\S+)\. ", str(refused.value))[1])
     assert abs(said / limit - 1) < 5e-3  # three digits, by bisection to a thousandth
     # Just above the limit the user is warned, just below nothing is said.

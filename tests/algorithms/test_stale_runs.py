@@ -34,7 +34,7 @@ def make_sites(*sizes: int) -> consortia.Sites:
 
 
 def run(method: Any, sites: Any = None, **options: Any) -> Any:
-    usual: dict[str, Any] = {"rounds": 60, "seed": 4, "progress": False}
+    usual: dict[str, Any] = {"chains": 1, "rounds": 60, "seed": 4, "progress": False}
     return consortia.sample(MODEL, sites or make_sites(9), method, **usual | options)
 
 

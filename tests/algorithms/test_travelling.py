@@ -64,7 +64,7 @@ def sites() -> consortia.Sites:
 
 
 def draws(method: Any, **options: Any) -> np.ndarray:
-    arguments: dict[str, Any] = {"rounds": 12, "progress": False, "seed": 4} | options
+    arguments: dict[str, Any] = {"chains": 1, "rounds": 12, "progress": False, "seed": 4} | options
     return np.asarray(consortia.sample(MODEL, sites(), method, **arguments)["posterior"]["theta"])
 
 
@@ -224,7 +224,7 @@ def test_one_update_a_visit_is_recorded_alike_either_way():
 
 def test_a_step_size_that_falls_weighs_the_draws_by_it():
     method = consortia.dsgld([H / (1 + r) for r in range(12)], 2)
-    tree = consortia.sample(MODEL, sites(), method, rounds=12, progress=False)
+    tree = consortia.sample(MODEL, sites(), method, rounds=12, progress=False, chains=1)
     weight = np.asarray(tree["sample_stats"]["weight"])
     np.testing.assert_allclose(weight, [H / (1 + r) / 2 for r in range(12)], rtol=1e-6)
 
@@ -380,7 +380,7 @@ def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
     # In the middle the surrogates are the likelihoods. Further out, where a chain comes now and
     # then, that of the north is far too narrow.
     model, both = flattening()
-    arguments: dict[str, Any] = {"rounds": 4000, "seed": 1, "progress": False}
+    arguments: dict[str, Any] = {"rounds": 4000, "chains": 1, "seed": 1, "progress": False}
     method = consortia.fsgld(1e-4, 500, probabilities=(0.5, 0.5))
     with pytest.raises(NonFiniteError, match="at site 'north' the correction drives") as caught:
         consortia.sample(model, both, method, **arguments)

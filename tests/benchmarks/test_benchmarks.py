@@ -93,6 +93,8 @@ def test_the_step_of_the_peer_of_sgld_is_the_equation(monkeypatch: pytest.Monkey
         step = langevin.bare_step(form)
         moved = step(narrow[0], jnp.asarray(index), *map(jnp.asarray, narrow[1:]))
         np.testing.assert_allclose(moved, expected, rtol=1e-5)
+    by_numpy = langevin.numpy_gradient(theta, x[index], y[index], 9)
+    np.testing.assert_allclose(by_numpy, gradient, rtol=1e-12)
 
 
 def test_the_step_of_the_peer_of_gossip_is_the_equation(monkeypatch: pytest.MonkeyPatch) -> None:

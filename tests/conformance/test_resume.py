@@ -124,7 +124,7 @@ def test_asynchronous_workers_with_sites_of_their_own_cannot_be_run_longer(
     model: Any, three_sites: Any, tmp_path: Path
 ) -> None:
     method = consortia.stale_sgld(step_size=0.01, batch_size=3, workers=3)
-    options: dict[str, Any] = {"rounds": 60, "progress": False}
+    options: dict[str, Any] = {"chains": 1, "rounds": 60, "progress": False}
     before = consortia.sample(model, three_sites, method, store=tmp_path / "run", **options)
     with pytest.raises(consortia.errors.InputError, match="another density"):
         consortia.resume(tmp_path / "run", model, three_sites, method, rounds=90)

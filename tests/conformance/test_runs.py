@@ -218,7 +218,8 @@ def test_the_record_says_how_to_repeat_the_run(
 def test_a_store_that_holds_a_run_is_refused_and_left_alone(
     case: Any, model: Any, sites: Any, positions: Any, tmp_path: Any
 ) -> None:
-    options: dict[str, Any] = {"rounds": 5, "progress": False, "store": tmp_path / "run"}
+    options: dict[str, Any] = {"rounds": 5, "chains": 1, "progress": False}
+    options["store"] = tmp_path / "run"
     before = positions(consortia.sample(model, sites, case.method(), **options))
     with pytest.raises(StoreError, match="already holds a run"):
         consortia.sample(model, sites, case.method(), seed=1, **options)

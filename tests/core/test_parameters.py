@@ -201,7 +201,7 @@ def test_an_unknown_keyword_is_answered_with_the_nearest():
     with pytest.raises(TypeError, match="did you mean 'leapfrog_steps'"):
         consortia.fa_hmc(step_size=0.1, leapfrog_step=3, local_steps=2)
     with pytest.raises(InputError, match="sample: round is unknown; did you mean 'rounds'"):
-        consortia.sample(None, None, None, round=3)
+        consortia.sample(None, None, None, round=3, chains=1)
     with pytest.raises(InputError, match="did you mean 'prior_scale'"):
         consortia.models.logistic_regression(3, prior_scal=2.0)
 

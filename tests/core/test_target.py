@@ -200,3 +200,12 @@ def test_two_draws_of_a_batch_are_the_average_of_their_gradients() -> None:
     together = evaluate(jnp.asarray([[0, 3], [7, 3]], jnp.int32), position)
     apart = batch_gradients(target, site, [[0, 3], [7, 3]], position)
     np.testing.assert_allclose(together, np.mean(apart, axis=0), rtol=1e-12)
+
+
+def test_a_model_shows_its_parameters_with_their_shapes():
+    model = consortia.models.logistic_regression(3, intercept=True)
+    shown = "Model of coefficients (3,), intercept (); a log-prior, a log-likelihood of each row"
+    assert repr(model) == f"{shown}, predict"
+    drawn = consortia.Model(None, lambda x, rows: rows, lambda key: 1 / 0)  # not called
+    shown = "Model of parameters that init(key) returns; a flat prior"
+    assert repr(drawn) == f"{shown}, a log-likelihood of each row"

@@ -419,3 +419,12 @@ def test_standardise_leaves_indices_and_categories_alone_unless_they_are_named()
     np.testing.assert_array_equal(named["x"][:, 0], x[:, 0])
     with pytest.raises(InputError, match="columns is 3"):
         datasets.standardise({"x": x}, columns=[3])
+
+
+def test_a_data_set_shows_its_columns_and_no_numbers():
+    lines = repr(datasets.load("breast_cancer")).splitlines()
+    assert lines[0].startswith("breast_cancer, from ")
+    assert lines[1] == "train: x (569, 30) float64, y (569,) int64"
+    assert lines[2].startswith("features: mean radius, mean texture, ")
+    assert lines[2].endswith(", ...")
+    assert len(lines) == 4

@@ -209,7 +209,7 @@ def test_a_step_that_cannot_be_judged_is_said_not_to_be() -> None:
 def test_sampling_without_the_rows_is_refused() -> None:
     model = consortia.models.logistic_regression(2)
     with pytest.raises(InputError, match="'rome' are in another process"):
-        consortia.sample(model, spread(2)[0], METHOD, rounds=2, progress=False)
+        consortia.sample(model, spread(2)[0], METHOD, rounds=2, progress=False, chains=1)
 
 
 # --- what is refused in one process is refused in all --------------------------------------------

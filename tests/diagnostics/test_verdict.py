@@ -53,6 +53,7 @@ def judged(values: np.ndarray, prediction: BiasPrediction | None = SMALL, **more
         (BiasPrediction(reason="fa_hmc has no oracle"), "unknown"),
         (dataclasses.replace(SMALL, sd_ratio=None), "unknown"),
         (dataclasses.replace(SMALL, gaussian=False, k_hat=0.9), "unknown"),
+        (dataclasses.replace(SMALL, shift=np.array([0.84, 0]), gaussian=False, k_hat=0.9), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.2, 0.0])), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.84, 0.0])), "bad"),
         (dataclasses.replace(SMALL, sd_ratio=np.array([1.0, 1.3])), "bad"),
@@ -118,6 +119,12 @@ def test_rounds_that_are_too_few_for_a_slow_chain_need_care_before_they_are_run(
     assert "Take 20,000 rounds" in " ".join(verdict.lines())
 
 
+def test_fewer_draws_than_an_interval_needs_are_never_good_whatever_makes_them():
+    for prediction in (SMALL, EXACT):
+        assert judge(prediction, draws=240).word == "care"
+        assert judge(prediction, draws=400).word == "good"
+
+
 def test_draws_of_the_predicted_law_are_good():
     verdict = judged(draws())
     assert verdict.word == "good", verdict.lines()
@@ -140,6 +147,11 @@ def test_a_prediction_comes_back_from_a_record_as_it_was():
     again = BiasPrediction.read(SMALL.plain())
     assert again.plain() == SMALL.plain()
     np.testing.assert_array_equal(again.shift, SMALL.shift)
+
+
+def test_a_prediction_shows_itself_in_words():
+    assert repr(SMALL).splitlines() == SMALL.lines()
+    assert repr(DIVERGES) == "No prediction: the chain diverges near the mode."
 
 
 def test_a_table_of_draws_without_a_record_has_no_verdict():

@@ -110,7 +110,7 @@ def test_it_has_plan_record_prediction_and_report_without_being_in_the_registry(
 def test_it_is_warned_and_refused_as_any_other(guide):
     short = guide.FederatedSGLD([0.1] * 5, 1)
     with pytest.raises(InputError, match="array of 5 values"):
-        consortia.sample(MODEL, SITES, short, rounds=9, progress=False)
+        consortia.sample(MODEL, SITES, short, rounds=9, progress=False, chains=1)
     with pytest.raises(InputError, match="momentum"):
         guide.FederatedSGLD(0.1, 1, momentum=1.0)
 

@@ -2,40 +2,138 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.main import get_command
 
 import consortia
+from consortia.cli import app
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.priors import FORMS
 from consortia.study.build import Study, load_study
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "decentralized-hmc.md"
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def blocks(page: Path, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_blocks_on_decentralized_hmc_run_and_give_the_numbers_beside_them() -> None:
+@pytest.mark.parametrize("page", ["decentralized-hmc", "theory"])
+def test_the_blocks_of_a_page_run_and_give_the_numbers_beside_them(page: str) -> None:
     names: dict[str, object] = {}
     checked = 0
-    for block in blocks():
-        for line in block.splitlines():
-            said = re.search(r"\S.*  # (\d\.\d+)", line)
+    for block in blocks(DOCS / f"{page}.md"):
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            said = re.search(r"  # (-?\d+\.\d+)$", text)
             if said is None:
-                exec(line, names)
+                exec(text, names)
                 continue
-            value = float(np.ravel(eval(line, names))[0])
+            value = float(np.ravel(eval(text, names))[0])
             digits = len(said[1].split(".")[1])
             assert value == pytest.approx(float(said[1]), abs=0.5 * 10.0**-digits)
             checked += 1
     assert checked >= 1
+
+
+def patients() -> list[dict[str, np.ndarray]]:
+    """Three tables of the columns that the pages name."""
+    rng = np.random.default_rng(0)
+    found = []
+    for size in (60, 40, 50):
+        age = rng.normal(60, 9, size).round()
+        columns = {"age": age, "days": rng.integers(3, 30, size), "count": rng.poisson(0.5, size)}
+        columns["arm"] = rng.choice(["control", "treated"], size)
+        columns["stage"] = rng.choice(["I", "II"], size)
+        columns["died"] = rng.random(size) < 1 / (1 + np.exp(-0.05 * (age - 60)))
+        found.append(columns)
+    return found
+
+
+@pytest.mark.slow
+def test_the_first_block_on_formulas_runs_from_three_files(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for site, columns in zip(("oslo", "lima", "bern"), patients(), strict=True):
+        pd.DataFrame(columns).to_csv(f"{site}.csv", index=False)
+    (block,) = blocks(DOCS / "formulas.md")
+    exec(block, {})
+    assert "odds ratio" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_block_on_numpyro_runs(capsys) -> None:
+    pytest.importorskip("numpyro")
+    numbers = ("count", "days", "age")
+    rows = [{key: np.float32(one[key]) for key in numbers} for one in patients()]
+    for one in rows:
+        one["age"] = (one["age"] - 60) / 10
+    (block,) = blocks(DOCS / "numpyro.md")
+    exec(block, {"sites": consortia.Sites.from_list(rows)})
+    assert "slope" in capsys.readouterr().out
+
+
+def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(DOCS / "runs.md")
+    names = {
+        "model": consortia.models.linear_regression(1),
+        "sites": consortia.Sites.from_list(
+            [{"x": np.ones((3, 1), np.float32), "y": np.ones(3, np.float32)}]
+        ),
+        "algorithm": consortia.fa_ld(0.1, 1),
+    }
+    exec(block.replace("00_000", "0"), names)  # 10 and 20 rounds say as much as 100,000
+    assert len(names["tree"]["posterior"].draw) == 20
+
+
+def test_every_page_with_python_has_a_test_that_runs_it() -> None:
+    run = {"decentralized-hmc", "theory", "formulas", "numpyro", "runs"}
+    assert {page.stem for page in PAGES if blocks(page)} == run
+
+
+def commands() -> list[tuple[str, str]]:
+    pages = [*PAGES, *DOCS.glob("tutorials/*.md"), ROOT / "README.md", ROOT / "examples/README.md"]
+    found = []
+    for page in pages:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            said = re.match(r"    (?:\$ |mpiexec -n \d+ )?consortia (.*)", line)
+            if said and said[1][0].islower():
+                found.append((page.stem, said[1]))
+    return found
+
+
+def test_every_command_on_a_page_exists_with_its_options() -> None:
+    shown = commands()
+    assert len(shown) > 40
+    for page, line in shown:
+        words = shlex.split(re.split(r"\s(?:#|>|&)", line)[0])
+        command: Any = get_command(app)
+        while words and hasattr(command, "commands") and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        if hasattr(command, "commands"):
+            assert command.invoke_without_command, f"{page}: consortia {line}"
+            assert not words or words[0].startswith("-"), f"{page}: consortia {line}"
+        options = {name for one in command.params for name in [*one.opts, *one.secondary_opts]}
+        given = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert given <= options | {"--help"}, f"{page}: consortia {line}"
+
+
+@pytest.mark.parametrize("page", ["tutorials/three-hospitals"])
+def test_a_study_shown_whole_is_a_study(page: str) -> None:
+    for study in blocks(DOCS / f"{page}.md", "toml"):
+        Study.model_validate(tomllib.loads(study))
 
 
 def test_the_template_for_ones_own_data_as_it_stands_gives_a_good_posterior(tmp_path) -> None:

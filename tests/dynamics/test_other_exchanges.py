@@ -66,13 +66,13 @@ SITES = [{"y": np.full(n, centre)} for n, centre in zip(SIZES, CENTRES, strict=T
 def test_any_dynamics_runs_under_federated_averaging(dynamics: Any, method_around: Any) -> None:
     sites = consortia.Sites.from_list(SITES)
     method = method_around(partial(federated_averaging, dynamics))
-    tree = consortia.sample(MODEL, sites, method, rounds=20, seed=2, progress=False)
+    tree = consortia.sample(MODEL, sites, method, rounds=20, seed=2, progress=False, chains=1)
     made = np.asarray(tree.posterior.theta)[0, :, 0]
 
     # With one site that holds all rows and T steps a round the sampler is the plain one; with
     # equal curvatures of f_c the average of the sites is that same chain.
     pooled = consortia.Sites.from_list([{"y": np.concatenate([shard["y"] for shard in SITES])}])
-    plain = consortia.sample(MODEL, pooled, method, rounds=20, seed=2, progress=False)
+    plain = consortia.sample(MODEL, pooled, method, rounds=20, seed=2, progress=False, chains=1)
     linear = not isinstance(dynamics, Thermostat)  # its friction depends on each site's own momenta
     expected = np.asarray(plain.posterior.theta)[0, :, 0]
     if linear:

@@ -164,7 +164,9 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
     )
 
     def rest(method: Any) -> np.ndarray:
-        tree = consortia.sample(two_gaussians(), UNLIKE, method, rounds=3000, progress=False)
+        tree = consortia.sample(
+            two_gaussians(), UNLIKE, method, rounds=3000, progress=False, chains=1
+        )
         return np.asarray(tree["agents"]["theta"].isel(draw=-1)).ravel()
 
     with warnings.catch_warnings():

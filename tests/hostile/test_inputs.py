@@ -106,7 +106,7 @@ def test_arguments_of_runs_are_refused_before_anything_is_compiled(seed, count, 
         *("model", "sites", "algorithm", "on_plan", "metadata", "progress"),
     ]
     for number in range(count):
-        given = {"model": MODEL, "sites": SITES, "algorithm": METHOD, "rounds": 4}
+        given = {"chains": 1, "model": MODEL, "sites": SITES, "algorithm": METHOD, "rounds": 4}
         given |= {"progress": False, "store": tmp_path / str(number)}
         for _ in range(rng.choice((1, 1, 2))):
             name = rng.choice(names)
@@ -152,7 +152,9 @@ def test_rows_that_are_taken_are_the_numbers_that_were_given(seed, count):
         what, sites = outcome(lambda shards=shards: consortia.Sites.from_list(shards))
         if what == "":
             what, _ = outcome(
-                lambda sites=sites: consortia.sample(model, sites, METHOD, rounds=4, progress=False)
+                lambda sites=sites: consortia.sample(
+                    model, sites, METHOD, rounds=4, progress=False, chains=1
+                )
             )
         found[what] += 1
         if what == "started":

@@ -20,7 +20,7 @@ MODEL = consortia.Model(
     init=np.zeros(2, np.float32),
 )
 SITES = consortia.Sites.from_list([np.ones((2, 2), np.float32), np.zeros((3, 2), np.float32)])
-LENGTH: dict[str, Any] = {"rounds": 200_000, "seed": 1, "progress": False}
+LENGTH: dict[str, Any] = {"chains": 1, "rounds": 200_000, "seed": 1, "progress": False}
 """1.6 MB of draws, in seven files."""
 
 NOT_PERMITTED = 77

@@ -80,5 +80,5 @@ def test_sites_are_held_in_the_arranged_form(x64: None) -> None:
     )
     sites = consortia.Sites.from_list([batch(), batch()])
     method = consortia.fa_ld(step_size=1e-4, local_steps=2)
-    consortia.sample(model, sites, method, rounds=2, seed=0, progress=False)
+    consortia.sample(model, sites, method, rounds=2, seed=0, progress=False, chains=1)
     assert 16 in seen

@@ -139,6 +139,7 @@ def test_a_federated_sampler_learns_what_no_linear_classifier_can() -> None:
         rounds=30,
         warmup=10,
         progress=False,
+        chains=1,
     )
     draws = {name: np.asarray(array)[0] for name, array in tree["posterior"].data_vars.items()}
     probabilities = jax.vmap(lambda p: model.predict(p, rows))(draws).mean(axis=0)

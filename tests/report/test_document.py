@@ -192,7 +192,7 @@ def test_the_staleness_of_real_workers_is_that_of_their_log(tmp_path):
     rows = {"x": np.ones((8, 2), np.float32), "y": np.arange(8, dtype=np.int32) % 2}
     model, sites = consortia.models.logistic_regression(2), consortia.Sites.from_list([rows])
     method = consortia.stale_sgld(0.001, workers=2, batch_size=4)
-    tree = consortia.sample(model, sites, method, rounds=40, warmup=2, progress=False)
+    tree = consortia.sample(model, sites, method, rounds=40, warmup=2, progress=False, chains=1)
     objects = {"model": model, "sites": sites, "algorithm": method}
     simulated = re.search(
         r"Over the run (\S+) on average", page(tmp_path, report_of(tree, **objects))

@@ -37,7 +37,7 @@ SITES = consortia.Sites.from_list([site(5), site(9, 1)], names=["north", "south"
 
 
 def sample(model=MODEL, sites=SITES, algorithm=ALGORITHM, **options):
-    arguments = {"rounds": 10, "progress": False, **options}
+    arguments = {"chains": 1, "rounds": 10, "progress": False, **options}
     return consortia.sample(model, sites, algorithm, **arguments)
 
 
@@ -289,4 +289,4 @@ def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
     model = consortia.Model(lambda x: -jnp.sum(x**2), likelihood, jnp.zeros(1))
     sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}])
     with pytest.raises(InputError, match="use jax.numpy for numpy, and jnp.where for if"):
-        consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2)
+        consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2, chains=1)

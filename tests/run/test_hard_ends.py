@@ -27,7 +27,7 @@ MODEL = consortia.models.linear_regression(2)
 
 
 def sample(model=MODEL, sites=SITES, method=METHOD, **options):
-    arguments = {"rounds": 30, "progress": False, **options}
+    arguments = {"chains": 1, "rounds": 30, "progress": False, **options}
     return consortia.sample(model, sites, method, **arguments)
 
 

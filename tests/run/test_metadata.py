@@ -168,4 +168,5 @@ def test_labels_that_do_not_fit_the_model_are_refused(labels, said):
             consortia.fa_ld(step_size=0.1, local_steps=1),
             rounds=1,
             metadata=Metadata(labels=labels),
+            chains=1,
         )

@@ -117,7 +117,7 @@ def test_the_law_of_other_weights_fails_the_gate(sites):
 def test_without_momentum_the_mean_follows_the_exact_map_to_1e_8(sites, debias):
     settings = SETTINGS["K=5, T=10, rho=1"] | {"debias": debias}
     algorithm = consortia.fa_hmc(**settings, temperature=0.0, weights=WEIGHTS)
-    init = {"rounds": 6, "init": jnp.full(1, -2.0), "progress": False}
+    init = {"chains": 1, "rounds": 6, "init": jnp.full(1, -2.0), "progress": False}
     tree = consortia.sample(MODEL, sites, algorithm, **init)
     law = fa_hmc_law(MEANS, CURVATURES, WEIGHTS, **settings)
     expected = [law.after(rounds, -2.0).mean[0] for rounds in range(1, 7)]

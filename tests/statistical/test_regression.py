@@ -282,6 +282,7 @@ def test_the_comparison_sees_a_prior_that_is_half_as_wide() -> None:
             rounds=1000,
             warmup=500,
             progress=False,
+            chains=1,
         )
         means.append(np.asarray(made.natural(tree)["coefficients"]).reshape(1000, -1))
     apart = np.abs(means[0].mean(axis=0) - means[1].mean(axis=0)) / means[0].std(axis=0)

@@ -24,7 +24,14 @@ from consortia.run import execution, loop
 from consortia.store import checkpoint, runs
 from consortia.store import draws as appending
 
-OPTIONS: dict[str, Any] = {"rounds": 24, "thin": 2, "warmup": 2, "seed": 1, "progress": False}
+OPTIONS: dict[str, Any] = {
+    "chains": 1,
+    "rounds": 24,
+    "thin": 2,
+    "warmup": 2,
+    "seed": 1,
+    "progress": False,
+}
 METHOD = consortia.fa_ld(0.05, 1)
 MODEL = consortia.Model(
     log_prior=lambda theta: -0.5 * (theta**2).sum(),

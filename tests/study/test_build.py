@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import tomllib
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consortia import schedules
+from consortia import sample, schedules
 from consortia.errors import InputError
 from consortia.run.stopping import stop_when
 from consortia.study.build import Study, load_study
@@ -439,3 +440,8 @@ def test_standardise_takes_columns_and_leaves_the_others_as_they_were_read(tmp_p
     np.testing.assert_allclose(scaling.sds, [1, raw[:, 1].std()])
     with pytest.raises(InputError, match="did you mean 'dose'"):
         load(tmp_path, FILES.replace('"outcome"', '"outcome"\nstandardise = ["does"]')).build()
+
+
+def test_a_study_has_as_many_chains_as_python_has_by_default(tmp_path):
+    asked = inspect.signature(sample).parameters["chains"].default
+    assert asked == load(tmp_path).run.chains == 4

@@ -117,4 +117,4 @@ def test_a_run_chooses_its_step_says_so_keeps_it_and_can_be_resumed(tmp_path):
 def test_a_target_that_is_none_is_refused(wrong):
     method = consortia.fa_ld(step_size=None, local_steps=2)
     with pytest.raises(InputError, match="bias_target"):
-        consortia.sample(MODEL, SITES, method, rounds=4, bias_target=wrong)
+        consortia.sample(MODEL, SITES, method, rounds=4, bias_target=wrong, chains=1)

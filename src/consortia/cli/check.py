@@ -72,7 +72,8 @@ def check(
             prediction = plan.details["prediction"]
             if prediction.open:  # perhaps because nobody had asked
                 prediction = predict_bias(built.model, built.sites, built.algorithm)
-            verdict = judge(prediction, rounds=given.run.rounds * given.run.chains)
+            rounds = given.run.rounds * given.run.chains
+            verdict = judge(prediction, rounds=rounds, draws=costs["draws_kept"])
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}

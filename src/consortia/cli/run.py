@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
-ESTIMATES = "estimates.txt"
+ESTIMATES, FOREST = "estimates.txt", "forest.png"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -200,9 +200,15 @@ def _report(
     _write(report, directory, figure=figure)
     console.print(report_tables(report))
     if built.regression is not None and built.regression.names:
-        effects = str(built.regression.estimates(tree))
-        (directory / ESTIMATES).write_text(f"{effects}\n", encoding="utf-8")
-        console.print(effects, markup=False, highlight=False)
+        effects = [str(built.regression.estimates(tree))]
+        if built.regression.differs_by_site:
+            by_site = built.regression.by_site(tree)
+            effects.append(str(by_site))
+            if figure:
+                by_site.forest(directory / FOREST, study.title or study.name)
+        text = "\n\n".join(effects)
+        (directory / ESTIMATES).write_text(f"{text}\n", encoding="utf-8")
+        console.print(text, markup=False, highlight=False)
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )

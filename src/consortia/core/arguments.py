@@ -175,9 +175,9 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     """Return the end of a message on a name that is not allowed: the nearest one, and all."""
     names = list(allowed)
     close = difflib.get_close_matches(name, names, 1, 0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
-    return f"unknown; {hint}There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
+    return f"unknown{hint} There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
 def hinted(function: Callable[P, R]) -> Callable[P, R]:

@@ -320,7 +320,9 @@ class Claims:
 
 
 class Named(ABCMeta):
-    """Classes that answer an unknown keyword with the nearest that they know."""
+    """Classes with a name that answer an unknown keyword with the nearest that they know."""
+
+    name: str
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -331,7 +333,7 @@ class Named(ABCMeta):
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return a new object of the class."""
         known = inspect.signature(cls).parameters
-        arguments.check_keywords(cls.__name__.lower(), options, known)
+        arguments.check_keywords(cls.name, options, known)
         return super().__call__(*args, **options)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
 PyTree = Any
@@ -66,6 +67,18 @@ class Model:
             if self.log_likelihood is not None:
                 raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
             object.__setattr__(self, "log_likelihood", _no_rows)
+
+    def __repr__(self) -> str:
+        """Return parameters with their shapes, and what else there is; nothing is called."""
+        if is_function(self.init):
+            shown = "parameters that init(key) returns"
+        else:
+            found = variables(structure_of(self.init))
+            shown = ", ".join(f"{one.name} {one.shape}" for one in found)
+        rows = "a log-likelihood of each site" if self.by_site else "a log-likelihood of each row"
+        prior = "a flat prior" if self.log_prior is None else "a log-prior"
+        more = [name for name in ("predict", "natural") if vars(self)[name] is not None]
+        return f"Model of {shown}; {', '.join([prior, rows, *more])}"
 
     @property
     def by_site(self) -> bool:

@@ -28,16 +28,35 @@ from typing import Any
 
 import numpy as np
 
-from consortia.data.downloads import DatasetCorrupted as DatasetCorrupted
-from consortia.data.downloads import DatasetMissing as DatasetMissing
-from consortia.data.downloads import RemoteFile, read_file
-from consortia.data.preparation import images_to_rows as images_to_rows
-from consortia.data.preparation import standardise as standardise
-from consortia.data.preparation import train_test_split as train_test_split
-from consortia.data.preparation import with_intercept as with_intercept
+from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
+from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
 from consortia.errors import InputError, MissingExtraError
 
+__all__ = [
+    "AVAILABLE",
+    "Dataset",
+    "DatasetCorrupted",
+    "DatasetMissing",
+    "Info",
+    "a9a",
+    "boston",
+    "cifar2",
+    "cifar10",
+    "fashion_mnist",
+    "images_to_rows",
+    "isolet",
+    "kmnist",
+    "load",
+    "mnist",
+    "standardise",
+    "train_test_split",
+    "with_intercept",
+]
+
 Arrays = dict[str, np.ndarray]
+
+NAMES_SHOWN = 12
+"""Features and classes that `Dataset` names when it is shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +81,19 @@ class Dataset:
     target_names: tuple[str, ...]
     source: str
     licence: str
+
+    def __repr__(self) -> str:
+        """Return name, rows, columns and source, without the arrays."""
+        lines = [f"{self.name}, from {self.source} ({self.licence})"]
+        for part, arrays in (("train", self.train), ("test", self.test)):
+            if arrays is not None:
+                kinds = (f"{key} {value.shape} {value.dtype}" for key, value in arrays.items())
+                lines.append(f"{part}: {', '.join(kinds)}")
+        for label, names in (("features", self.feature_names), ("target", self.target_names)):
+            if names:
+                shown = ", ".join(names[:NAMES_SHOWN])
+                lines.append(f"{label}: {shown}{', ...' if len(names) > NAMES_SHOWN else ''}")
+        return "\n".join(lines)
 
     @property
     def rows(self) -> Arrays:

@@ -18,6 +18,14 @@ from consortia.errors import InputError
 
 PyTree = Any
 
+__all__ = [
+    "by_column",
+    "dirichlet",
+    "iid",
+    "label_shards",
+    "quantity",
+]
+
 ATTEMPTS = 1000
 """How often `dirichlet` draws its shares before it gives up on ``minimum_rows``."""
 

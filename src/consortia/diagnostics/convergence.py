@@ -54,10 +54,10 @@ class Convergence:
     """R-hat and effective sample sizes of every scalar coordinate of a posterior.
 
     Attributes:
-        r_hat: by variable, (*shape); NaN where it is not available.
+        r_hat: by variable, ``(*shape)``; NaN where it is not available.
         ess_bulk: likewise, in draws, over all chains.
         ess_tail: likewise, the smaller of the two at the 5 % and the 95 % quantile.
-        r_hat_reason: by variable, (*shape) of text: why R-hat is not available, "" where it is.
+        r_hat_reason: by variable, ``(*shape)`` of text: why R-hat is not available, "" where it is.
         ess_reason: likewise for both effective sample sizes.
         computed: how many coordinates were looked at.
         coordinates: how many there are.
@@ -186,7 +186,7 @@ def error_of_mean(array: np.ndarray, weights: np.ndarray | None = None) -> np.nd
         weights: step weights (draw,) or (chain, draw), or None.
 
     Returns:
-        (*shape); NaN with fewer than four draws, or where they are constant or not finite.
+        ``(*shape)``; NaN with fewer than four draws, or where they are constant or not finite.
     """
     chains, draws = array.shape[:2]
     errors = np.full(_size(array), np.nan)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:
     """How far the draws will be from the posterior, coordinate by coordinate.
 
@@ -77,6 +77,10 @@ class BiasPrediction:
                     f"Predicted standard deviations {low:.4g} to {high:.4g} times the posterior's."
                 )
         return [*lines, *self.notes, f"It rests on {self.basis}."]
+
+    def __repr__(self) -> str:
+        """Return the prediction in words."""
+        return "\n".join(self.lines())
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, as in JSON, for `read`."""

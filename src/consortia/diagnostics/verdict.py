@@ -253,7 +253,11 @@ def prediction_in(tree: Any) -> BiasPrediction | None:
 
 
 def judge(
-    prediction: BiasPrediction | None, run: Evidence | None = None, *, rounds: int | None = None
+    prediction: BiasPrediction | None,
+    run: Evidence | None = None,
+    *,
+    rounds: int | None = None,
+    draws: int | None = None,
 ) -> Verdict:
     """Return the verdict on settings, or on the draws that were made with them.
 
@@ -261,9 +265,11 @@ def judge(
         prediction: the bias of the settings; None where nobody has looked at it.
         run: what the draws show; None before there are any.
         rounds: that are planned, of all chains together; looked at before there are draws.
+        draws: that will be kept of them.
     """
     if run is None:
-        before = (_predicted(prediction, measured=False), _planned(prediction, rounds))
+        planned = _planned(prediction, rounds, draws)
+        before = (_predicted(prediction, measured=False), planned)
         return Verdict(tuple(one for one in before if one is not None), drawn=False)
     measured = _measured(run)
     checks = [
@@ -437,14 +443,15 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
         ratio = prediction.sd_ratio
         severity = max(severity, _severity(float(np.abs(ratio - 1).max()), SPREAD))
         value += f", spread {ratio.min():.2f}–{ratio.max():.2f}×"
-    if _far_from_gaussian(prediction):
-        severity = max(severity, Severity.UNKNOWN)
+    if _far_from_gaussian(prediction):  # what is predicted there may be far too bad as well
+        severity = min(max(severity, Severity.UNKNOWN), Severity.WARNING)
         reasons.append(
             f"The posterior is far from the Gaussian law at its mode (k-hat "
             f"{prediction.k_hat:.2f}), on which the prediction rests."
         )
     if severity > Severity.UNKNOWN:
-        reasons.insert(0, "The draws will be of another law than the posterior.")
+        sure = "may" if _far_from_gaussian(prediction) else "will"
+        reasons.insert(0, f"The draws {sure} be of another law than the posterior.")
     action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
     counts = severity is not Severity.UNKNOWN or not measured
     return Check(severity, title, value, " ".join(reasons), action, counts)
@@ -455,12 +462,18 @@ def _far_from_gaussian(prediction: BiasPrediction) -> bool:
     return prediction.k_hat is not None and prediction.k_hat > K_HAT and not prediction.gaussian
 
 
-def _planned(prediction: BiasPrediction | None, rounds: int | None) -> Check | None:
+def _planned(
+    prediction: BiasPrediction | None, rounds: int | None, kept: int | None
+) -> Check | None:
     """Return whether so many rounds are enough, by how fast the chain forgets near the mode."""
+    title = "Are there enough rounds?"
+    if kept is not None and kept < ESS[0]:
+        reason = "The ends of intervals are not steady with so few, were they all independent."
+        return Check(Severity.WARNING, title, f"{kept:,} draws", reason, "Take more rounds.")
     if prediction is None or rounds is None or prediction.rounds_per_draw is None:
         return None
     draws = rounds / prediction.rounds_per_draw
-    title, value = "Are there enough rounds?", f"worth about {draws:,.0f} draws"
+    value = f"worth about {draws:,.0f} draws"
     if draws >= ESS[0]:
         reason = "The chains forget where they have been often enough."
         return Check(Severity.GOOD, title, value, reason)

@@ -8,20 +8,39 @@ hashed before it is unpacked: an app that is not among the approved is never unp
 server learns that it could not be verified. With a policy the hashes are those under ``apps`` in
 that file at each message: an app that is taken out gets none of them any more. Flower has such a
 check for apps that its own hub has signed; this is the same check, at the same place, by hash.
+
+The processes of apps that hold a study are forked from one that has imported what they need, which
+saves most of a message's seconds; see `consortia.federation.forks`. With CONSORTIA_FORK_SERVER=0 in
+the environment they are started anew for each message, as Flower does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import io
+import os
+import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 ANY = "any"
 HOOKS = ("_pull_and_store_message", "_verify_fab")
 """Functions of Flower between which an app is received, checked, and stored."""
+
+SWITCH = "CONSORTIA_FORK_SERVER"
+SUPEREXEC = Path(__file__).with_name("superexec.py")
+STARTED = "flower-superexec"
+PAUSE, PATIENT_SECONDS = 0.2, 60.0
+"""Seconds between two looks for a message, for so long after one; else Flower's own three."""
+
+STUDY = "study.toml"
+"""Name of the file in an app that makes it one of consortia."""
 
 
 class Runs:
@@ -46,12 +65,17 @@ class Runs:
         return None
 
 
-def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
+def approve(
+    internal: Any,
+    approved: Callable[[], Collection[str]],
+    tell: Callable[[str], None] = lambda claimed: None,
+) -> None:
     """Have Flower's module ``start_client_internal`` refuse all apps but the approved ones.
 
     Args:
         internal: the module.
         approved: returns the hashes that are approved now.
+        tell: is called with the hash, as Flower names it, of an approved app that holds a study.
 
     Raises:
         SystemExit: the module is not that of a version for which this was written.
@@ -63,6 +87,7 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
         )
     pull = internal._pull_and_store_message
     hashes: dict[int, str] = {}
+    claimed: dict[str, str] = {}
 
     def is_approved(found: str) -> bool:
         now = approved()
@@ -74,6 +99,7 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
         def get(fab_hash: str, run: int) -> Any:
             fab = get_fab(fab_hash, run)
             hashes[run] = hashlib.sha256(fab.content).hexdigest()
+            claimed[hashes[run]] = fab_hash
             return type(fab)(fab.hash_str, fab.content, {"valid_license": "approved by hash"})
 
         state = Runs(arguments["state"], hashes, is_approved)
@@ -85,10 +111,78 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
         accepted = is_approved(found)
         word = "is approved" if accepted else "is NOT approved and will not be unpacked"
         print(f"The app {found} {word}.", flush=True)
+        if accepted and holds_study(fab.content):
+            tell(claimed[found])
         return accepted
 
     internal._pull_and_store_message = pull_approved
     internal._verify_fab = verify
+
+
+def holds_study(app: bytes) -> bool:
+    """Return True if an app, a FAB, is one of consortia."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(app)) as packed:
+            return any(Path(name).name == STUDY for name in packed.namelist())
+    except zipfile.BadZipFile:
+        return False
+
+
+class Starter:
+    """What Flower's SuperNode takes for ``subprocess``: its SuperExec is the one that forks."""
+
+    def __init__(self) -> None:
+        self._told, self._tell = os.pipe()
+
+    def Popen(self, command: Sequence[str]) -> Any:  # noqa: N802
+        """Start a program."""
+        if command[0] != STARTED:
+            return subprocess.Popen(list(command))
+        own = [sys.executable, "-P", str(SUPEREXEC), str(self._told), *command[1:]]
+        return subprocess.Popen(own, pass_fds=[self._told])
+
+    def tell(self, claimed: str) -> None:
+        """Tell the SuperExec that an app is one of consortia."""
+        os.write(self._tell, f"{claimed}\n".encode())
+
+
+class Clock:
+    """What Flower's SuperNode takes for ``time``: while a run sends messages its pauses are short.
+
+    Args:
+        internal: the module, whose receiving of messages is watched.
+    """
+
+    def __init__(self, internal: Any) -> None:
+        self._last = -PATIENT_SECONDS
+        pull = internal._pull_and_store_message
+
+        def watched(**arguments: Any) -> Any:
+            run = pull(**arguments)
+            if run is not None:
+                self._last = time.monotonic()
+            return run
+
+        internal._pull_and_store_message = watched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long, or shorter."""
+        busy = time.monotonic() - self._last < PATIENT_SECONDS
+        time.sleep(min(seconds, PAUSE) if busy else seconds)
+
+
+def why_not_forked(internal: Any) -> str | None:
+    """Return why processes are not forked here, None where they are."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return f"{SWITCH}=0"
+    if sys.platform != "linux":
+        return f"a process is not forked on {sys.platform}"
+    if not callable(getattr(getattr(internal, "subprocess", None), "Popen", None)):
+        return "this version of flwr starts its SuperExec otherwise"
+    return None
 
 
 def apps_of(policy: str) -> frozenset[str]:
@@ -104,12 +198,18 @@ def apps_of(policy: str) -> frozenset[str]:
 
 def main() -> None:
     """Start the SuperNode."""
-    internal = importlib.import_module("flwr.supernode.start_client_internal")
+    internal: Any = importlib.import_module("flwr.supernode.start_client_internal")
     from flwr.supernode.cli import flower_supernode
 
     given = sys.argv.pop(1)
     hashes = frozenset(given.split(","))
-    approve(internal, lambda: apps_of(given[1:]) if given.startswith("@") else hashes)
+    starter, why_not = Starter(), why_not_forked(internal)
+    approve(internal, lambda: apps_of(given[1:]) if given.startswith("@") else hashes, starter.tell)
+    internal.time = Clock(internal)
+    if why_not is None:
+        internal.subprocess = starter
+    else:
+        print(f"fork server: not used ({why_not}); programs are started anew", flush=True)
     flower_supernode()
 
 

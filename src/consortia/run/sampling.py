@@ -16,7 +16,7 @@ from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
 from consortia.run.prediction import check_response
-from consortia.run.specification import Request, extended
+from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
@@ -32,7 +32,7 @@ def sample(
     algorithm: Method,
     *,
     rounds: int | None = None,
-    chains: int = 1,
+    chains: int = CHAINS,
     seed: int = 0,
     thin: int = 1,
     warmup: int = 0,
@@ -58,7 +58,8 @@ def sample(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
-        chains: independent chains, at each server where there are several. Sites are not chains.
+        chains: independent chains, at each server where there are several; 4 by default, as in a
+            study, for R-hat and ESS need some. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
         warmup: iterations before the first recorded one; a method that ends its warm-up by itself

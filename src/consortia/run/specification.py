@@ -21,6 +21,9 @@ from consortia.run.stopping import StopWhen
 from consortia.store import results
 from consortia.store.ending import Ending, RunEnd
 
+CHAINS = 4
+"""Independent chains where nobody says how many: R-hat and ESS need some."""
+
 DIFFERENCES_LISTED_MAX = 6
 """Parameters that a refusal lists."""
 
@@ -33,7 +36,7 @@ class Request:
     """
 
     rounds: int
-    chains: int = 1
+    chains: int = CHAINS
     seed: int = 0
     thin: int = 1
     warmup: int = 0

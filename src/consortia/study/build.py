@@ -32,6 +32,7 @@ from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
+from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.code import files_of
@@ -157,7 +158,7 @@ class Run(Table):
         description="iterations after the warm-up ones; may be left out where the algorithm ends "
         "by itself",
     )
-    chains: int = Field(4, ge=1, description="independent chains")
+    chains: int = Field(CHAINS, ge=1, description="independent chains")
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
     thin: int = Field(1, ge=1, description="keep every so manieth draw")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")

@@ -110,7 +110,8 @@ def largest_curvature(
         tolerance: relative change at which the iteration ends.
 
     Returns:
-        |λ|; the power method comes from below, so that a step size that it refuses is too large.
+        Its size; the power method comes from below, so that a step size that it refuses is too
+        large.
     """
     parameters = jax.tree.map(jnp.asarray, position)
     if rows is None:

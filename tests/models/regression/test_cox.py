@@ -117,6 +117,7 @@ def test_minibatches_of_it_are_refused_by_name() -> None:
             one.sites,
             consortia.fa_hmc(step_size=0.1, local_steps=2, leapfrog_steps=2, batch_size=4),
             rounds=1,
+            chains=1,
         )
     with pytest.raises(InputError, match="and none of rows: minibatches, surrogates of rows and"):
         one.model.log_likelihood(one.model.init, one.sites.first)
@@ -130,6 +131,7 @@ def test_full_batches_of_it_are_taken() -> None:
         consortia.fa_hmc(step_size=0.02, local_steps=2, leapfrog_steps=2),
         rounds=5,
         progress=False,
+        chains=1,
     )
     assert np.isfinite(tree["posterior"]["coefficients"]).all()
 
@@ -150,4 +152,4 @@ def test_a_model_with_both_likelihoods_or_a_wrong_one_is_refused() -> None:
         site_log_likelihood=lambda params, rows, mask: rows["y"] * params["coefficients"][0],
     )
     with pytest.raises(InputError, match=r"site_log_likelihood returns shape \(3,\): it must be a"):
-        consortia.sample(rows, one.sites, consortia.federated_hmc(), rounds=1, warmup=30)
+        consortia.sample(rows, one.sites, consortia.federated_hmc(), rounds=1, warmup=30, chains=1)

@@ -237,13 +237,22 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
     one = made(name)
     density, rows = one.density, 4000
     rng = np.random.default_rng(3)
-    drawn = density.draw(rng)
-    drawn |= {key: np.asarray(value) for key, value in CASES[name][2].items()}
-    drawn["coefficients"] = np.full_like(drawn["coefficients"], 0.4)
-    if "intercept" in drawn:
-        drawn["intercept"] = np.zeros_like(drawn["intercept"])
+    raw = {key: value[0] for key, value in density.draw(rng, 1).items()}
+    raw["coefficients"] = np.linalg.solve(
+        density._slopes_of_basis, np.full_like(raw["coefficients"], 0.4).T
+    ).T
+    if "intercept" in raw:
+        raw["intercept"] = np.zeros_like(raw["intercept"])
+    for key, value in CASES[name][2].items():
+        if key == "thresholds":
+            raw[key] = np.concatenate([CUTS[:1], np.log(np.diff(CUTS))])
+        elif key == "log_hazard":
+            raw[key] = np.asarray(value)
+        else:
+            raw[f"log_{key}"] = np.log(value - (1.0 if key == "nu" else 0.0))
+    raw = {key: np.asarray(value, np.float32) for key, value in raw.items()}
     batch = {key: np.repeat(value[2:3], rows, axis=0) for key, value in one.sites.first.items()}
-    y = density.simulated(rng, drawn, batch)
+    (y,) = density.simulated(rng, {key: value[None] for key, value in raw.items()}, batch)
     assert y.shape == (rows,)
     # The density of the same point, summed over a grid of cells, is the share of draws in each.
     counts = name in ("bernoulli", "binomial", "poisson", "negative_binomial", "ordinal")
@@ -254,14 +263,6 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
         grid = np.arange(0, int(y.max()) + 1).astype(float)
     else:
         grid = np.concatenate([np.linspace(a, b, 400) for a, b in itertools.pairwise(edges)])
-    raw = {"coefficients": np.linalg.solve(density._slopes_of_basis, drawn["coefficients"].T).T}
-    raw |= {key: drawn[key] for key in ("intercept", "log_hazard") if key in drawn}
-    for key in CASES[name][2]:
-        if f"log_{key}" in density.start:
-            raw[f"log_{key}"] = np.log(drawn[key] - (1.0 if key == "nu" else 0.0))
-    if "thresholds" in drawn:
-        raw["thresholds"] = np.concatenate([CUTS[:1], np.log(np.diff(CUTS))])
-    raw = {key: jnp.asarray(value, jnp.float32) for key, value in raw.items()}
     many = {key: np.repeat(value[:1], len(grid), axis=0) for key, value in batch.items()}
     many["y"] = grid.astype(many["y"].dtype)
     if "event" in many:

@@ -335,15 +335,15 @@ def _track(
     """Send the trackers plus what is new: g + c − c_prev, and ℵ + a − a_prev."""
     rows, mask = site.all()
 
-    def gradient_at(position: Vector) -> Vector:
-        return jax.grad(target.potential)(position, rows, mask, site)
+    def potential(position: Vector) -> Scalar:
+        return target.potential(position, rows, mask, site)
 
-    if method.published:
-        # Forward over reverse: the gradient and the product of the Hessian with p in one go.
-        gradient, product = jax.jvp(gradient_at, (inbox,), (noise,))
-        own = Tracked(gradient, jnp.sum(noise * product))
-    else:
-        own = Tracked(gradient_at(inbox), ())
+    def slope(position: Vector) -> Scalar:
+        return jax.jvp(potential, (position,), (noise,))[1]
+
+    # Forward over forward: p'∇²U p takes one pass over the rows, a product ∇²U p would take two.
+    curved = jax.jvp(slope, (inbox,), (noise,))[1] if method.published else ()
+    own = Tracked(jax.grad(potential)(inbox), curved)
     message = jax.tree.map(lambda g, c, before: g + (c - before), state.mixed, own, state.own)
     return Agent(inbox, noise, own, state.mixed), message, {}
 

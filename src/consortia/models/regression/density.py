@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,19 +26,20 @@ from consortia.core.arguments import unknown
 from consortia.core.model import Model
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
+from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
-from consortia.models.regression.integrated import log_integral
+from consortia.models.regression.integrated import log_integrals
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
-from consortia.models.regression.specification import Specification
+from consortia.models.regression.specification import Block, Specification
 
 WIDE = 2.5
 """Standard deviations of the response, or units of the predictor, for an sd of the predictor."""
 
-THRESHOLDS, HAZARD = "thresholds", "log_hazard"
+THRESHOLDS, HAZARD, CORRELATION = "thresholds", "log_hazard", "correlation"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity, so that programs are kept for it
 class Density:
     """Parameters, priors and likelihood of one specification.
 
@@ -132,20 +133,30 @@ class Density:
             prior = read_prior(one.name, words, one.lower)
             settle(one.name, Prior(prior.form, prior.arguments, True), (one.name,), 0.0)
         for block in spec.blocks:
-            default = Prior("half_student_t", (3.0, wide), True)
+            default = Prior("half_student_t", (3.0, wide / self._slope_sd(block)), True)
             settle(block.name, default, (block.name, "sd"), 0.0)
         known = [*found, *spec.term_of, *(["coefficients"] if spec.names else [])]
         known += ["sd"] if spec.blocks else []
+        known += [CORRELATION] if spec.bundles else []
         for key in asked:
-            if key not in used and key not in known:
+            if key != CORRELATION and key not in used and key not in known:
                 raise InputError(f"prior: {key!r} is no parameter: {unknown(key, known)}.")
         return found
 
-    @property
-    def bounded(self) -> list[tuple[str, float]]:
-        """Names and lower bounds of the parameters that are sampled by their logarithm."""
-        own = [(one.name, one.lower) for one in self.family.auxiliaries]
-        return own + [(block.name, 0.0) for block in self.specification.blocks]
+    def _slope_sd(self, block: Block) -> float:
+        """Return the standard deviation of what a slope is multiplied with; 1 of a level."""
+        number = not block.smooth and block.factor and block.level is None
+        return self.specification.units[block.factor].sd if number else 1.0
+
+    @cached_property
+    def correlation_prior(self) -> LKJ | None:
+        """The prior of the correlations between levels and slopes, or None."""
+        asked = self.prior.get(CORRELATION)
+        if not self.specification.bundles:
+            if asked is not None:
+                raise InputError(f"prior: {CORRELATION!r}: the formula has no correlated slopes.")
+            return None
+        return LKJ(1.0, True) if asked is None else read_lkj(CORRELATION, asked)
 
     # --- parameters ---
 
@@ -167,10 +178,14 @@ class Density:
             value = self.spread if name == "sigma" else 1.0
             found[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
         if spec.blocks:
-            found["log_sd"] = np.full(len(spec.blocks), math.log(0.3 * self.spread), np.float32)
+            units = np.array([self._slope_sd(block) for block in spec.blocks])
+            found["log_sd"] = np.log(0.3 * self.spread / units).astype(np.float32)
             columns = sum(len(block.columns) for block in spec.blocks)
             if columns:
                 found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
+        if spec.bundles:
+            count = sum(len(one) * (len(one) - 1) // 2 for one in spec.bundles)
+            found["atanh_correlation"] = np.zeros(count, np.float32)
         return found
 
     def _own(self, params: PyTree) -> dict[str, Array]:
@@ -217,8 +232,47 @@ class Density:
             sd = jnp.exp(params["log_sd"])
             own["sd"] = sd
             if "effects_in_sd" in params:
-                own["effects"] = params["effects_in_sd"] * sd[self._block_of]
+                own["effects"] = self._effects(params)
+        if spec.bundles:
+            factors = self._factors(params)
+            both = [L @ L.T for L in factors]
+            below = [R[np.tril_indices(len(R), -1)] for R in both]
+            own[CORRELATION] = jnp.concatenate(below)
         return found | own
+
+    def _factors(self, params: PyTree) -> list[Array]:
+        """Return L of every bundle, L Lᵀ being the correlations of its levels and slopes."""
+        free, place, found = params.get("atanh_correlation"), 0, []
+        for bundle in self.specification.bundles:
+            count = len(bundle) * (len(bundle) - 1) // 2
+            found.append(cholesky(free[place : place + count], len(bundle)))
+            place += count
+        return found
+
+    def _effects(self, params: PyTree) -> Array:
+        """Return levels, slopes and curves that are parameters, (..., columns)."""
+        z = params["effects_in_sd"]
+        parts = [z[..., self.block_of == place] for place in range(len(self.specification.blocks))]
+        for bundle, L in zip(self.specification.bundles, self._factors(params), strict=True):
+            if parts[bundle[0]].shape[-1]:
+                mixed = jnp.einsum(
+                    "jk,...ks->...js", L, jnp.stack(parts[bundle[0] : bundle[-1] + 1], axis=-2)
+                )
+                for place, one in enumerate(bundle):
+                    parts[one] = mixed[..., place, :]
+        sd = jnp.exp(params["log_sd"])[self.block_of]
+        return jnp.concatenate(parts, axis=-1) * sd.reshape(*[1] * (z.ndim - 1), -1)
+
+    def group_scale(self, params: PyTree, blocks: Sequence[int]) -> Array:
+        """Return A, (K, K): levels and slopes of these blocks are A z, z being N(0, I)."""
+        spec = self.specification
+        size, dtype = len(spec.blocks), params["log_sd"].dtype
+        L = jnp.eye(size, dtype=dtype)
+        for bundle, one in zip(spec.bundles, self._factors(params), strict=True):
+            L = L.at[bundle[0] : bundle[-1] + 1, bundle[0] : bundle[-1] + 1].set(one)
+        scaled = jnp.exp(params["log_sd"])[:, None] * L
+        places = np.array(blocks, int)
+        return scaled[places][:, places]
 
     @property
     def labels(self) -> dict[str, list[list[str] | None]]:
@@ -231,18 +285,28 @@ class Density:
             found["intercept"] = [*lead]
         if spec.blocks:
             found["sd"] = [[block.name for block in spec.blocks]]
-            if self._block_of.size:
+            if self.block_of.size:
                 found["effects"] = [
                     *lead,
                     [name for block in spec.blocks for name in block.columns],
                 ]
+        if spec.bundles:
+            found[CORRELATION] = [
+                [
+                    f"cor({spec.blocks[bundle[column]].term}, {spec.blocks[bundle[row]].term} | "
+                    f"{spec.blocks[bundle[row]].by})"
+                    for bundle in spec.bundles
+                    for row in range(1, len(bundle))
+                    for column in range(row)
+                ]
+            ]
         if self.cuts is not None and self.cuts[0] == THRESHOLDS:
             levels = spec.levels[RESPONSE]
             found[THRESHOLDS] = [[f"{a}|{b}" for a, b in itertools.pairwise(levels)]]
         return {name: axes for name, axes in found.items() if any(axes)}
 
     @cached_property
-    def _block_of(self) -> np.ndarray:
+    def block_of(self) -> np.ndarray:
         """Of each column of the blocks the index of its block."""
         sizes = [len(block.columns) for block in self.specification.blocks]
         return np.repeat(np.arange(len(sizes)), sizes)
@@ -276,6 +340,13 @@ class Density:
         if "effects_in_sd" in params:
             u = params["effects_in_sd"]
             total += jnp.sum(-0.5 * u**2) - 0.5 * u.size * math.log(2 * math.pi)
+        place = 0
+        for bundle in spec.bundles:
+            assert self.correlation_prior is not None
+            count = len(bundle) * (len(bundle) - 1) // 2
+            free = params["atanh_correlation"][place : place + count]
+            total += self.correlation_prior.log_density(free, len(bundle))
+            place += count
         return total
 
     @cached_property
@@ -288,8 +359,7 @@ class Density:
         """Return η, (rows,) or (rows, classes − 1)."""
         parts = [params["coefficients"]] if "coefficients" in params else []
         if "effects_in_sd" in params:
-            sd = jnp.exp(params["log_sd"])[self._block_of]
-            parts.append(params["effects_in_sd"] * sd)
+            parts.append(self._effects(params))
         dtype = jax.tree.leaves(params)[0].dtype
         x = jnp.asarray(batch["x"]).astype(dtype)
         eta = jnp.zeros((x.shape[0], *self.lead), dtype)
@@ -299,7 +369,7 @@ class Density:
             eta = eta + params["intercept"][(None,) * len(self.lead)]
         if "offset" in batch:
             offset = jnp.asarray(batch["offset"]).astype(dtype)
-            eta = eta + offset.reshape(-1, *[1] * len(self.lead))
+            eta = eta + offset.reshape(*offset.shape, *[1] * (eta.ndim - offset.ndim))
         return eta
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
@@ -314,29 +384,38 @@ class Density:
         """Return the log-likelihood of all rows of a site, a scalar."""
         if self.family.of_site is not None:
             return self.family.of_site(self.predictor(params, rows), rows, mask)
-        return log_integral(self.given_level(params, rows, mask), params["log_sd"].dtype)
+        dtype = params["log_sd"].dtype
+        groups = rows["y"].shape[0] if "group" in rows else 1
+        inside = self.given_levels(params, rows, mask)
+        return jnp.sum(log_integrals(inside, groups, len(self.specification.staying), dtype))
 
-    def given_level(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
-        """Return the log-likelihood of a site as a function of its level in sds, integrated out."""
+    def given_levels(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
+        """Return the log-likelihoods of a site's groups, (groups,), as a function of z (groups, K).
+
+        A z are the levels and slopes that stay at the site, see `group_scale`. Where the site is
+        the group there is one, else as many as rows, most of them without any.
+        """
         eta, own = self.predictor(params, rows), self._own(params)
-        sd = jnp.exp(params["log_sd"][self._of_level])
+        slopes = jnp.asarray(rows["slopes"]).astype(eta.dtype) @ self.group_scale(
+            params, self.specification.staying
+        )
         weight = jnp.asarray(rows["weight"]).astype(eta.dtype) if "weight" in rows else 1.0
+        group = jnp.asarray(rows["group"]).astype(jnp.int32) if "group" in rows else None
 
-        def log_density(z: Array) -> Array:
-            values = weight * self.family.log_likelihood(eta + sd * z, rows, own)
-            return jnp.sum(jnp.where(mask, values, 0))
+        def of_groups(z: Array) -> Array:
+            shift = jnp.sum(slopes * (z if group is None else z[group]), axis=1)
+            values = weight * self.family.log_likelihood(eta + shift, rows, own)
+            values = jnp.where(mask, values, 0)
+            if group is None:
+                return jnp.sum(values)[None]
+            return jax.ops.segment_sum(values, group, len(values))
 
-        return log_density
+        return of_groups
 
     @property
     def by_site(self) -> bool:
         """Whether there is a likelihood of each site and none of rows."""
-        return self.family.of_site is not None or self.specification.question.integrated
-
-    @cached_property
-    def _of_level(self) -> int:
-        """Index of the block whose levels are integrated out."""
-        return next(place for place, one in enumerate(self.specification.blocks) if not one.columns)
+        return self.family.of_site is not None or bool(self.specification.staying)
 
     def predict(self, params: PyTree, batch: PyTree) -> Array:
         """Return the mean of the response, or the probabilities of its levels."""
@@ -359,47 +438,74 @@ class Density:
             self.log_prior, self.log_likelihood, self.start, predict=predict, natural=self.natural
         )
 
-    # --- draws of the prior ---
+    # --- draws of the prior, and of responses ---
 
-    def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return natural parameters drawn from their prior, and ``coefficients_sampled`` b.
-
-        The intercept and what stands in its place are those where all numbers have their mean.
-        """
-        spec, found = self.specification, {}
+    def draw(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        """Return parameters drawn from their prior, as they are sampled, (count, ...) each."""
+        spec, found, lead = self.specification, {}, (count, *self.lead)
         if self.intercept:
-            found["intercept"] = self.priors["intercept"].draw(rng, self.lead, -math.inf)
+            found["intercept"] = self.priors["intercept"].draw(rng, lead, -math.inf)
         if spec.names:
-            columns = [self.priors[name].draw(rng, self.lead, -math.inf) for name in spec.names]
-            found["coefficients"] = np.stack(columns, axis=-1)
+            slopes = [self.priors[name].draw(rng, lead, -math.inf) for name in spec.names]
+            natural = np.stack(slopes, axis=-1)
+            found["coefficients"] = natural @ np.linalg.inv(self._slopes_of_basis).T
         if self.cuts is not None:
-            name, count = self.cuts
-            cuts = self.priors[name].draw(rng, (count,), -math.inf)
-            found[name] = np.sort(cuts) if name == THRESHOLDS else cuts
+            name, size = self.cuts
+            cuts = self.priors[name].draw(rng, (count, size), -math.inf)
+            if name == THRESHOLDS:
+                cuts = np.sort(cuts, axis=1)
+                cuts[:, 1:] = np.log(np.diff(cuts, axis=1))
+            found[name] = cuts
         for one in self.family.auxiliaries:
-            found[one.name] = self.priors[one.name].draw(rng, (), one.lower)
+            value = self.priors[one.name].draw(rng, (count,), one.lower)
+            found[f"log_{one.name}"] = np.log(value - one.lower)
         if spec.blocks:
-            sd = [self.priors[block.name].draw(rng, (), 0.0) for block in spec.blocks]
-            found["sd"] = np.array(sd)
-            if self._block_of.size:
-                u = rng.normal(size=(*self.lead, len(self._block_of)))
-                found["effects"] = u * found["sd"][self._block_of]
-        return found
+            sd = [self.priors[block.name].draw(rng, (count,), 0.0) for block in spec.blocks]
+            found["log_sd"] = np.log(np.stack(sd, axis=1))
+            if self.block_of.size:
+                found["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
+        if self.correlation_prior is not None:
+            free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
+            found["atanh_correlation"] = np.concatenate(free, axis=1)
+        dtype = jnp.result_type(float)
+        return {name: np.asarray(values, dtype) for name, values in found.items()}
 
     def simulated(
-        self, rng: np.random.Generator, drawn: Mapping[str, np.ndarray], batch: PyTree
+        self,
+        rng: np.random.Generator,
+        params: Mapping[str, np.ndarray],
+        batch: PyTree,
+        shift: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return a response for every row of a batch, given parameters from `draw`."""
-        x, parts = np.asarray(batch["x"], float), []
-        if "coefficients" in drawn:
-            parts.append(np.linalg.solve(self._slopes_of_basis, drawn["coefficients"].T).T)
-        if "effects" in drawn:
-            parts.append(drawn["effects"])
-        eta = np.zeros((len(x), *self.lead))
-        if parts:
-            eta = x @ np.concatenate(parts, axis=-1).T
-        eta = eta + drawn.get("intercept", 0.0)
-        offset = np.asarray(batch.get("offset", np.zeros(len(x))), float)
-        eta = eta + offset.reshape(-1, *[1] * len(self.lead))
-        batch = {**batch, "breaks": np.array(self.specification.breaks)}
-        return self.family.draw(rng, eta, batch, drawn)
+        """Return responses of the rows of a batch for many parameters, (count, rows).
+
+        Args:
+            rng: gives them.
+            params: as they are sampled, (count, ...) each.
+            batch: rows of a site.
+            shift: what levels and slopes that stay at the sites add to η, (count, rows, ...); they
+                are drawn anew when None.
+        """
+        batch = {name: np.asarray(values) for name, values in batch.items()}
+        rows = batch["x"].shape[0]
+
+        def inside(one: PyTree) -> tuple[Array, dict[str, Array], Array]:
+            staying = self.specification.staying
+            scale = self.group_scale(one, staying) if staying else jnp.zeros((0, 0))
+            return self.predictor(one, batch), self._own(one), scale
+
+        eta, own, scale = jax.tree.map(np.asarray, jax.jit(jax.vmap(inside))(dict(params)))
+        if shift is not None:
+            eta = eta + shift
+        elif self.specification.staying:
+            groups = int(batch["group"].max()) + 1 if "group" in batch else 1
+            z = rng.normal(size=(len(eta), groups, scale.shape[1]))
+            levels = np.einsum("nij,ngj->ngi", scale, z)
+            of_rows = levels[:, batch.get("group", np.zeros(rows, int))]
+            eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)
+        given = {**batch, "breaks": np.array(self.specification.breaks)}
+        draws = [
+            self.family.draw(rng, eta[i], given, {name: value[i] for name, value in own.items()})
+            for i in range(len(eta))
+        ]
+        return np.stack(draws)

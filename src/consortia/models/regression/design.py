@@ -9,7 +9,7 @@ import numpy as np
 from consortia.data.tables import Column, Table, rows_of
 from consortia.errors import InputError
 from consortia.models.regression import smooth
-from consortia.models.regression.formula import as_levels
+from consortia.models.regression.formula import SITE, as_levels
 from consortia.models.regression.question import RESPONSE, TIME
 from consortia.models.regression.specification import GAP, Block, Specification
 
@@ -32,7 +32,7 @@ def site_rows(agreed: Specification, table: Table, site: str) -> Arrays:
     kept = asked.kept(table, site)
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     made = {"x": _columns(agreed, values, rows, site)} | _response(agreed, kept, where)
-    made |= _beside(agreed, kept, where, made["y"])
+    made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)
     if asked.family.of_site is None:
         return made
     order = np.argsort(-made["y"], kind="stable")
@@ -60,6 +60,10 @@ def template(agreed: Specification) -> Arrays:
     for name, key in (("trials", "trials"), ("weights", "weight")):
         if name in asked.extra:
             found[key] = np.zeros(0)
+    if agreed.staying:
+        found["slopes"] = np.zeros((0, len(agreed.staying)))
+    if agreed.grouping not in (None, SITE):
+        found["group"] = np.zeros(0, np.int64)
     return found
 
 
@@ -74,23 +78,26 @@ def new_rows(agreed: Specification, table: Table, where: str, site: str | None) 
 
     Returns:
         ``x`` as `site_rows` has it, and offset and trials where the model has them; of a new site
-        the columns of its levels and slopes are 0.
+        the columns of its levels and slopes are 0. ``by_group`` (rows, blocks) is what the level
+        or slope of a group is multiplied with, 0 of a smooth.
 
     Raises:
         InputError: a column is not there, or a value misses.
     """
     kept = agreed.question.kept_for_prediction(table, where, site)
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
+    slopes = [
+        np.zeros(rows) if one.smooth else _slope(agreed, one, values, rows) for one in agreed.blocks
+    ]
     made = {"x": _columns(agreed, values, rows, site)}
+    made["by_group"] = np.stack(slopes, axis=1) if slopes else np.zeros((rows, 0))
     return made | _beside(agreed, kept, where, None)
 
 
-def slopes(agreed: Specification, table: Table, where: str, site: str | None) -> np.ndarray:
-    """Return what the level or slope of a site is multiplied with, (rows, blocks by site)."""
-    kept = agreed.question.kept_for_prediction(table, where, site)
-    values, rows = factor_values(agreed, kept, where), rows_of(kept)
-    columns = [_slope(agreed, one, values, rows) for one in agreed.blocks if not one.smooth]
-    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
+def group_names(agreed: Specification, table: Table, site: str) -> tuple[str, ...]:
+    """Return the names of the groups of a site, by the indices that `site_rows` gives them."""
+    kept = agreed.question.kept(table, site)
+    return tuple(np.unique(as_levels(kept[str(agreed.grouping)])).tolist())
 
 
 def design_matrix(agreed: Specification, table: Table, where: str) -> np.ndarray:
@@ -163,8 +170,20 @@ def _slope(
     if block.level is not None:
         place = agreed.levels[block.factor].index(block.level)
         return (values[block.factor] == place).astype(float)
-    unit = agreed.units[block.factor]
-    return (values[block.factor] - unit.mean) / unit.sd
+    return values[block.factor] - agreed.units[block.factor].mean
+
+
+def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
+    """Return what levels that stay here are multiplied with, and the group of each row."""
+    found: Arrays = {}
+    if agreed.staying:
+        blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)
+        columns = [_slope(agreed, one, values, rows) for one in blocks]
+        found["slopes"] = np.stack(columns, axis=1)
+    if agreed.grouping not in (None, SITE):
+        names = as_levels(kept[str(agreed.grouping)])
+        found["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    return found
 
 
 def _codes(agreed: Specification, text: str, column: Column, where: str) -> np.ndarray:
@@ -193,14 +212,18 @@ def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
         return {"y": _codes(agreed, RESPONSE, column, where)}
     if asked.family.response != "time":
         return {"y": asked.response(kept, where)[0]}
-    time, event = asked.response(kept, where)
+    return time_rows(agreed, *asked.response(kept, where))
+
+
+def time_rows(agreed: Specification, time: np.ndarray, event: np.ndarray) -> Arrays:
+    """Return times to an event, (rows,), as the family takes them."""
     found = {"y": time, "event": event}
     if agreed.breaks:
         edges = np.array([0.0, *agreed.breaks, np.inf])
         spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
         place = np.searchsorted(edges, time, side="left") - 1
         return found | {"intervals": spent, "interval": place}
-    if asked.family.of_site is None:
+    if agreed.question.family.of_site is None:
         return found | {"log_unit": np.full(len(time), np.log(agreed.units[TIME].mean))}
     return found | _ties(time, event)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,10 +44,10 @@ class Estimates:
 
     def __str__(self) -> str:
         """Return the table as plain text."""
-        low, high = (f"{100 * q:.4g} %" for q in _ends(self.level))
+        low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         header = ["", self.effect, low, high, f"P(> {0 if self.effect == 'difference' else 1})"]
         rows = [
-            [name, *(_number(value) for value in values[:3]), f"{values[3]:.3f}"]
+            [name, *(short(value) for value in values[:3]), f"{values[3]:.3f}"]
             for name, *values in zip(
                 self.names, self.median, self.lower, self.upper, self.above, strict=True
             )
@@ -59,9 +60,35 @@ class Estimates:
         """Return the table as a `pandas.DataFrame`, the names as its index."""
         import pandas as pd  # heavy, and only wanted here
 
-        low, high = (f"{100 * q:.4g} %" for q in _ends(self.level))
+        low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         columns = {self.effect: self.median, low: self.lower, high: self.upper}
         return pd.DataFrame({**columns, "P(above)": self.above}, index=list(self.names))
+
+    def forest(self, path: str | Path, title: str = "") -> Path:
+        """Draw the effects with their intervals; return the file.
+
+        Args:
+            path: of the picture, .png, .svg or .pdf.
+            title: above it.
+
+        Raises:
+            MissingExtraError: the extra ``plots`` is not installed.
+        """
+        from consortia.report.forest import draw_forest  # Matplotlib is optional
+
+        columns = (self.names, self.median, self.lower, self.upper)
+        lines = [Line(*values) for values in zip(*columns, strict=True)]
+        return draw_forest({"": lines}, self.effect, self.level, Path(path), title)
+
+
+class Line(NamedTuple):
+    """One line of a forest plot."""
+
+    name: str
+    median: float
+    lower: float
+    upper: float
+    kind: str = "site"
 
 
 def estimates_of(
@@ -85,7 +112,7 @@ def estimates_of(
         raise InputError("the formula has no coefficients: there are no effects to show.")
     names, columns = _flat("coefficients", draws["coefficients"], labels)
     effects = columns if effect is None else np.exp(columns)
-    low, high = np.quantile(effects, _ends(level), axis=0)
+    low, high = np.quantile(effects, interval_ends(level), axis=0)
     return Estimates(
         effect or "difference",
         tuple(names),
@@ -111,9 +138,11 @@ def _flat(
     return names, values.reshape(-1, len(names))
 
 
-def _ends(level: float) -> tuple[float, float]:
+def interval_ends(level: float) -> tuple[float, float]:
+    """Return the two probabilities between which a central interval has ``level``."""
     return (1 - level) / 2, (1 + level) / 2
 
 
-def _number(value: float) -> str:
+def short(value: float) -> str:
+    """Return a number with three digits."""
     return f"{value:.3g}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"

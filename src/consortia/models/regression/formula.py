@@ -51,6 +51,20 @@ MARK = "\x00"
 GROUP = re.compile(r"\(([^()|]*)(\|\|?)([^()|]*)\)")
 
 
+class Group(NamedTuple):
+    """A group term, ``(1 + x | site)``.
+
+    Attributes:
+        by: the column of the groups, or the site's own name.
+        inside: texts of the factors that are multiplied, "" for the intercept.
+        correlated: whether levels and slopes are; not where two bars are written.
+    """
+
+    by: str
+    inside: tuple[str, ...]
+    correlated: bool
+
+
 class Factor(NamedTuple):
     """One factor of a term.
 
@@ -107,7 +121,7 @@ class Parsed:
         survival: whether it is that.
         terms: for each term the texts of its factors; () is the intercept.
         factors: by text, those of the terms.
-        groups: per group term ``(x || site)`` the text of its factor, or "" for the intercept.
+        groups: the group terms.
         offset: of ``offset(expression)``, or None.
     """
 
@@ -116,15 +130,16 @@ class Parsed:
     survival: bool
     terms: tuple[tuple[str, ...], ...]
     factors: Mapping[str, Factor]
-    groups: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
     offset: Factor | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the right side, each once, in order."""
         every = [*self.factors.values(), *([self.offset] if self.offset else [])]
-        names = [name for factor in every for name in factor.columns if name != SITE]
-        return tuple(dict.fromkeys(names))
+        names = [name for factor in every for name in factor.columns]
+        names += [group.by for group in self.groups]
+        return tuple(dict.fromkeys(name for name in names if name != SITE))
 
     @property
     def response_columns(self) -> tuple[str, ...]:
@@ -158,7 +173,7 @@ def parse(text: Any) -> Parsed:
             raise InputError(f"formula {text!r}: s(...) has no interactions; write it by itself.")
         terms.append(tuple(factor.text for factor in plain))
         factors.update({factor.text: factor for factor in plain})
-    inside = [one for one in groups if one]
+    inside = [one for group in groups for one in group.inside if one]
     factors.update({one: _plain(factor_of(one)) for one in inside if one not in factors})
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
@@ -270,27 +285,25 @@ def _response(text: str) -> tuple[tuple[Factor, ...], bool]:
     return (expression(text),), False
 
 
-def _without_groups(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a formula without its group terms, and the factors of these."""
-    groups: list[str] = []
+def _without_groups(text: str) -> tuple[str, tuple[Group, ...]]:
+    """Return a formula without its group terms, and these."""
+    groups: list[Group] = []
 
     def taken(match: re.Match[str]) -> str:
         terms, bar, group = (part.strip() for part in match.groups())
-        if group != SITE:
+        by = group.strip("`")
+        if not by or (by == group and not group.isidentifier()):
             raise InputError(
-                f"formula: {match[0]}: levels of groups are known for {SITE!r}, the site itself, "
-                f"only. Write (1 | {SITE}), or {group} as a column."
+                f"formula: {match[0]}: give one column after the bar, or {SITE} for the "
+                "site itself."
             )
         parts = [part.strip() for part in terms.split("+")]
         inside = ["" if part == "1" else part for part in parts if part != "0"]
         if "1" not in parts and "0" not in parts:
             inside.insert(0, "")
-        if bar == "|" and len(inside) > 1:
-            raise InputError(
-                f"formula: {match[0]}: correlated levels and slopes are not there yet; "
-                f"({terms} || {SITE}) has independent ones."
-            )
-        groups.extend(inside)
+        if not inside:
+            raise InputError(f"formula: {match[0]} has nothing that differs between groups.")
+        groups.append(Group(by, tuple(dict.fromkeys(inside)), bar == "|"))
         return MARK
 
     rest = GROUP.sub(taken, text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
@@ -22,19 +23,31 @@ from consortia.data.tables import Table, read_table, rows_of
 from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
 from consortia.models.regression.agreement import agree
-from consortia.models.regression.density import Density
-from consortia.models.regression.design import site_rows, template
+from consortia.models.regression.correlations import LKJ
+from consortia.models.regression.density import CORRELATION, Density
+from consortia.models.regression.design import group_names, new_rows, site_rows, template
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import ALIASES, FAMILIES, Family
-from consortia.models.regression.formula import expression, parse
-from consortia.models.regression.integrated import drawn
+from consortia.models.regression.formula import SITE, expression, parse
+from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
+from consortia.models.regression.prediction import (
+    censored,
+    levels_given_rows,
+    predicted,
+    shift_of_groups,
+    survival,
+)
+from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior
-from consortia.models.regression.question import Question, levels_given
+from consortia.models.regression.question import RESPONSE, Question, levels_given
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling
 
 NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 """Columns beside the formula, and the families that take them."""
+
+MOST_INTEGRATED = 2
+"""Levels and slopes of a group that the rule of `integrated` has nodes for."""
 
 COLLINEAR = 1e-9
 """Smallest eigenvalue of the columns' correlations, below which they are called collinear."""
@@ -50,6 +63,8 @@ class Regression:
         model: the model, for `consortia.sample`.
         sites: the rows, for `consortia.sample`.
         notes: what the user should know.
+        groups: of each site whose rows are here, the names of the groups inside it whose levels
+            stay there.
     """
 
     specification: Specification
@@ -57,6 +72,7 @@ class Regression:
     model: Model
     sites: Sites
     notes: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def family(self) -> Family:
@@ -69,9 +85,11 @@ class Regression:
         return self.specification.names
 
     @property
-    def priors(self) -> Mapping[str, Prior]:
+    def priors(self) -> Mapping[str, Prior | LKJ]:
         """The prior of every parameter in its natural units; print one to see it in words."""
-        return self.density.priors
+        found: dict[str, Prior | LKJ] = dict(self.density.priors)
+        own = self.density.correlation_prior
+        return found if own is None else found | {CORRELATION: own}
 
     @property
     def labels(self) -> dict[str, list[list[str] | None]]:
@@ -83,12 +101,8 @@ class Regression:
         """What a run keeps beside its draws, for `consortia.sample`: names, units, priors."""
         spec = self.specification
         axes = {name: axes for name, axes in self.labels.items() if name in self.model.init}
-        sampled = self.labels.get("effects"), self.labels.get("sd")
-        axes |= {
-            name: label
-            for name, label in zip(("effects_in_sd", "log_sd"), sampled, strict=True)
-            if label is not None
-        }
+        sampled = {"effects_in_sd": "effects", "log_sd": "sd", "atanh_correlation": CORRELATION}
+        axes |= {name: self.labels[own] for name, own in sampled.items() if own in self.labels}
         scaling, count = None, len(spec.names)
         if count:
             basis = np.eye(count + 1)
@@ -144,10 +158,153 @@ class Regression:
         draws = {str(name): np.asarray(natural[name]) for name in natural.data_vars}
         return estimates_of(draws, self.labels, self.family.effect, level, self.notes)
 
-    def levels_of(self, tree: Any, site: str, seed: int) -> Any:
-        """Return draws of a site's own level, where levels are integrated out.
+    @property
+    def differs_by_site(self) -> bool:
+        """Whether the formula has levels or slopes by site."""
+        return any(one.by == SITE for one in self.specification.blocks)
 
-        It is drawn given the parameters and the site's rows, at the site: nobody else can.
+    def by_site(self, tree: Any, level: float = 0.95, seed: int = 0) -> SiteEffects:
+        """Return what differs between sites: each site's effect, the common one, the spread.
+
+        Where levels are integrated out, those of the sites are drawn whose rows are in this
+        process; the others have no line.
+
+        Args:
+            tree: result of a run of this model.
+            level: probability inside the central intervals.
+            seed: of a new site's effects, and of levels that are drawn at sites.
+
+        Returns:
+            The table, which draws its forest plot (`SiteEffects.forest`). A level is told against
+            the common one where all numbers have their mean; a slope is the site's coefficient.
+
+        Raises:
+            InputError: the formula has no levels or slopes by site.
+        """
+        spec, params = self.specification, self._flat(tree)
+        blocks = [(i, one) for i, one in enumerate(spec.blocks) if one.by == SITE]
+        if not blocks:
+            raise InputError(f"by_site: the formula has no group term: write (1 | {SITE}).")
+        natural = jax.jit(jax.vmap(self.density.natural))(params)
+        here = [name for i, name in enumerate(spec.sites) if i in self.sites.here]
+        staying = {}
+        if spec.grouping == SITE:
+            staying = {name: self._levels(params, name, seed)[:, 0] for name in here}
+        classes = self.labels.get("intercept") or self.labels.get("coefficients", [])[:-1] or [None]
+        varying = []
+        for number, name in enumerate(classes[0] or [""]):
+            own = (slice(None), number) if name else (slice(None),)
+            for place, block in blocks:
+                common = np.zeros(len(params["log_sd"]))
+                if block.term in spec.names:
+                    common = np.asarray(natural["coefficients"])[own][
+                        :, spec.names.index(block.term)
+                    ]
+                if staying:
+                    at = spec.staying.index(place)
+                    deviations = {site: values[:, at] for site, values in staying.items()}
+                else:
+                    columns = np.flatnonzero(self.density.block_of == place)
+                    effects = np.asarray(natural["effects"])[own][:, columns]
+                    deviations = dict(zip(spec.sites, effects.T, strict=True))
+                term = f"{block.term}, {name}" if name else block.term
+                spread = np.asarray(natural["sd"])[:, place]
+                varying.append(Varying(term, common, spread, deviations))
+        notes: tuple[str, ...] = ()
+        if staying and len(here) < len(spec.sites):
+            notes = ("the levels of other sites stay there",)
+        return site_effects(varying, self.family.effect, level, seed, notes)
+
+    def predict(
+        self,
+        tree: Any,
+        table: Any,
+        site: str | None = None,
+        *,
+        at: Sequence[float] | None = None,
+        responses: bool = False,
+        seed: int = 0,
+    ) -> Any:
+        """Return predictions for new rows, at one of the sites or at a new one.
+
+        Args:
+            tree: result of a run of this model.
+            table: the rows, as one of ``sites``; the response need not be there.
+            site: whose levels they have; None for a site that is not among them, whose levels and
+                slopes are drawn from their law. Groups inside the site are new ones.
+            at: times, of families with ``Surv``.
+            responses: draw a response for each row, in the place of its mean.
+            seed: of what is drawn.
+
+        Returns:
+            `xarray.DataArray` of (chain, draw, row): means; of ordinal and categorical also
+            (..., class) probabilities; with ``at`` (..., time) the probabilities of no event before
+            each time; with ``responses`` numbers, or indices of levels.
+
+        Raises:
+            InputError: a column is not there, a value misses, the site is unknown, or its levels
+                stay there and its rows are not in this process.
+        """
+        import xarray  # heavy, and only wanted here
+
+        spec = self.specification
+        if site is not None and site not in spec.sites:
+            raise InputError(
+                f"site {site!r}: {unknown(site, spec.sites)}. None stands for a new one."
+            )
+        where = "the rows to predict"
+        read = read_table(table, where)
+        rows, params = new_rows(spec, read, where, site), self._flat(tree)
+        known = None
+        if site is not None and spec.grouping == SITE:
+            known = self._levels(params, site, seed)[:, 0]
+        groups = {
+            one.by: np.unique(read[one.by].values, return_inverse=True)[1]
+            for one in spec.blocks
+            if one.by not in ("", SITE)
+        }
+        by_group = rows.pop("by_group")
+        shift = shift_of_groups(
+            self.density, params, by_group, groups, known, seed, new_site=site is None
+        )
+        coords: dict[str, Any] = {}
+        dims = ["chain", "draw", "row"]
+        if responses:
+            if self.family.response == "time":
+                rows = censored(spec, rows, 1.0)
+            values = drawn_responses(self.density, params, rows, shift, seed + 1)
+        elif at is not None:
+            if self.family.response != "time" or self.family.of_site is not None:
+                raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
+            times = [arguments.positive("at", float(one)) for one in at]
+            batches = [censored(spec, rows, one) for one in times]
+            values = survival(self.density, params, batches, shift)
+            dims, coords = [*dims, "time"], {"time": times}
+        else:
+            values = predicted(self.density, params, rows, shift)
+            if self.family.name in ("ordinal", "categorical"):
+                dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
+            elif self.family.name == "bernoulli":
+                values = values[..., 1]
+        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        return xarray.DataArray(
+            values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
+        )
+
+    def _flat(self, tree: Any) -> dict[str, np.ndarray]:
+        """Return the draws of all chains as they are sampled, (draws, ...) each."""
+        found = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
+        return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
+
+    def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
+        rows, place = self.sites.site(site), self.specification.sites.index(site)
+        groups = len(self.groups.get(site, ("",)))
+        return levels_given_rows(self.density, params, rows, groups, (seed, place))
+
+    def levels_of(self, tree: Any, site: str, seed: int) -> Any:
+        """Return draws of levels and slopes that stay at a site, where they are integrated out.
+
+        They are drawn given the parameters and the site's rows, at the site: nobody else can.
 
         Args:
             tree: result of a run of this model.
@@ -155,29 +312,32 @@ class Regression:
             seed: of these draws; equal seeds give equal draws.
 
         Returns:
-            `xarray.DataArray` of (chain, draw), what is added to the predictor at this site.
+            `xarray.DataArray` of (chain, draw), what is added to the predictor at this site; with
+            a dimension "group" where groups inside the site have levels, and one "coefficient"
+            where there are slopes too.
 
         Raises:
             InputError: no levels are integrated out, or the rows of the site are not here.
         """
-        if not self.specification.question.integrated:
+        spec = self.specification
+        if not spec.staying:
             raise InputError("levels_of: give regression(..., integrate=True) a (1 | site).")
         import xarray  # heavy, and only wanted here
 
-        rows = self.sites.site(site)
-        mask = jax.numpy.ones(len(rows["y"]), bool)
-        parameters = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
-
-        def level(params: Any, uniform: Any) -> Any:
-            z = drawn(self.density.given_level(params, rows, mask), uniform)
-            return z * jax.numpy.exp(params["log_sd"][self.density._of_level])
-
-        shape = jax.tree.leaves(parameters)[0].shape[:2]
-        place = self.specification.sites.index(site)
-        uniform = np.random.default_rng((seed, place)).random(shape)
-        given = jax.tree.map(np.asarray, (parameters, uniform.astype(parameters["log_sd"].dtype)))
-        values = jax.jit(jax.vmap(jax.vmap(level)))(*given)
-        return xarray.DataArray(np.asarray(values), dims=("chain", "draw"), name=site)
+        values = self._levels(self._flat(tree), site, seed)
+        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        values = values.reshape(*chains, *values.shape[1:])
+        dims = {"group": list(self.groups.get(site, ())), "coefficient": []}
+        dims["coefficient"] = [spec.blocks[place].term for place in spec.staying]
+        found = xarray.DataArray(
+            values,
+            dims=("chain", "draw", *dims),
+            coords={name: names for name, names in dims.items() if names},
+            name=site,
+        )
+        if spec.grouping == SITE:
+            found = found.isel(group=0)
+        return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
 
     def prior_predictive(self, draws: int, seed: int, rows: Any = None) -> dict[str, np.ndarray]:
         """Return responses simulated from the prior alone, and the parameters they came from.
@@ -192,11 +352,11 @@ class Regression:
             levels; of a time the time to the event, without censoring.
         """
         batch = self.sites.first if rows is None else rows
-        rng, found = np.random.default_rng(seed), []
-        for _ in range(draws):
-            drawn = self.density.draw(rng)
-            found.append(drawn | {"y": self.density.simulated(rng, drawn, batch)})
-        return {name: np.stack([one[name] for one in found]) for name in found[0]}
+        rng = np.random.default_rng(seed)
+        params = self.density.draw(rng, draws)
+        natural = jax.jit(jax.vmap(self.density.natural))(params)
+        found = {name: np.asarray(values) for name, values in natural.items()}
+        return found | {"y": self.density.simulated(rng, params, batch)}
 
 
 def regression(
@@ -225,9 +385,10 @@ def regression(
     arithmetic of columns in ``I(...)``, with log, log2, log10, log1p, exp, expm1, sqrt, abs,
     minimum, maximum; ``C(column, reference)`` makes levels of numbers; ``center`` and ``scale`` use
     mean and sd of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name;
-    ``(1 | site)`` and ``(x || site)`` are levels and slopes by site around a common one, their
-    spread estimated; ``offset(...)`` has the coefficient 1; ``Surv(time, event)`` is a time with
-    event 1 if it was seen, 0 if only its being later is known.
+    ``(1 | site)`` is a level of each site around a common one, its spread estimated,
+    ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
+    ``(1 | ward)`` are levels of groups inside the sites; ``offset(...)`` has the coefficient 1;
+    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
 
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
     and `Regression.estimates` give them back in the units of the columns.
@@ -259,9 +420,10 @@ def regression(
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
             an exponential time with the mean of all rows falls between with equal probability.
-        integrate: integrate the levels of ``(1 | site)`` out at the sites (a rule of 15 nodes):
-            they are in no message, and `Regression.levels_of` draws them at the site. Such a model
-            has a log-likelihood of each site and so takes no minibatches.
+        integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
+            (a rule of 15 nodes, of 9 along each of two): they are in no message, and
+            `Regression.levels_of` draws them at the site. Levels of groups inside a site always
+            are. Such a model has a log-likelihood of each site and so takes no minibatches.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
 
@@ -341,12 +503,27 @@ def question_of(
     if family == "cox" and "weights" in given:
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
-    if integrate and (parsed.groups != ("",) or of.of_site or of.response == "levels"):
+    if integrate and not any(group.by == SITE for group in parsed.groups):
+        raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate))
+    staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
+    if staying and (of.of_site or of.response == "levels"):
         raise InputError(
-            "integrate: the formula needs (1 | site), no slopes by site, and a family other than "
-            "cox and categorical."
+            f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
+            f"{family!r} does not allow."
         )
-    return Question(parsed, of, missing, levels_given(levels), factors, bool(integrate))
+    most = [group for group in parsed.groups if asked.stays(group)]
+    if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
+        raise InputError(
+            f"formula: {MOST_INTEGRATED} levels and slopes of a group can be integrated out at the "
+            "sites, not more: leave a slope out."
+        )
+    if len(staying) > 1:
+        raise InputError(
+            f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
+            f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
+        )
+    return asked
 
 
 def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
@@ -379,6 +556,11 @@ def assembled(
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
     model = density.model
+    if len(agreed.staying) > MOST_INTEGRATED:
+        raise InputError(
+            f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
+            f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
+        )
     made = {index: site_rows(agreed, table, names[index]) for index, table in read.items()}
     empty = template(agreed)
     parts = [
@@ -389,13 +571,16 @@ def assembled(
     ]
     for index in made:
         check_finite(names[index], parts[index])
-    density.priors  # noqa: B018 - refuses unknown names before anything runs
+    density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
     digests = {index: of_value((one.digest, agreed.digest)) for index, one in enumerate(facts)}
     sites = Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
     notes = agreed.notes
     if not sites.elsewhere:
         notes += _collinear(agreed, sites)
-    return Regression(agreed, density, model, sites, notes)
+    groups = {}
+    if agreed.grouping not in (None, SITE):
+        groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
+    return Regression(agreed, density, model, sites, notes, groups)
 
 
 def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:

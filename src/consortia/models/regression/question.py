@@ -24,7 +24,7 @@ from consortia.data.tables import (
 )
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
-from consortia.models.regression.formula import SITE, Factor, Parsed, as_levels, level
+from consortia.models.regression.formula import SITE, Factor, Group, Parsed, as_levels, level
 
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
@@ -52,6 +52,10 @@ class Question:
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
+
+    def stays(self, group: Group) -> bool:
+        """Return True if the levels of a group term are integrated out at the sites."""
+        return self.integrated or group.by != SITE
 
     @property
     def always(self) -> tuple[str, ...]:
@@ -96,13 +100,12 @@ class Question:
                 f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
                 f"a new one. Name a site, or write (1 | {SITE})."
             )
+        filled = set(self.parsed.columns) if self.missing == "indicator" else set()
         offset = self.parsed.offset.columns if self.parsed.offset else ()
-        policy = "indicator" if self.missing == "indicator" else "refuse"
+        for name in {*needed} - (filled - {*extra, *offset}):
+            if count := int(used[name].missing.sum()):
+                raise InputError(f"{where}: values are missing in {name!r} of {count} rows.")
         rows = rows_of(table)
-        if used:
-            used = without_missing(used, list(used), [*extra, *offset], policy, where)
-            if rows_of(used) < rows:
-                raise InputError(f"{where}: a value of {', '.join([*extra, *offset])} misses.")
         return used | {SITE: Column("text", np.full(rows, site or ""), np.zeros(rows, bool))}
 
     def facts(self, table: Table, site: str, least: int = 1) -> TableFacts:

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.fingerprints import of_value
-from consortia.models.regression.formula import SITE
+from consortia.models.regression.formula import Group
 from consortia.models.regression.question import Question
 
 GAP = "missing"
 """The level of a factor, and the name of the mark of a number, whose value misses."""
+
+INTERCEPT = "Intercept"
 
 
 class Unit(NamedTuple):
@@ -38,6 +40,7 @@ class Block(NamedTuple):
         factor: text of the factor that is multiplied, "" for none.
         smooth: whether it is the curved part of a smooth; else a level or slope of each site.
         level: of a categorical factor, the level whose indicator is multiplied.
+        by: of a level or slope, the column of the groups.
     """
 
     name: str
@@ -45,6 +48,12 @@ class Block(NamedTuple):
     factor: str
     smooth: bool
     level: str | None = None
+    by: str = ""
+
+    @property
+    def term(self) -> str:
+        """The coefficient that differs between groups; "Intercept" for a level."""
+        return (self.factor or INTERCEPT) + ("" if self.level is None else f"[{self.level}]")
 
 
 @dataclass(frozen=True)
@@ -155,15 +164,44 @@ class Specification:
             if factor.kind == "smooth":
                 names = tuple(f"{text}[{number}]" for number in range(1, factor.knots - 1))
                 found.append(Block(f"sd({text})", names, text, True))
-        for text in self.question.parsed.groups:
-            for one in self.levels[text][1:] if text in self.levels else (None,):
-                what = text or "Intercept"
-                what += "" if one is None else f"[{one}]"
-                names = tuple(f"{what} | {site}" for site in self.sites)
-                if self.question.integrated:
-                    names = ()  # of (1 | site): the levels stay at the sites
-                found.append(Block(f"sd({what} | {SITE})", names, text, False, one))
+        for group in self.question.parsed.groups:
+            for text, one in self._inside(group):
+                block = Block("", (), text, False, one, group.by)
+                names = tuple(f"{block.term} | {site}" for site in self.sites)
+                if self.question.stays(group):
+                    names = ()
+                found.append(block._replace(name=f"sd({block.term} | {group.by})", columns=names))
         return tuple(found)
+
+    def _inside(self, group: Group) -> list[tuple[str, str | None]]:
+        """Return factor and level of each coefficient that differs between groups."""
+        found: list[tuple[str, str | None]] = []
+        for text in group.inside:
+            found += [(text, one) for one in self.levels.get(text, ("", None))[1:]]
+        return found
+
+    @cached_property
+    def bundles(self) -> tuple[range, ...]:
+        """The blocks whose levels and slopes are correlated, by their indices."""
+        place, found = sum(one.smooth for one in self.blocks), []
+        for group in self.question.parsed.groups:
+            count = len(self._inside(group))
+            if group.correlated and count > 1:
+                found.append(range(place, place + count))
+            place += count
+        return tuple(found)
+
+    @cached_property
+    def staying(self) -> tuple[int, ...]:
+        """The blocks, by their indices, whose levels stay at the sites."""
+        return tuple(
+            place for place, one in enumerate(self.blocks) if not one.smooth and not one.columns
+        )
+
+    @property
+    def grouping(self) -> str | None:
+        """The column of the groups whose levels stay at the sites, or None."""
+        return self.blocks[self.staying[0]].by if self.staying else None
 
     # --- the basis ---
 

@@ -1,0 +1,171 @@
+"""Whether an effect is alike at all sites: each site's, the common one, a new site's, the spread.
+
+Of the draws of a site's deviation u and of the standard deviation τ between sites, the shrinkage is
+Var(u/τ | data). In a normal model with known τ it is V/(V + τ²), V being the variance of the site's
+own estimate: 1 where the site's rows say nothing, 0 where the other sites' say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.diagnostics.summary import aligned
+from consortia.models.regression.estimates import interval_ends, short
+
+Kind = Literal["site", "common", "new site", "spread"]
+ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd between sites"}
+
+
+class Varying(NamedTuple):
+    """Draws of one coefficient that differs between sites, on the scale of the link.
+
+    Attributes:
+        term: its name; "Intercept" for a level.
+        common: (draws,); 0 for a level, which is told against the common one.
+        spread: standard deviation between sites, (draws,).
+        deviations: u by the names of the sites of which there are draws, (draws,).
+    """
+
+    term: str
+    common: np.ndarray
+    spread: np.ndarray
+    deviations: Mapping[str, np.ndarray]
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        term: the coefficient that differs between sites.
+        name: of the site, or what the line is.
+        kind: of what it is an estimate.
+        median: of the effect; of the spread as it is, on the scale of the link.
+        lower: end of the interval; for a new site the interval of its prediction.
+        upper: the other end.
+        above: posterior probability that the coefficient is above 0; NaN of a spread.
+        shrinkage: of a site, Var(u/τ | data); NaN elsewhere.
+    """
+
+    term: str
+    name: str
+    kind: Kind
+    median: float
+    lower: float
+    upper: float
+    above: float
+    shrinkage: float
+
+
+@dataclass(frozen=True)
+class SiteEffects:
+    """What differs between sites; `str` renders it as plain text.
+
+    Attributes:
+        effect: what a row is: "odds ratio", or "difference" where nothing is exponentiated.
+        rows: for each coefficient that differs: the sites, the common one, a new site, the spread.
+        level: probability inside the intervals.
+        notes: what the user should know.
+    """
+
+    effect: str
+    rows: tuple[Row, ...]
+    level: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The coefficients that differ between sites."""
+        return tuple(dict.fromkeys(row.term for row in self.rows))
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
+        bound = 0 if self.effect == "difference" else 1
+        lines: list[str] = []
+        for term in self.terms:
+            header = [term, self.effect, low, high, f"P(> {bound})", "shrinkage"]
+            body = [
+                [
+                    row.name,
+                    *(short(value) for value in (row.median, row.lower, row.upper)),
+                    "" if np.isnan(row.above) else f"{row.above:.3f}",
+                    "" if np.isnan(row.shrinkage) else f"{row.shrinkage:.2f}",
+                ]
+                for row in self.rows
+                if row.term == term
+            ]
+            lines += [*aligned([header, *body]), ""]
+        return "\n".join([*lines[:-1], *(f"* {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def to_dataframe(self) -> Any:
+        """Return the table as a `pandas.DataFrame`, one line for each row."""
+        import pandas as pd  # heavy, and only wanted here
+
+        return pd.DataFrame(self.rows, columns=list(Row._fields))
+
+    def forest(self, path: str | Path, title: str = "") -> Path:
+        """Draw the forest plot: sites, the common effect and a new site's; return the file.
+
+        Args:
+            path: of the picture, .png, .svg or .pdf.
+            title: above it.
+
+        Raises:
+            MissingExtraError: the extra ``plots`` is not installed.
+        """
+        from consortia.report.forest import draw_forest  # Matplotlib is optional
+
+        blocks = {}
+        for term in self.terms:
+            spread = next(one for one in self.rows if one.term == term and one.kind == "spread")
+            head = f"{term}; sd between sites {short(spread.median)}"
+            head += f" ({short(spread.lower)} to {short(spread.upper)})"
+            blocks[head] = [one for one in self.rows if one.term == term and one is not spread]
+        return draw_forest(blocks, self.effect, self.level, Path(path), title)
+
+
+def site_effects(
+    varying: Sequence[Varying],
+    effect: str | None,
+    level: float,
+    seed: int,
+    notes: tuple[str, ...] = (),
+) -> SiteEffects:
+    """Return the table of what differs between sites.
+
+    Args:
+        varying: draws of the coefficients that do.
+        effect: what exp(coefficient) is; None where a coefficient is a difference.
+        level: probability inside the central intervals, in (0, 1).
+        seed: of the draws of a new site.
+        notes: to stand below.
+    """
+    arguments.positive("level", level, below=1.0)
+    rng, rows = np.random.default_rng(seed), []
+
+    def row(term: str, name: str, kind: Kind, values: np.ndarray, shrinkage: float) -> Row:
+        spread = kind == "spread"
+        scaled = values if effect is None or spread else np.exp(values)
+        low, high = np.quantile(scaled, interval_ends(level))
+        above = np.nan if spread else float(np.mean(values > 0))
+        middle = float(np.median(scaled))
+        return Row(term, name, kind, middle, float(low), float(high), above, shrinkage)
+
+    for one in varying:
+        for site, deviation in one.deviations.items():
+            shrinkage = float(np.var(deviation / one.spread))
+            rows.append(row(one.term, site, "site", one.common + deviation, shrinkage))
+        new = one.common + one.spread * rng.normal(size=one.spread.shape)
+        if one.common.any():
+            rows.append(row(one.term, ROW_NAMES["common"], "common", one.common, np.nan))
+        rows.append(row(one.term, ROW_NAMES["new site"], "new site", new, np.nan))
+        rows.append(row(one.term, ROW_NAMES["spread"], "spread", one.spread, np.nan))
+    return SiteEffects(effect or "difference", tuple(rows), level, notes)

@@ -1,0 +1,168 @@
+"""What a fitted formula says of new rows, at one of its sites or at a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.errors import InputError
+from consortia.models._shared import Array, PyTree
+from consortia.models.regression.density import Density
+from consortia.models.regression.design import time_rows
+from consortia.models.regression.formula import SITE
+from consortia.models.regression.integrated import drawn
+from consortia.models.regression.specification import Specification
+
+MEAN, SURVIVAL = "mean", "survival"
+
+AT_ONCE = 64
+"""Draws that are computed at the same time."""
+
+
+def levels_given_rows(
+    density: Density, params: Mapping[str, np.ndarray], rows: PyTree, groups: int, seed: Any
+) -> np.ndarray:
+    """Return levels and slopes that stay at a site, drawn given its rows, (draws, groups, K).
+
+    Args:
+        density: of the formula.
+        params: draws as they are sampled, (draws, ...) each.
+        rows: all rows of the site.
+        groups: that the site has.
+        seed: of NumPy's generator.
+    """
+    count = rows["y"].shape[0] if "group" in rows else 1
+    size = len(density.specification.staying)
+    draws = len(params["log_sd"])
+    padded = np.full((draws, count, size), 0.5)
+    padded[:, :groups] = np.random.default_rng(seed).random((draws, groups, size))
+    uniforms = padded.astype(params["log_sd"].dtype)
+    return np.asarray(_levels(density, dict(params), uniforms, dict(rows)))[:, :groups]
+
+
+@partial(jax.jit, static_argnums=0)
+def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree) -> Array:
+    mask = jnp.ones(rows["y"].shape[0], bool)
+
+    def one(given: tuple[PyTree, Array]) -> Array:
+        values, own = given
+        z = drawn(density.given_levels(values, rows, mask), own)
+        return z @ density.group_scale(values, density.specification.staying).T
+
+    return jax.lax.map(one, (params, uniforms), batch_size=AT_ONCE)
+
+
+def shift_of_groups(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    by_group: np.ndarray,
+    groups: Mapping[str, np.ndarray],
+    known: np.ndarray | None,
+    seed: int,
+    *,
+    new_site: bool,
+) -> np.ndarray:
+    """Return what levels and slopes that are no parameters add to η, (draws, rows, ...).
+
+    Args:
+        density: of the formula.
+        params: draws as they are sampled, (draws, ...) each.
+        by_group: what each block is multiplied with, (rows, blocks).
+        groups: the index of each row's group, (rows,), by the column of the groups.
+        known: levels and slopes of the site, (draws, K), where they stay there and are known.
+        seed: of those of new groups.
+        new_site: whether the site is none of those agreed on.
+    """
+    spec, rng = density.specification, np.random.default_rng(seed)
+    draws = len(next(iter(params.values())))
+    total = np.zeros((draws, len(by_group), *density.lead))
+    for by in dict.fromkeys(one.by for one in spec.blocks if not one.smooth):
+        places = [i for i, one in enumerate(spec.blocks) if one.by == by and not one.smooth]
+        if by == SITE and not new_site:
+            if spec.grouping == SITE:
+                assert known is not None
+                total += np.einsum("rk,nk->nr", by_group[:, list(spec.staying)], known)
+            continue
+        scale = np.asarray(
+            jax.vmap(lambda one, at=tuple(places): density.group_scale(one, at))(dict(params))
+        )
+        index = np.zeros(len(by_group), int) if by == SITE else groups[by]
+        z = rng.normal(size=(draws, int(index.max()) + 1, *density.lead, len(places)))
+        levels = np.einsum("nij,ng...j->ng...i", scale, z)[:, index]
+        total += np.einsum("rk,nr...k->nr...", by_group[:, places], levels)
+    return total
+
+
+def predicted(
+    density: Density, params: Mapping[str, np.ndarray], rows: PyTree, shift: np.ndarray
+) -> np.ndarray:
+    """Return the mean of the response, or the probabilities of its levels, (draws, rows, ...)."""
+    if density.family.predict is None:
+        raise InputError(
+            f"predict: family {density.family.name!r} has no mean of a time to predict: give "
+            "at=[...], times at which the probability of no event so far is wanted."
+        )
+    return _over_draws(density, MEAN, params, rows, shift)
+
+
+def survival(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    rows: Sequence[PyTree],
+    shift: np.ndarray,
+) -> np.ndarray:
+    """Return the probability of no event before each time, (draws, rows, times).
+
+    Args:
+        density: of the formula.
+        params: draws as they are sampled.
+        rows: for each time the rows as if they were censored then.
+        shift: of groups, (draws, rows).
+    """
+    parts = [_over_draws(density, SURVIVAL, params, batch, shift) for batch in rows]
+    return np.stack(parts, axis=-1)
+
+
+def responses(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    rows: PyTree,
+    shift: np.ndarray,
+    seed: int,
+) -> np.ndarray:
+    """Return responses of new rows, one a draw, (draws, rows)."""
+    rng = np.random.default_rng(seed)
+    return density.simulated(rng, params, rows, shift)
+
+
+def _over_draws(
+    density: Density, what: str, params: Mapping[str, np.ndarray], rows: PyTree, shift: np.ndarray
+) -> np.ndarray:
+    own = shift.astype(jnp.result_type(float))
+    return np.asarray(_of_draws(density, what, dict(params), own, dict(rows)))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _of_draws(density: Density, what: str, params: PyTree, shift: Array, rows: PyTree) -> Array:
+    before = jnp.asarray(rows.get("offset", np.zeros(1)), shift.dtype)
+
+    def one(given: tuple[PyTree, Array]) -> Array:
+        values, own = given
+        start = before.reshape(*before.shape, *[1] * (own.ndim - 1))
+        batch = {**rows, "offset": start + own}
+        if what == SURVIVAL:
+            return jnp.exp(density.log_likelihood(values, batch))
+        return density.predict(values, batch)
+
+    return jax.lax.map(one, (params, shift), batch_size=AT_ONCE)
+
+
+def censored(agreed: Specification, rows: PyTree, time: float) -> PyTree:
+    """Return rows whose event has not come until a time."""
+    count = rows["x"].shape[0]
+    return rows | time_rows(agreed, np.full(count, time), np.zeros(count))

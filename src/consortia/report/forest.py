@@ -1,0 +1,79 @@
+"""Forest plots: an interval a line, one panel for each coefficient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consortia.errors import InputError
+from consortia.report.canvas import DPI, INK, MUTED, RULE, SERIES, check_extra, drawing
+from consortia.store.durable import written_beside
+
+FORMATS = (".png", ".svg", ".pdf")
+LINE, MARGIN, WIDTH = 0.24, 0.75, 6.0
+"""Heights and width in inches."""
+
+
+def draw_forest(
+    blocks: Mapping[str, Sequence[Any]], effect: str, level: float, path: Path, title: str = ""
+) -> Path:
+    """Draw intervals of effects, a ratio on a logarithmic axis; return the file.
+
+    Args:
+        blocks: by the title of a panel its lines, each with name, median, lower and upper; those
+            with another kind than "site" stand apart, below a rule.
+        effect: what is drawn; "difference" is not a ratio.
+        level: probability inside the intervals.
+        path: of the picture.
+        title: above it.
+
+    Raises:
+        InputError: the file is of no known kind.
+        MissingExtraError: Matplotlib is not installed.
+    """
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
+    check_extra()
+    import matplotlib.pyplot as plt
+
+    heights = [len(rows) * LINE + MARGIN for rows in blocks.values()]
+    with drawing():
+        figure, panels = plt.subplots(
+            len(blocks), 1, figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False
+        )
+        for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):
+            _panel(axes, head, rows, ratio=effect != "difference")
+        panels[-1, 0].set_xlabel(f"{effect}, median and {100 * level:.4g} % interval")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left")
+        with written_beside(path) as temporary:
+            figure.savefig(temporary, dpi=DPI, format=path.suffix[1:])
+    return path
+
+
+def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
+    places = list(range(len(rows), 0, -1))
+    apart = [one.kind != "site" for one in rows]
+    axes.axvline(1.0 if ratio else 0.0, color=RULE, linewidth=0.8, zorder=0)
+    if any(apart) and not all(apart):
+        axes.axhline(places[apart.index(True)] + 0.5, color=RULE, linewidth=0.8)
+    for place, one, below in zip(places, rows, apart, strict=True):
+        colour = SERIES[1] if below else SERIES[0]
+        # a prediction of a new site is wider than what is known of the common effect
+        style = (0, (2, 1.5)) if one.kind == "new site" else "solid"
+        axes.plot([one.lower, one.upper], [place, place], color=colour, linestyle=style)
+        marker = "D" if below else "o"
+        axes.plot([one.median], [place], marker, color=colour, markersize=4.5)
+    if ratio:
+        axes.set_xscale("log")
+        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(0.4, len(rows) + 0.6)
+    axes.set_yticks(places, [one.name for one in rows])
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["left"].set_visible(False)
+    axes.set_title(head, color=MUTED)

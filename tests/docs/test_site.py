@@ -1,0 +1,68 @@
+"""The site names every method and module, its links lead somewhere, and it needs no network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import consortia
+from consortia.algorithms.registry import ALGORITHMS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_every_method_has_a_page_that_says_when_to_take_it() -> None:
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in DOCS.glob("methods/*.rst")}
+    assert set(pages) == set(ALGORITHMS)
+    index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
+    for name, text in pages.items():
+        assert "**Take it" in text
+        assert f".. method:: {name}\n" in text
+        assert f"\n{name}\n" in index
+
+
+def test_every_public_module_has_a_page_in_the_reference() -> None:
+    public = {
+        f"consortia.{name}"
+        for name in consortia.__all__
+        if type(getattr(consortia, name)).__name__ == "module"
+    }
+    named = {
+        re.search(r"^\.\. reference:: (\S+)$", page.read_text(), re.MULTILINE)[1]  # type: ignore[index]
+        for page in DOCS.glob("reference/*.rst")
+    }
+    assert named == public | {"consortia", "consortia.errors"}
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http:", "https:")):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_nothing_of_a_network(tmp_path: Path) -> None:
+    pytest.importorskip("myst_nb")
+    options = ["-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "doctrees")]
+    options += ["-D", f"nb_execution_cache_path={tmp_path / 'notebooks'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options, str(DOCS), str(tmp_path / "site")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 40
+    asked = r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//'
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(asked, text), page
+        assert "@import" not in text
+    assert len(list((tmp_path / "site" / "_images").glob("law-*.svg"))) == len(ALGORITHMS)
