@@ -11,6 +11,7 @@ A cell is the mean over the draws of the log-likelihood of a row; ± is over the
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
                 ),
             }
             for name, method in methods.items():
-                found = cell(data, method, visits, number)
+                named = f"{name}-{label}-{number}"
+                found = records.part(named, partial(cell, data, method, visits, number))
                 results["cells"].append({"seed": number, "shards": label, "method": name, **found})
                 records.say(f"seed {number}, {label}, {name}: {found}")
     return results

@@ -157,13 +157,9 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         length = size.iterations * (1 if float(pause) else LONGER)
         places = length // size.points * np.arange(1, size.points + 1)
         curves = {
-            count: [
-                {"values": -np.array(one["loss"])[None, :, None], "time": np.array(one["time"]),
-                 "diverged": None}
-                for one in found
-            ]
+            count: [one | {"diverged": None} for one in found]
             for count, found in by_workers.items()
-        }  # fmt: skip
+        }
         entries = workers.compare_workers(curves, places)
         for entry in entries:
             found = by_workers[entry["workers"]]
