@@ -245,7 +245,10 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         heights = np.array([entry[name] for entry in results["terms"]])
         axes[2].bar(names, heights, 0.6, bottom, label=name)
         bottom = bottom + heights
-    axes[2].set(xlabel="step size η, K = T = 10", ylabel="W₂² in the long run", yscale="log")
+    axes[2].set(
+        xlabel="step size η, K = T = 10", ylabel="W₂² in the long run", yscale="log",
+        ylim=(results["terms"][0]["bias"] / 5, None),
+    )  # fmt: skip
     axes[2].legend()
     k = results["every"] * np.arange(len(results["stages"])) + 1
     axes[3].loglog(k, results["stages"], "k-", lw=0.7, label="stages, η from .03")
@@ -260,5 +263,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         style = LAW if name == "without" else {"lw": 0.9}
         values = [entry[name] for entry in results["tested"]]
         axes[5].loglog(TESTED_STEPS, values, "o-", ms=3, **style, label=label)
-    axes[5].set(xlabel="step size η, K = 5, T = 10", ylabel="W₂ in the long run")
+    axes[5].set(xlabel="step size η, K = 5, T = 10", ylabel="W₂ in the long run", ylim=(0.1, 2))
+    axes[5].minorticks_off()
+    axes[5].set_xticks(TESTED_STEPS, [f"{step:g}" for step in TESTED_STEPS])
     axes[5].legend()
