@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -228,7 +228,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     kept = [r for r in repeats if "late_test" in runs.get((r, "laplace"), {})]
     if kept:
         gains = [runs[r, "laplace"]["late_test"] - runs[r, "dsgld"]["late_test"] for r in kept]
-        found["appendix-f2"] = _mean(gains)
+        mean = _mean(gains)
+        shown = f"{mean.text} in {len(kept)} of {len(repeats)} runs; the others ended non-finite"
+        found["appendix-f2"] = mean if len(kept) == len(repeats) else replace(mean, shown=shown)
     return found
 
 

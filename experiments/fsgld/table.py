@@ -32,7 +32,7 @@ SCORED = 1000
 """About so many of all train rows are scored."""
 
 # shards, rows of each, visits, seeds
-SCALES = {"quick": (4, 100, 100, 1), "small": (30, 90_000, 1000, 2), "full": (30, 90_000, 5000, 10)}
+SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 3), "full": (30, 90_000, 5000, 10)}
 
 
 def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
@@ -54,8 +54,13 @@ def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
 
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return the cells of the table for each repetition."""
-    shards, rows, visits, seeds = SCALES[scale]
-    real = scale == "full" and susy_is_here()
+    return cells(*SCALES[scale], seed, real=scale == "full" and susy_is_here())
+
+
+def cells(
+    shards: int, rows: int, visits: int, seeds: int, seed: int, *, real: bool
+) -> dict[str, Any]:
+    """Return the cells of so many repetitions on so many shards of so many rows."""
     results: dict[str, Any] = {"data": "SUSY" if real else "made up", "cells": []}
     for number in range(seed, seed + seeds):
         for label, concentration in SHARES.items():
