@@ -22,9 +22,13 @@ from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
 from consortia.models.from_numpyro import from_numpyro
+from consortia.models.networks.equinox import from_equinox
+from consortia.models.networks.flax import from_flax
 from consortia.models.regression.model import Regression, regression
+from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
+from consortia.run.verification import verify
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
 from consortia.store.metadata import Metadata as Metadata
@@ -53,6 +57,8 @@ __all__ = [
     "fa_hmc",
     "fa_ld",
     "federated_hmc",
+    "from_equinox",
+    "from_flax",
     "from_numpyro",
     "fsgld",
     "gradient_noise_variance",
@@ -71,6 +77,7 @@ __all__ = [
     "regression",
     "resume",
     "sample",
+    "sbc",
     "schedules",
     "stale_sghmc",
     "stale_sgld",
@@ -80,4 +87,5 @@ __all__ = [
     "surrogate_hmc",
     "surrogates",
     "to_netcdf",
+    "verify",
 ]

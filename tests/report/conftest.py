@@ -19,6 +19,39 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+FAINTEST = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = (colour, ground) => {
+    canvas.fillStyle = ground; canvas.fillRect(0, 0, 1, 1);
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return Array.from(canvas.getImageData(0, 0, 1, 1).data.slice(0, 3));
+  };
+  const light = values => values.map(value => value / 255)
+    .map(value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, value, at) => sum + value * [0.2126, 0.7152, 0.0722][at], 0);
+  const clear = colour => /^rgba\\(.*, 0\\)$|^transparent$/.test(colour);
+  const ground = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!clear(colour)) return colour;
+    }
+    return 'white';
+  };
+  let least = [21, ''];
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.getClientRects().length || element.closest('style, title')) continue;
+    const style = getComputedStyle(element), behind = ground(element);
+    const colour = element instanceof SVGElement ? style.fill : style.color;
+    const pair = [light(rgb(colour, behind)), light(rgb(behind, 'white'))].sort((a, b) => b - a);
+    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
+    if (ratio < least[0]) least = [ratio, element.textContent.trim().slice(0, 60)];
+  }
+  return least;
+})()"""
+"""An expression of the page's language: every text against the ground that it stands on."""
+
+
 class Browser:
     """One page; what it logs and asks of the network is kept."""
 
@@ -118,6 +151,11 @@ class Browser:
         """What stands on the console, and exceptions."""
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [event["params"] for event in self.events if event.get("method") in kinds]
+
+    def faintest(self) -> tuple[float, str]:
+        """The least contrast of a text with its ground by WCAG's formula, and the text."""
+        ratio, text = self.value(FAINTEST)
+        return float(ratio), str(text)
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a PNG."""

@@ -105,7 +105,8 @@ def test_a_report_has_every_section_of_a_gossip_run_with_a_reference(tmp_path):
     text = page(tmp_path, gossip())
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     parts = ["The posterior", "Bias, predicted and measured", "Traces", "Ranks", "Predictions"]
-    assert titles[1:] == [*parts, "The network", "What it cost"]
+    parts.insert(0, "Who contributed what")
+    assert titles[1:] == [*parts, "The network", "What it cost", "A methods paragraph"]
     for said in ("Three hospitals", "root mean square distance", "dose", "Predicted means within"):
         assert said in text
     assert text.index("Do the chains agree?") < text.index("The posterior</h2>")
@@ -318,13 +319,15 @@ def test_a_page_asks_for_nothing_overflows_nowhere_and_complains_of_nothing(tmp_
     write_report([report], tmp_path / "one.html")
     write_report([report, dataclasses.replace(report, name="other")], tmp_path / "two.html")
     for name in ("one", "two"):
-        for width in (390, 1440):
+        for width in (390, 1280, 1920):
             for dark in (False, True):
                 browser.open(tmp_path / f"{name}.html", width=width, dark=dark)
                 assert browser.asked() == []
                 assert browser.complaints() == []
                 assert browser.value("innerWidth") == width
                 assert browser.value("document.documentElement.scrollWidth") <= width
+                ratio, words = browser.faintest()
+                assert ratio >= 4.5, (name, width, dark, words)
     ground = "getComputedStyle(document.body).backgroundColor"
     ink = "getComputedStyle(document.querySelector('svg text')).fill"
     seen = []
@@ -346,12 +349,16 @@ def test_the_browser_sees_what_a_bad_page_does(tmp_path, browser):
     bad = tmp_path / "bad.html"
     bad.write_text(
         '<meta name="viewport" content="width=device-width"><div style="width:3000px">x</div>'
+        '<p style="color: #888">faint</p>'
         '<img src="missing.png"><script>console.error("no"); nowhere()</script>'
     )
     browser.open(bad, width=390)
     assert browser.value("document.documentElement.scrollWidth") > 390
     assert [url for url in browser.asked() if url.endswith("missing.png")]
     assert len(browser.complaints()) >= 2
+    ratio, text = browser.faintest()
+    assert text == "faint"
+    assert abs(ratio - 3.54) < 0.02  # of #888888 on white
 
 
 # --- how long it takes ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,15 @@ import typer
 
 from consortia.cli.exits import reported
 from consortia.cli.options import Code, Quiet
+from consortia.errors import InputError
+
+
+class Kind(StrEnum):
+    """What a report is written as."""
+
+    html = "html"
+    docx = "docx"
+    pdf = "pdf"
 
 
 def report(
@@ -21,19 +31,28 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            metavar="FILE.html",
-            help="The file. By default report.html in the (first) run directory; an earlier report "
-            "is written over.",
+            metavar="FILE",
+            help="The file. By default report.html (or .docx, .pdf) in the (first) run directory; "
+            "an earlier report is written over.",
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(
+            "--format", help="A page, a document of Word (extra: docx), or PDF by a browser."
         ),
     ] = None,
     code: Code = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run's verdict, figures and cost, or those of several, as one HTML file."""
+    """Write a run's effects, verdict, figures and cost, or those of several, as one file."""
     with reported(quiet):
         from consortia.report.document import write_report
 
-        target = output or runs[0] / ("report.html" if len(runs) == 1 else "comparison.html")
+        suffix = f".{kind or Kind.html}"
+        target = output or runs[0] / (("report" if len(runs) == 1 else "comparison") + suffix)
+        if kind is not None and target.suffix != suffix:
+            raise InputError(f"--output {target} is no file of --format {kind}.")
         written = write_report(runs, target, code=code)
         if not quiet:
             typer.echo(f"written: {written}")

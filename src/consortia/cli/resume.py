@@ -52,6 +52,14 @@ def resume(
             help="Sample the study's reference too. By default as in the run.",
         ),
     ] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Compare with few_rounds and with the gradients of all sites. By default as in "
+            "the run.",
+        ),
+    ] = None,
     engine: Annotated[
         Engine | None, typer.Option(help="What runs the sites; in one process by default.")
     ] = None,
@@ -74,6 +82,7 @@ def resume(
             stop=stop,
             exact=exact,
             reference=reference,
+            verify=verify,
             code=code,
             quiet=quiet,
         )
@@ -88,10 +97,12 @@ def _resume(
     stop: bool,
     exact: bool,
     reference: bool | None,
+    verify: bool | None,
     code: bool,
     quiet: bool,
 ) -> int:
     import consortia
+    from consortia.engines.local import LocalEngine
     from consortia.engines.sharding import cores, offer_cpu_devices
     from consortia.store.runs import holds_run, read_record
     from consortia.study.build import load_study
@@ -136,8 +147,16 @@ def _resume(
             exact=exact,
             engine=engine,
         )
+    compared = request.get("verify") if verify is None else verify
     return sample_and_report(
-        study, built, directory, begin, request=lambda: None, reference=wanted, quiet=quiet
+        study,
+        built,
+        directory,
+        begin,
+        request=lambda: None,
+        reference=wanted,
+        verify=(engine or LocalEngine()) if compared else None,
+        quiet=quiet,
     )
 
 
@@ -161,7 +180,8 @@ def _request(directory: Path) -> dict[str, Any]:
         )
     try:
         content = json.loads(read_regular(file, COMMAND_BYTES))
-        kinds = {"study": str, "seed": int, "chains": int, "rounds": int, "reference": bool}
+        kinds = {"study": str, "seed": int, "chains": int, "rounds": int}
+        kinds |= {"reference": bool, "verify": bool}
         for name, kind in kinds.items():
             value = content.get(name)
             if not isinstance(value, kind) and not (value is None and name != "study"):

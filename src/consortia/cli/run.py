@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -32,11 +33,13 @@ from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
     from consortia.report.run_report import RunReport
+    from consortia.run.verification import Verification
     from consortia.study.build import Built, Study
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
 ESTIMATES, FOREST = "estimates.txt", "forest.png"
+REFERENCE = "reference"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -65,6 +68,14 @@ def run(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Run settings that are predicted to diverge, too.")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare with few_rounds, which is exact and takes about a dozen rounds more, and "
+            "with the gradients of all sites at some of the draws. It is then the reference.",
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
@@ -85,11 +96,19 @@ def run(
         built = given.build(over)
 
         def request() -> None:
-            keep_request(directory, study, {**changes, "reference": reference})
+            options = {**changes, "reference": reference, "verify": verify}
+            keep_request(directory, study, options)
 
         begin = beginning(given, built, directory, over, anyway=anyway)
         code = sample_and_report(
-            given, built, directory, begin, request=request, reference=reference, quiet=quiet
+            given,
+            built,
+            directory,
+            begin,
+            request=request,
+            reference=reference,
+            verify=over if verify else None,
+            quiet=quiet,
         )
     raise typer.Exit(code)
 
@@ -106,6 +125,7 @@ def sample_and_report(
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
+    verify: Any = None,
 ) -> int:
     """Sample, compare, write and show; return the exit code.
 
@@ -116,6 +136,7 @@ def sample_and_report(
         begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
+        verify: the engine over which the run is compared with an exact sampler, or None.
         quiet: print errors only.
     """
     from consortia.report.terminal import console_of, plan_panel
@@ -129,9 +150,18 @@ def sample_and_report(
         request()
 
     tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
+    found = None
+    if verify is not None:
+        from consortia.run.verification import verify as verified
+
+        # Only the root knows how the run ended.
+        ended = verify.allgather(lambda: tree.attrs["state"] == "finished" if verify.root else True)
+        if all(ended):
+            parts = (tree, built.model, built.sites)
+            found = verified(*parts, engine=verify, progress=not quiet)
     if tree is None:
         return 0
-    return _report(study, built, directory, tree, console, reference=reference)
+    return _report(study, built, directory, tree, console, reference=reference, found=found)
 
 
 def beginning(
@@ -155,7 +185,14 @@ def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None
 
 
 def _report(
-    study: Study, built: Built, directory: Path, tree: Any, console: Any, *, reference: bool
+    study: Study,
+    built: Built,
+    directory: Path,
+    tree: Any,
+    console: Any,
+    *,
+    reference: bool,
+    found: Verification | None,
 ) -> int:
     """Write the reference, the summary and the figure of a run; return the exit code."""
     from consortia.report.run_report import report_of
@@ -167,8 +204,14 @@ def _report(
         console.print(GO_ON.format(directory), soft_wrap=True)
         return INTERRUPTED
 
-    beside, skipped = None, list(built.skipped)
-    if study.reference is None:
+    beside, stein, skipped = None, None, list(built.skipped)
+    if found is not None:
+        stein = found.stein
+        skipped += found.skipped
+        _keep_verification(directory, found)
+    if found is not None and found.reference is not None:
+        beside = _stored(directory / REFERENCE, found.reference, built)
+    elif study.reference is None:
         skipped.append("reference: the study has no [reference]")
     elif not reference:
         skipped.append("reference: --no-reference")
@@ -179,7 +222,7 @@ def _report(
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:
-                beside = _reference(study, built, directory / "reference")
+                beside = _reference(study, built, directory / REFERENCE)
             except MissingExtraError as error:
                 skipped.append(f"reference: {error}")
             except KeyboardInterrupt:
@@ -196,6 +239,7 @@ def _report(
         labels=built.labels,
         reference=beside,
         skipped=tuple(skipped),
+        stein=stein,
     )
     _write(report, directory, figure=figure)
     console.print(report_tables(report))
@@ -222,17 +266,22 @@ def _report(
 def _reference(study: Study, built: Built, directory: Path) -> Any:
     """Return the reference's draws, kept beside the run's in a run directory of their own."""
     from consortia.diagnostics.reference import nuts
-    from consortia.store.metadata import with_labels
-    from consortia.store.runs import RunStore, open_run
 
     assert study.reference is not None
     if directory.exists():
-        try:
+        with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
             return _finished_reference(directory)
-        except StoreError:
-            shutil.rmtree(directory)  # it was cut short; it is made again as it was
     wanted = study.reference.model_dump(exclude={"method"})
-    tree = nuts(built.model, built.sites, **wanted)
+    return _stored(directory, nuts(built.model, built.sites, **wanted), built)
+
+
+def _stored(directory: Path, tree: Any, built: Built) -> Any:
+    """Return a reference as it is read from a run directory of its own, in the place of another."""
+    from consortia.store.metadata import with_labels
+    from consortia.store.runs import RunStore, open_run
+
+    if directory.exists():
+        shutil.rmtree(directory)
     groups = {name: group.to_dataset() for name, group in tree.children.items()}
     store = RunStore(directory)
     store.claim()
@@ -253,6 +302,15 @@ def _finished_reference(directory: Path) -> Any:
     if tree.attrs.get("state") != "finished":
         raise StoreError(f"{directory} is not finished")
     return tree
+
+
+def _keep_verification(directory: Path, found: Verification) -> None:
+    from consortia.report.run_report import VERIFICATION
+
+    stein = None if found.stein is None else found.stein.plain()
+    content = {"stein": stein, "skipped": list(found.skipped)}
+    with writing(directory):
+        replace_file(directory / VERIFICATION, [json.dumps(content, indent=1).encode()])
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:

@@ -24,12 +24,14 @@ from consortia.diagnostics.predictive import (
     rmse,
     scores,
 )
+from consortia.diagnostics.stein import Stein, kernel_stein
 from consortia.diagnostics.summary import Summary, summary
 from consortia.diagnostics.units import in_column_units
 
 __all__ = [
     "ChunkVerdict",
     "Convergence",
+    "Stein",
     "Summary",
     "accuracy",
     "add_diagnostics",
@@ -39,6 +41,7 @@ __all__ = [
     "expected_calibration_error",
     "gaussian_wasserstein2",
     "in_column_units",
+    "kernel_stein",
     "log_predictive_density",
     "marginal_error",
     "marginal_wasserstein2",

@@ -19,6 +19,7 @@ from consortia.diagnostics.convergence import (
     convergence,
     error_of_mean,
 )
+from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import InputError
@@ -48,6 +49,11 @@ class Summary:
         notes: what is weighted, what is not available and why.
         missing: of these, the ones on "R-hat" and on "ESS".
         verdict: on the run, where the draws are a run's and not mere arrays.
+
+    Example:
+        >>> found = summary({"theta": np.random.default_rng(0).normal(size=(4, 50))})
+        >>> sorted(found.columns)
+        ['5%', '95%', 'ess_bulk', 'ess_tail', 'mcse_mean', 'mean', 'r_hat', 'sd']
     """
 
     coordinates: tuple[str, ...]
@@ -157,6 +163,7 @@ def summary(
     between: Between = "chains",
     max_coordinates: MaxCoordinates = "all",
     units: Units = "columns",
+    stein: Stein | None = None,
 ) -> Summary:
     r"""Return mean, sd, quantiles, Monte Carlo error, R-hat and ESS of every scalar coordinate.
 
@@ -179,6 +186,10 @@ def summary(
         units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
             unit of the columns as they were read (`consortia.diagnostics.in_column_units`), and
             ``"sampled"`` the parameters as they were sampled. Elsewhere there is no difference.
+        stein: what `consortia.verify` found, for the verdict.
+
+    Returns:
+        A table with a row for each scalar coordinate; the verdict where the draws are a run's.
 
     Raises:
         InputError: no draws, a probability outside [0, 1], or a reference of another model.
@@ -196,7 +207,7 @@ def summary(
     scaling = scaling_in(tree) if units == "columns" else None
     sampled: Summary | None = None
     if scaling is not None:
-        sampled = summary(tree, reference=reference, between=between, units="sampled")
+        sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
         tree = in_column_units(tree, scaling)
         reference = None if reference is None else in_column_units(reference, scaling)
     draws = _some_draws("tree", tree)
@@ -221,6 +232,9 @@ def summary(
         )
     if scaling is not None:
         notes.append(IN_COLUMN_UNITS)
+    handed_over = getattr(tree, "attrs", {}).get("handed_over")
+    if handed_over is not None:
+        notes.append(str(handed_over))
     if reference is not None:
         columns |= _beside(columns, draws, reference)
         notes.append(COMPARISON)
@@ -237,12 +251,14 @@ def summary(
     beside = None
     if reference is not None:
         beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
-    return replace(made, verdict=verdict_of(tree, made, beside))
+    return replace(made, verdict=verdict_of(tree, made, beside, stein))
 
 
-def verdict_of(tree: Any, table: Summary, beside: Mapping[str, np.ndarray] | None) -> Verdict:
+def verdict_of(
+    tree: Any, table: Summary, beside: Mapping[str, np.ndarray] | None, stein: Stein | None = None
+) -> Verdict:
     """Return the verdict on a result, from its table as sampled and the reference's columns."""
-    evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing, beside)
+    evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing, beside, stein)
     return judge(prediction_in(tree), evidence)
 
 

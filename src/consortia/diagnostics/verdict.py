@@ -17,6 +17,7 @@ import numpy as np
 
 from consortia.core.parameters import posterior_arrays
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 
 R_HAT = (1.01, 1.05)
@@ -39,6 +40,9 @@ SIGMAS = 3.0
 
 MOST_ESS = 1.1
 """Bulk ESS by the number of draws up to which an approximate chain does not overshoot."""
+
+RARE = 0.01
+"""Below this p-value the draws do not fit the gradients of the log-density."""
 
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
@@ -188,6 +192,7 @@ class Evidence:
         stuck: indices of chains that do not move.
         diverging: share of draws whose trajectory diverged; None where that is not recorded.
         reference: columns of the reference's summary, or None.
+        stein: the draws beside the gradients of the sites, or None where nobody has looked.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -200,6 +205,7 @@ class Evidence:
     stuck: tuple[int, ...] = ()
     diverging: float | None = None
     reference: Mapping[str, np.ndarray] | None = None
+    stein: Stein | None = None
 
     @classmethod
     def of(
@@ -209,6 +215,7 @@ class Evidence:
         names: Sequence[str],
         missing: Mapping[str, tuple[str, ...]],
         reference: Mapping[str, np.ndarray] | None = None,
+        stein: Stein | None = None,
     ) -> Evidence:
         """Return the evidence of a result and its summary, which is of what was sampled."""
         arrays = {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
@@ -233,6 +240,7 @@ class Evidence:
             tuple(np.flatnonzero(still > STUCK).tolist()),
             diverging,
             reference,
+            stein,
         )
 
     @property
@@ -281,6 +289,7 @@ def judge(
         _predicted(prediction, measured=measured.counts),
         _as_predicted(run, prediction),
         measured,
+        _fits(run),
         _diverging(run),
     ]
     return Verdict(tuple(check for check in checks if check is not None))
@@ -530,6 +539,21 @@ def _rows_in(prediction: BiasPrediction, run: Evidence) -> np.ndarray | None:
     variables = dict.fromkeys(name.partition("[")[0] for name in run.names)
     rows = np.concatenate([np.flatnonzero(owners == name) for name in variables])
     return rows if len(rows) == len(run.names) else None
+
+
+def _fits(run: Evidence) -> Check | None:
+    """Return whether the draws fit the sites' gradients, by their kernel Stein discrepancy."""
+    if run.stein is None:
+        return None
+    found, title = run.stein, "Do the draws fit the sites' gradients?"
+    value = f"discrepancy {found.value:.2g}, by chance up to {found.level:.2g}"
+    if found.p_value > RARE:
+        reason = f"{found.points} draws of the posterior itself would not differ from them."
+        return Check(Severity.GOOD, title, value, reason)
+    reason = (
+        f"{found.points} draws of the posterior would seldom be so far (p {found.p_value:.2g})."
+    )
+    return Check(Severity.WARNING, title, value, reason, REMEDY)
 
 
 def _measured(run: Evidence) -> Check:

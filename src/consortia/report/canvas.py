@@ -40,6 +40,12 @@ INK, MUTED, RULE, *SERIES = (light for light, _ in COLOURS.values())
 """Text, lesser text, lines, and chains or runs: first the federated run's, then its reference's."""
 
 DPI = 160
+MOST_NAMED = 28
+"""Letters of a name beside a figure."""
+
+TIP = "tip: "
+"""How the group of an artist begins whose rest is shown when the pointer is over it."""
+
 GAP = 0.15
 """Between the figures of a picture, in inches."""
 
@@ -52,11 +58,13 @@ class Plot:
         figure: of Matplotlib, drawn within `drawing`.
         alt: what is to be seen, in words.
         caption: one or two sentences below it.
+        of: the parameter that it is of, where the reader may choose one.
     """
 
     figure: Any
     alt: str
     caption: str = ""
+    of: str = ""
 
     def svg(self, key: str) -> str:
         """Return the figure as an ``<svg>`` element; ``key`` is its own among those of a page."""
@@ -67,6 +75,7 @@ class Plot:
         # What comes first is a style sheet, which would hold for the whole page.
         body = target.getvalue().partition("</defs>")[2].strip()
         # Names of groups, which occur in every figure; what is referred to has a salted hash.
+        body = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", body)
         body = re.sub(r'<g id="[^"]*"', "<g", body)
         body = re.sub(r'="[^"]*"', _rounded, body)
         width, height = 72 * self.figure.get_size_inches()
@@ -160,3 +169,16 @@ def drawing(more: dict[str, Any] | None = None) -> Iterator[None]:
     finally:
         for number in set(plt.get_fignums()) - already:
             plt.close(number)
+
+
+def axes_of(width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of this size in inches, and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def cut(name: str) -> str:
+    """Return a name that fits beside a figure."""
+    return name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + "…"

@@ -1,57 +1,38 @@
-"""A run's files: its figures, and the page of one run or of several side by side."""
+"""A run's files: its figures, and the report of one run or of several, as a page or on paper."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
-from consortia.diagnostics.verdict import Verdict
 from consortia.errors import InputError, StoreError
-from consortia.report import network, plots
-from consortia.report.canvas import COLOURS, Plot, check_extra, write_png
+from consortia.report import accuracy, effects, methods, network, paper, plots
+from consortia.report.canvas import COLOURS, check_extra, write_png
+from consortia.report.chapters import Chapter, Part
 from consortia.report.run_report import RunReport, load_run
 from consortia.report.tables import (
     PAGE,
-    Table,
     comparison_table,
+    contribution_table,
     cost_table,
+    effect_table,
     parameter_table,
+    prior_table,
     score_table,
+    settings_table,
+    site_table,
 )
 from consortia.store.durable import replace_file
 
 MOST_ROWS = 200
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section of the page; one without plots, tables, notes and source is left out."""
-
-    key: str
-    title: str
-    text: str
-    plots: Sequence[Plot | None] = ()
-    tables: Sequence[Table | None] = ()
-    notes: Sequence[str] = ()
-    source: str | None = None
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """All sections of one run."""
-
-    key: str
-    name: str
-    lead: str
-    verdict: Verdict
-    parts: list[Part]
+FORMATS = (".html", ".docx", ".pdf")
 
 
 def write_report(
@@ -60,32 +41,42 @@ def write_report(
     *,
     code: bool = False,
 ) -> Path:
-    """Write a report of one run, or of several side by side, as one HTML file; return its path.
+    """Write a report of one run, or of several side by side, as one file; return its path.
 
     The verdict comes first: convergence, number of draws, predicted and measured bias in plain
-    words. Then intervals, traces, ranks, predictions, the network and how it behaved, and the cost.
-    The file holds its figures and styles and loads nothing.
+    words. Then effects, who contributed what, intervals, priors, traces, ranks, predictions, the
+    network and how it behaved, the cost, the settings, and a methods paragraph. A page holds its
+    figures and styles, loads nothing and runs nothing.
 
     Args:
         runs: run directories (finished or not), or what `consortia.report.run_report.report_of`
             makes of results in memory.
-        output: the HTML file; one that is there is written over.
+        output: the file, .html, .docx or .pdf; one that is there is written over.
         code: run the factories of the runs' studies, as `load_run` does.
 
     Raises:
+        InputError: the file is of another kind.
         StoreError: a directory holds no run, or no draw yet; or the file cannot be written.
-        MissingExtraError: ArviZ's plots are not installed.
+        MissingExtraError: ArviZ's plots, python-docx, or a browser that prints are not installed.
     """
+    target = Path(output)
+    if target.suffix not in FORMATS:
+        raise InputError(f"{target}: the name of a report ends in {', '.join(FORMATS)}.")
     given = [runs] if isinstance(runs, (str, os.PathLike, RunReport)) else list(runs)
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
     check_extra()
-    text = page(
-        _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
-    )
-    target = Path(output)
+    if target.suffix == ".docx":
+        paper.check_extra()
+    reports = _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
     try:
-        replace_file(target, [text.encode()])
+        if target.suffix == ".docx":
+            content = paper.docx(title_of(reports), [_chapter(one, "") for one in reports])
+        elif target.suffix == ".pdf":
+            content = paper.pdf(page(reports))
+        else:
+            content = page(reports).encode()
+        replace_file(target, [content])
     except OSError as error:
         raise StoreError(f"{str(target)!r} cannot be written: {error}.") from error
     return target
@@ -130,12 +121,17 @@ def page(reports: Sequence[RunReport]) -> str:
         css=(folder / "report.css").read_text(encoding="utf-8"),
         colours=COLOURS,
         version=__version__,
-        title=" · ".join(r.name for r in reports) if comparison else reports[0].title,
+        title=title_of(reports),
         runs=chapters,
         comparison=comparison,
         svg=lambda plot: plot.svg(f"figure-{next(counter)}"),
     )
     return printable(text, lines=True)
+
+
+def title_of(reports: Sequence[RunReport]) -> str:
+    """Return the heading of a report."""
+    return reports[0].title if len(reports) == 1 else " · ".join(one.name for one in reports)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
@@ -153,9 +149,10 @@ def _chapter(report: RunReport, key: str) -> Chapter:
     parts = [
         replace(part, key=f"{key}-{part.key}")
         for part in _parts(report)
-        if any(part.plots) or any(part.tables) or part.notes or part.source
+        if any(part.plots) or any(part.tables) or part.notes or part.source or part.quote
     ]
-    return Chapter(key, report.name, _lead(report), report.verdict, parts)
+    sentence = effects.interpretation(report)
+    return Chapter(key, report.name, _lead(report), sentence, report.verdict, parts)
 
 
 def _lead(report: RunReport) -> str:
@@ -193,7 +190,36 @@ def _predicted_lines(report: RunReport) -> list[str]:
 def _parts(report: RunReport) -> list[Part]:
     _, which = plots.chosen(report)
     dashed = "" if report.reference is None else " The dashed line is the reference's mean."
+    found, beside = effects.estimates(report), effects.priors_beside(report)
+    differing = effects.by_site(report)
     return [
+        Part(
+            "effects",
+            "The effects",
+            ""
+            if found is None
+            else f"Each column's {found.effect} with the others held fixed: the median of the "
+            f"posterior and the interval that holds it with probability {found.level:g}. They "
+            "say what goes together, and of a treatment that was not given at random no cause.",
+            [None if found is None else effects.effects_forest(found)],
+            [None if found is None else effect_table(found)],
+        ),
+        Part(
+            "between",
+            "Between the sites",
+            "Whether the effect is alike everywhere. A site's estimate is pulled towards the "
+            "common one by its shrinkage: at 0 it is that of its rows alone, at 1 that of the "
+            "others'. The standard deviation between sites is on the scale of the link.",
+            [None if differing is None else effects.site_forest(differing)],
+            [None if differing is None else site_table(differing)],
+            () if differing is None else differing.notes,
+        ),
+        Part(
+            "sites",
+            "Who contributed what",
+            "The rows of each site that the run was made from. They stayed there.",
+            tables=[contribution_table(report)],
+        ),
         Part(
             "posterior",
             "The posterior",
@@ -201,6 +227,14 @@ def _parts(report: RunReport) -> list[Part]:
             [plots.forest([report])],
             [parameter_table(report, PAGE, MOST_ROWS)],
             _notes(report),
+        ),
+        Part(
+            "priors",
+            "Priors",
+            "What was assumed before the data, beside what is known with them. Where the two agree "
+            "the data have said little.",
+            [plots.priors(beside)],
+            [prior_table(beside)],
         ),
         Part(
             "bias",
@@ -228,8 +262,8 @@ def _parts(report: RunReport) -> list[Part]:
         Part(
             "predictions",
             "Predictions",
-            f"On {report.held_out_rows:,} rows that no site has seen.",
-            [plots.predictions(report)],
+            accuracy.shown_rows(report),
+            [accuracy.predictions(report), accuracy.roc(report)],
             [score_table(report)],
         ),
         Part(
@@ -244,6 +278,19 @@ def _parts(report: RunReport) -> list[Part]:
             "In all chains together; an effective draw is worth as much as an independent one.",
             tables=[cost_table(report)],
             notes=[f"Not done: {line}" for line in report.skipped],
+        ),
+        Part(
+            "settings",
+            "Settings",
+            "Everything that was set, defaults included.",
+            tables=[settings_table(report)],
             source=report.study,
+        ),
+        Part(
+            "methods",
+            "A methods paragraph",
+            "To be copied into a paper and mended there: one click selects it.",
+            quote=methods.paragraph(report),
+            numbered=methods.references(report),
         ),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.errors import InputError
-from consortia.report.canvas import DPI, INK, MUTED, RULE, SERIES, check_extra, drawing
+from consortia.report.canvas import DPI, INK, MUTED, RULE, SERIES, TIP, check_extra, drawing
 from consortia.store.durable import written_beside
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -35,21 +35,28 @@ def draw_forest(
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
     check_extra()
-    import matplotlib.pyplot as plt
-
-    heights = [len(rows) * LINE + MARGIN for rows in blocks.values()]
     with drawing():
-        figure, panels = plt.subplots(
-            len(blocks), 1, figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False
-        )
-        for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):
-            _panel(axes, head, rows, ratio=effect != "difference")
-        panels[-1, 0].set_xlabel(f"{effect}, median and {100 * level:.4g} % interval")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left")
+        figure = forest_figure(blocks, effect, level, title)
         with written_beside(path) as temporary:
             figure.savefig(temporary, dpi=DPI, format=path.suffix[1:])
     return path
+
+
+def forest_figure(
+    blocks: Mapping[str, Sequence[Any]], effect: str, level: float, title: str = ""
+) -> Any:
+    """Return the figure of `draw_forest`, drawn within `consortia.report.canvas.drawing`."""
+    from matplotlib.figure import Figure
+
+    heights = [len(rows) * LINE + MARGIN for rows in blocks.values()]
+    figure = Figure(figsize=(WIDTH, sum(heights)))
+    panels = figure.subplots(len(blocks), 1, height_ratios=heights, squeeze=False)
+    for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):
+        _panel(axes, head, rows, ratio=effect != "difference")
+    panels[-1, 0].set_xlabel(f"{effect}, median and {100 * level:.4g} % interval")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left")
+    return figure
 
 
 def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
@@ -62,9 +69,11 @@ def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
         colour = SERIES[1] if below else SERIES[0]
         # a prediction of a new site is wider than what is known of the common effect
         style = (0, (2, 1.5)) if one.kind == "new site" else "solid"
-        axes.plot([one.lower, one.upper], [place, place], color=colour, linestyle=style)
+        tip = f"{TIP}{one.name}: {one.median:.3g} ({one.lower:.3g} to {one.upper:.3g})"
+        across = [place, place]
+        axes.plot([one.lower, one.upper], across, color=colour, linestyle=style, gid=tip)
         marker = "D" if below else "o"
-        axes.plot([one.median], [place], marker, color=colour, markersize=4.5)
+        axes.plot([one.median], [place], marker, color=colour, markersize=4.5, gid=tip)
     if ratio:
         axes.set_xscale("log")
         from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter

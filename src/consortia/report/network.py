@@ -11,8 +11,8 @@ from consortia.core.contract import Route
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, drawing
-from consortia.report.plots import DASHES, MOST_POINTS, WIDTH, axes_of, cut
+from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, axes_of, cut, drawing
+from consortia.report.plots import DASHES, MOST_POINTS, WIDTH
 from consortia.report.run_report import RunReport
 
 MOST_COVARIED = 300

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from consortia.core import parameters
-from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, drawing
-from consortia.report.run_report import HeldOutScores, RunReport
+from consortia.report import accuracy
+from consortia.report.canvas import INK, MUTED, RULE, SERIES, TIP, Plot, axes_of, cut, drawing
+from consortia.report.effects import PriorBeside
+from consortia.report.run_report import RunReport, by_weight
 
 MOST_FOREST = 40
 MOST_TRACED = 6
@@ -19,7 +21,6 @@ RANKED = 100
 """Draws a chain in a rank plot: ranks are of draws that hardly depend on one another."""
 SIMULATIONS = 300
 BAND = 0.95
-MOST_NAMED = 28
 LEGEND = 45
 """Letters that a line of a legend has room for."""
 DASHES = (0, (4, 3))
@@ -77,7 +78,7 @@ def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) 
     for row in np.asarray(rows):
         owner = int(np.searchsorted(ends, row, side="right"))
         values.append(arrays[owner][:, :, row - ends[owner]])  # counted from its variable's end
-    return _tree(_by_weight(np.stack(values, axis=2), parameters.draw_weights(tree)), names)
+    return _tree(by_weight(np.stack(values, axis=2), parameters.draw_weights(tree)), names)
 
 
 def pooled(tree: Any, count: int) -> Any:
@@ -100,24 +101,6 @@ def _tree(values: np.ndarray, names: Sequence[str]) -> Any:
         },
     )
     return xarray.DataTree.from_dict({"/posterior": posterior})
-
-
-def _by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Return draws repeated in proportion to their step weights, their order kept."""
-    if weights is None:
-        return values
-    count = values.shape[1]
-    out = np.empty_like(values)
-    for chain, own in enumerate(np.broadcast_to(weights, values.shape[:2])):
-        ends = np.cumsum(own) / own.sum()
-        take = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
-        out[chain] = values[chain, np.minimum(take, count - 1)]
-    return out
-
-
-def cut(name: str) -> str:
-    """Return a name that fits beside a figure."""
-    return name if len(name) <= MOST_NAMED else name[: MOST_NAMED - 1] + "…"
 
 
 def _short(names: Sequence[str]) -> list[str]:
@@ -228,7 +211,7 @@ def _panels(
             f"Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
             f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
         )
-        made.append(Plot(figure, f"{alt.format(label)} {numbers}"))
+        made.append(Plot(figure, f"{alt.format(label)} {numbers}", of=label))
     return made
 
 
@@ -297,7 +280,7 @@ def ranks(report: RunReport) -> list[Plot]:
     )
 
 
-# --- bias and predictions ------------------------------------------------------------------------
+# --- bias ----------------------------------------------------------------------------------------
 
 
 def bias(report: RunReport) -> Plot | None:
@@ -326,93 +309,32 @@ def bias(report: RunReport) -> Plot | None:
     )
 
 
-def predictions(report: RunReport) -> Plot | None:
-    """Return the calibration of a classifier, or predicted against observed of a regression."""
-    found = report.scores
-    if found is None:
+def priors(found: Sequence[PriorBeside]) -> Plot | None:
+    """Return the intervals of priors and posteriors, in standard widths of the prior; or None."""
+    if not found:
         return None
-    sides = [(found, SERIES[0], "o", cut(report.name))]
-    if report.reference_scores is not None:
-        sides.insert(0, (report.reference_scores, SERIES[1], "D", "reference"))
-    if found.curve is not None:
-        with drawing():
-            figure, axes = axes_of(4.2, 3.2)
-            _calibration(axes, sides, report.held_out_rows)
-        return Plot(
-            figure,
-            "Calibration curve: share of right predictions against their stated probability; "
-            f"calibration error {found.values['ece']:.3f}.",
-            "On the dashed line stated probabilities are right. The size of a mark is the number "
-            "of rows, the bar a 90 % interval.",
-        )
-    if found.means is None or report.observed is None:
-        return None
+    rows = list(found)[:MOST_FOREST]
+    places = np.arange(len(rows), 0, -1)
     with drawing():
-        figure, axes = axes_of(4.2, 3.2)
-        observed = np.asarray(report.observed)
-        every = np.concatenate([observed, found.means])
-        ends = [every.min(), every.max()]
-        axes.plot(ends, ends, color=RULE, linewidth=0.8, linestyle="--")
-        for scores, colour, marker, label in sides:
-            axes.plot(scores.means, observed, marker, color=colour, markersize=3.5, label=label)
-        axes.set_xlabel("predicted mean")
-        axes.set_ylabel("observed")
-        axes.legend(loc="upper left", fontsize=9)
+        figure, axes = axes_of(4.6, 0.75 + 0.24 * len(rows))
+        for place, one in zip(places, rows, strict=True):
+            width = (one.prior[2] - one.prior[0]) / 2 or 1.0
+            for points, colour, line in ((one.prior, RULE, 7), (one.posterior, SERIES[0], 2.4)):
+                low, middle, high = (points - one.prior[1]) / width
+                tip = f"{TIP}{one.name}: {points[0]:.3g} to {points[2]:.3g}"
+                axes.plot([low, high], [place, place], color=colour, linewidth=line, gid=tip)
+            axes.plot([middle], [place], "o", color=SERIES[0], markersize=4)
+        axes.set_yticks(places, [cut(one.name) for one in rows])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.spines["left"].set_visible(False)
+        axes.set_ylim(0.4, len(rows) + 0.6)
+        axes.set_xlabel("halves of the prior's 95 % interval from its middle")
     return Plot(
         figure,
-        f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
-        "On the dashed line the predicted mean is what was observed.",
+        f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",
+        "Broad and grey the prior's 95 % interval, narrow and coloured the posterior's: the "
+        "narrower the colour, the more the data have said.",
     )
-
-
-def axes_of(width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure of this size in inches, and its axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _calibration(
-    axes: Any, sides: Sequence[tuple[HeldOutScores, str, str, str]], rows: int
-) -> None:
-    """Draw the share of right predictions against their probability; the last side with bars."""
-    axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
-    least, lowest = 1.0, 1.0
-    for place, (scores, colour, marker, label) in enumerate(sides, start=1):
-        assert scores.curve is not None
-        filled = scores.curve[2] > 0
-        confidence, correct, share = (values[filled] for values in scores.curve)
-        least, lowest = min(least, confidence.min()), min(lowest, correct.min())
-        axes.plot(confidence, correct, color=colour, linewidth=1.2, zorder=2)
-        axes.scatter(
-            confidence,
-            correct,
-            s=18 + 260 * share,
-            color=colour,
-            marker=marker,
-            alpha=0.8,
-            label=label,
-            zorder=3,
-        )
-        if place == len(sides):
-            low, high = _wilson(correct, share * rows)
-            axes.vlines(confidence, low, high, color=colour, linewidth=0.9, alpha=0.6)
-            lowest = min(lowest, low.min())
-    axes.set_xlim(least - 0.03, 1.02)
-    axes.set_ylim(lowest - 0.05, 1.05)
-    axes.set_xlabel("probability of the predicted class")
-    axes.set_ylabel("share that is right")
-    for handle in axes.legend(loc="lower right", fontsize=9).legend_handles:
-        handle.set_sizes([40])
-
-
-def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Wilson's 90 % interval of a binomial share."""
-    z2 = 1.645**2
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = np.sqrt(z2 * (share * (1 - share) / count + z2 / (4 * count**2))) / (1 + z2 / count)
-    return middle - half, middle + half
 
 
 # --- the picture of a run ------------------------------------------------------------------------
@@ -420,7 +342,7 @@ def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def overview(report: RunReport) -> list[list[Any]]:
     """Return the figures of a run's picture by column: intervals; verdict, traces; predictions."""
-    shown, calibration = forest([report]), predictions(report)
+    shown, calibration = forest([report]), accuracy.predictions(report)
     left = [] if shown is None else [shown.figure, _text(shown.caption)]
     right = [_text("\n".join(_words(report)), report.title)]
     right += [plot.figure for plot in traces(report, 3)]

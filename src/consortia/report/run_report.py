@@ -23,6 +23,7 @@ from consortia.diagnostics import (
     summary,
 )
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
@@ -32,9 +33,14 @@ from consortia.store.runs import REQUEST, open_run
 from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
+VERIFICATION = "verification.json"
+"""Of a run that was verified: its Stein discrepancy, and what could not be had."""
 
 STUDY_BYTES = 2**20
 """Of a study file, and of the command that it was run with."""
+
+MOST_FITTED = 2000
+"""Rows that the run was fitted to of which predictions are shown, evenly spaced."""
 
 MOST_DRAWS = 4000
 """Predictions are averaged over at most so many draws, evenly spaced."""
@@ -48,11 +54,13 @@ class HeldOutScores:
         values: by name.
         curve: confidence, accuracy and share of rows by bin, for a classifier; else None.
         means: predicted means (rows,), for a regression; else None.
+        event: probability of the event (rows,), where there are two classes; else None.
     """
 
     values: dict[str, float]
     curve: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     means: np.ndarray | None = None
+    event: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -110,10 +118,16 @@ class RunReport:
         held_out_rows: how many rows are held out.
         prediction: the bias that the method's oracle predicts, or None where no study is at hand.
         places: of the rows of the table in the prediction's arrays, (d,), or None.
+        fitted: predictions of the rows that the run was fitted to, where none is held out and they
+            are at hand; else None.
+        fitted_observed: their responses, or None.
         model: the model, or None where no study is at hand.
+        sites: the rows, or None likewise.
+        regression: of a formula, what gives results in the user's terms, or None.
         algorithm: the method, or None likewise.
         study: the study file's text, or None.
         skipped: parts that are missing, each with the reason.
+        stein: the draws beside the sites' gradients, where the run was verified.
     """
 
     name: str
@@ -131,10 +145,15 @@ class RunReport:
     held_out_rows: int
     prediction: BiasPrediction | None
     places: np.ndarray | None
+    fitted: HeldOutScores | None
+    fitted_observed: np.ndarray | None
     model: Any
+    sites: Any
+    regression: Any
     algorithm: Any
     study: str | None
     skipped: tuple[str, ...]
+    stein: Stein | None = None
 
     @property
     def chains(self) -> int:
@@ -157,6 +176,14 @@ class RunReport:
         return self.table if self.column_table is None else self.column_table
 
     @property
+    def beside(self) -> str:
+        """What the run stands beside, in words; "" without a reference."""
+        record = self.reference_record
+        if record is None:
+            return ""
+        return "NUTS on the pooled data" if record["algorithm"] == "nuts" else record["algorithm"]
+
+    @property
     def shift_errors(self) -> np.ndarray | None:
         """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
         own = self.reference_table
@@ -174,6 +201,7 @@ class RunReport:
             self.table.coordinates,
             self.table.missing,
             None if own is None else own.columns,
+            self.stein,
         )
         return judge(self.prediction, evidence)
 
@@ -218,6 +246,7 @@ class RunReport:
             **self.verdict.plain(),
             "worst": vars(self.worst),
             "prediction": None if self.prediction is None else self.prediction.plain(),
+            "stein": None if self.stein is None else self.stein.plain(),
             "parameters": rows(self.table),
             "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
@@ -244,6 +273,8 @@ def report_of(
     reference: Any = None,
     skipped: tuple[str, ...] = (),
     study: str | None = None,
+    regression: Any = None,
+    stein: Stein | None = None,
 ) -> RunReport:
     """Return the report of a result in memory.
 
@@ -252,13 +283,15 @@ def report_of(
         name: short, to tell runs apart.
         title: one line.
         model: for the predictive scores and the predicted bias.
-        sites: for the predicted bias, which is not made without them.
+        sites: for the predicted bias, which is not made without them, and who contributed what.
         algorithm: for the predicted bias and the picture of the network.
         held_out: rows for the predictive scores, a dict with the responses under ``y``.
         labels: by variable, the names along its axes, counted from the last one.
         reference: another result of the same model, e.g. of NUTS on the pooled data.
         skipped: what is left out, each with the reason.
         study: the study file's text.
+        regression: of a formula, for the effects by site.
+        stein: what `consortia.verify` found.
 
     Raises:
         InputError: the result holds no draws, or the reference is of another model.
@@ -285,6 +318,7 @@ def report_of(
     if at_hand and (prediction is None or prediction.open):
         prediction = predict_bias(cast(Model, model), sites, algorithm)
     record = _record(tree)
+    rows = None if held_out is not None or sites is None else _fitted_rows(sites)
     return RunReport(
         name=name,
         title=title or record.get("title") or name,
@@ -301,10 +335,15 @@ def report_of(
         held_out_rows=0 if held_out is None else len(next(iter(held_out.values()))),
         prediction=prediction,
         places=_places(tree, prediction),
+        fitted=held_out_scores(tree, model, rows),
+        fitted_observed=None if rows is None else rows.get("y"),
         model=model,
+        sites=sites,
+        regression=regression,
         algorithm=algorithm,
         study=study,
         skipped=tuple(notes),
+        stein=stein,
     )
 
 
@@ -339,6 +378,9 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
         beside = open_run(directory / REFERENCE)
         _load(beside, directory / REFERENCE)
         facts["reference"] = beside
+    more: tuple[str, ...] = ()
+    if os.path.lexists(directory / VERIFICATION):
+        facts["stein"], more = _verified(directory)
     missing = f"there is no {REQUEST[0]} in the directory"
     if os.path.lexists(directory / REQUEST[0]):
         # Of an error nothing is said: a page may be passed on, a data file may not.
@@ -351,9 +393,23 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
         if isinstance(objects, str):
             missing = objects
         elif objects is not None:
-            return report_of(tree, **facts, **objects)
+            return report_of(tree, **facts, **objects, skipped=more)
     note = f"model, scores and predicted bias: {missing}"
-    return report_of(tree, **facts, skipped=(note,))
+    return report_of(tree, **facts, skipped=(note, *more))
+
+
+def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
+    """Return what `consortia run --verify` has found in a directory.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        found = json.loads(read_regular(directory / VERIFICATION, STUDY_BYTES))
+        stein = None if found["stein"] is None else Stein.read(found["stein"])
+        return stein, tuple(map(str, found["skipped"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(f"{directory / VERIFICATION} is damaged: {error}.") from error
 
 
 def _load(tree: Any, directory: Path) -> None:
@@ -402,7 +458,21 @@ def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:
         "algorithm": built.algorithm,
         "held_out": built.held_out,
         "labels": built.labels,
+        "regression": built.regression,
     }
+
+
+def by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return draws repeated in proportion to their step weights, their order kept."""
+    if weights is None:
+        return values
+    count = values.shape[1]
+    out = np.empty_like(values)
+    for chain, own in enumerate(np.broadcast_to(weights, values.shape[:2])):
+        ends = np.cumsum(own) / own.sum()
+        take = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
+        out[chain] = values[chain, np.minimum(take, count - 1)]
+    return out
 
 
 def short_names(table: Summary) -> list[str]:
@@ -442,12 +512,32 @@ def held_out_scores(tree: Any, model: Model | None, held_out: Any) -> HeldOutSco
     means = np.asarray(predict(tree, model, held_out, max_draws=MOST_DRAWS))
     response = held_out.get("y")
     if means.ndim == 2 and response is not None:
-        return HeldOutScores(scores(means, response), calibration_curve(means, response))
+        event = means[:, 1] if means.shape[1] == 2 else None
+        return HeldOutScores(
+            scores(means, response), calibration_curve(means, response), event=event
+        )
     density = log_predictive_density(tree, model, held_out, max_draws=MOST_DRAWS)
     found = {"log_density_per_row": float(density.mean())}
     if means.ndim != 1 or response is None:
         return HeldOutScores(found)
-    return HeldOutScores({"rmse": rmse(means, response)} | found, means=means)
+    yes_or_no = bool(np.isin(response, (0, 1)).all() and (means > 0).all() and (means < 1).all())
+    values = {"rmse": rmse(means, response)} | found
+    return HeldOutScores(values, means=means, event=means if yes_or_no else None)
+
+
+def _fitted_rows(sites: Any) -> dict[str, np.ndarray] | None:
+    """Return rows of all sites, evenly spaced where there are many; None where some are not here.
+
+    A model with a likelihood of a site has more than rows in a shard; it predicts from the same.
+    """
+    if sites.elsewhere or not all(isinstance(shard, Mapping) for shard in sites.shards):
+        return None
+    rows = {
+        name: np.concatenate([np.asarray(shard[name]) for shard in sites.shards])
+        for name in sites.shards[0]
+    }
+    every = max(1, -(-len(next(iter(rows.values()))) // MOST_FITTED))
+    return {name: values[::every] for name, values in rows.items()}
 
 
 def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from consortia.core.printable import printable
 from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.diagnostics.verdict import Verdict
+from consortia.models.regression.estimates import Estimates
+from consortia.models.regression.heterogeneity import SiteEffects
+from consortia.report.effects import PriorBeside, number, response_of
 from consortia.report.run_report import RunReport, short_names
 
 HEADS = {
@@ -49,6 +53,9 @@ class Table:
     """Cells as text; the first column names the row.
 
     Attributes:
+        caption: what it is.
+        columns: headings.
+        rows: cells.
         folded: a page shows it when it is opened.
     """
 
@@ -72,6 +79,117 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     first = "The parameters" if count <= most else f"The first {most} of {count:,} parameters"
     heads = tuple(HEADS.get(name, name) for name in shown)
     return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)))
+
+
+def effect_table(found: Estimates) -> Table:
+    """Return effects with their intervals, and how sure their direction is."""
+    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
+    ratio = found.effect != "difference"
+    rows = tuple(
+        (name, *map(number, values), _share(above))
+        for name, above, *values in zip(
+            found.names, found.above, found.median, found.lower, found.upper, strict=True
+        )
+    )
+    heads = ("", found.effect, low, high, f"probability above {1 if ratio else 0}")
+    return Table(f"{found.effect.capitalize()}s, median and interval", heads, rows)
+
+
+def site_table(found: SiteEffects) -> Table:
+    """Return what differs between sites, each site's, the common one, and the spread."""
+    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
+    rows = tuple(
+        (
+            f"{one.term}: {one.name}",
+            *map(number, (one.median, one.lower, one.upper)),
+            MISSING if math.isnan(one.above) else _share(one.above),
+            MISSING if math.isnan(one.shrinkage) else number(one.shrinkage),
+        )
+        for one in found.rows
+    )
+    bound = "0" if found.effect == "difference" else "1"
+    heads = ("", found.effect, low, high, f"probability above {bound}", "shrinkage")
+    return Table("By site", heads, rows)
+
+
+def _share(value: float) -> str:
+    """Return a probability of so many draws: never certain."""
+    return "> 0.999" if value > 0.999 else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def contribution_table(report: RunReport) -> Table | None:
+    """Return the rows of each site, and its events where the rows are at hand."""
+    names, rows = report.record.get("sites"), report.record.get("site_rows")
+    if not names or not rows or len(names) != len(rows):
+        return None
+    heads = ["site", "rows", "share of the rows"]
+    cells = [
+        [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
+        for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
+    ]
+    events = _events(report)
+    if events is not None:
+        heads += ["events", "events a row"]
+        for line, count, own in zip(cells, [*events, sum(events)], [*rows, sum(rows)], strict=True):
+            line += [f"{count:,}", _percent(count / own, 1)]
+    return Table("Who contributed what", tuple(heads), tuple(map(tuple, cells)))
+
+
+def _percent(share: float, places: int) -> str:
+    return f"{100 * share:.{places}f} %"
+
+
+def _events(report: RunReport) -> list[int] | None:
+    """Return the events of each site; None where there are none, or its rows are elsewhere."""
+    response = response_of(report)
+    if response is None or report.sites is None or report.sites.elsewhere:
+        return None
+    key = "event" if response.name.startswith("Surv(") else "y"
+    shards = report.sites.shards
+    if response.effect is None or not all(key in shard for shard in shards):
+        return None
+    values = [np.asarray(shard[key]) for shard in shards]
+    if not all(np.isin(own, (0, 1)).all() for own in values):
+        return None
+    return [int(own.sum()) for own in values]
+
+
+def prior_table(found: Sequence[PriorBeside]) -> Table | None:
+    """Return each prior in words and its interval, beside the posterior's."""
+    if not found:
+        return None
+    rows = tuple(
+        (
+            one.name,
+            one.words,
+            *(f"{number(at[0])} to {number(at[2])}" for at in (one.prior, one.posterior)),
+        )
+        for one in found
+    )
+    heads = ("coefficient", "prior", "95 % of the prior", "95 % of the posterior")
+    return Table("Priors beside posteriors, on the scale of the link", heads, rows)
+
+
+def settings_table(report: RunReport) -> Table | None:
+    """Return model, data and study as they were set, defaults included."""
+    settings = report.record.get("settings")
+    if not isinstance(settings, Mapping):
+        return None
+    rows: list[tuple[str, str]] = []
+
+    def walk(key: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                walk(f"{key}.{name}" if key else str(name), inner)
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            rows.append((key, {"None": "none", "True": "yes", "False": "no"}.get(shown, shown)))
+
+    walk("", {key: value for key, value in settings.items() if key != "regression"})
+    for name in ("engine", "seed", "x64", "versions"):
+        if name in report.record:
+            walk(name, report.record[name])
+    return Table("Model, data and study", ("", "set to"), tuple(rows))
 
 
 def score_table(report: RunReport) -> Table | None:

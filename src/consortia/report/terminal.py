@@ -67,7 +67,7 @@ def report_tables(report: RunReport) -> Any:
     beside = report.reference_table is not None
     columns = tables.BESIDE if beside else tables.ALONE
     posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
-    posterior.title = "Posterior" + (" beside NUTS on the pooled data" if beside else "")
+    posterior.title = "Posterior" + (f" beside {report.beside}" if beside else "")
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
     count = len(report.shown_table)
     if count > MOST_ROWS:

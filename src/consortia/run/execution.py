@@ -274,7 +274,9 @@ def execute(
         }
         writer.save(header, arrays | recorder.state())
 
-    with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
+    with progress_of(
+        algorithm.name, length.total, algorithm.usual_rounds, show=progress and run.root
+    ) as shown:
         loop = RunLoop(
             run,
             carry,

@@ -30,6 +30,7 @@ Answer = Mapping[str, Any]
 VALUES = "values"
 EXPANSION = "expansion"
 ROWS = "rows"
+GRADIENTS = "gradients"
 
 
 class Gatherer(Protocol):
@@ -101,6 +102,12 @@ class SitePotentials:
         prior = self._functions.prior_values(self._to(points))
         return likelihood + np.asarray(prior, np.float64)
 
+    def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
+        """Return the gradient of the log-density at some points, which the sites sum up to."""
+        likelihood = -self._gather(GRADIENTS, points)["gradients"].sum(axis=0)
+        prior = self._functions.prior_gradients(self._to(points))
+        return likelihood + np.asarray(prior, np.float64)
+
     def prior(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
         """Return value, gradient and Hessian of −log-prior."""
         value, gradient, curvature = self._functions.prior(self._to(position))
@@ -149,6 +156,7 @@ class SitePotentials:
             EXPANSION: self._functions.expansion,
             ROWS: self._functions.rows,
             VALUES: self._functions.values,
+            GRADIENTS: self._functions.gradients,
         }
         size: Any = np.int32(self._sites.sizes[index])
         answer = functions[what](self._to(position), self._of(index), size)
@@ -201,6 +209,10 @@ class StoredPotentials(SitePotentials):
     def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
         """Refuse: nothing is sent of single rows."""
         raise InputError("the sites send nothing of single rows, which minibatches' noise needs")
+
+    def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
+        """Refuse: nothing was evaluated elsewhere."""
+        raise InputError("the sites have evaluated their potentials at the mode only")
 
     def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
         """Refuse: nothing was evaluated elsewhere."""
@@ -263,8 +275,10 @@ class _Functions(NamedTuple):
     rows: Callable[[Array, PyTree, Array], dict[str, Array]]
     single_rows: Callable[[Array, PyTree], tuple[Array, Array]]
     values: Callable[[Array, PyTree, Array], dict[str, Array]]
+    gradients: Callable[[Array, PyTree, Array], dict[str, Array]]
     prior: Callable[[Array], tuple[Array, Array, Array]]
     prior_values: Callable[[Array], Array]
+    prior_gradients: Callable[[Array], Array]
 
 
 @lru_cache(maxsize=8)
@@ -316,6 +330,10 @@ def _compiled(
     def values(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         return {"values": jax.lax.map(lambda x: likelihood(x, rows, size), points)}
 
+    @jax.jit
+    def gradients(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        return {"gradients": jax.lax.map(lambda x: jax.grad(likelihood)(x, rows, size), points)}
+
     def negative_prior(x: Array) -> Array:
         return -target.log_prior(x)
 
@@ -327,4 +345,9 @@ def _compiled(
     def prior_values(points: Array) -> Array:
         return jax.lax.map(target.log_prior, points)
 
-    return _Functions(expansion, rows_at, single_rows, values, prior, prior_values)
+    @few_times
+    def prior_gradients(points: Array) -> Array:
+        return jax.lax.map(jax.grad(target.log_prior), points)
+
+    at_points = (values, gradients, prior, prior_values, prior_gradients)
+    return _Functions(expansion, rows_at, single_rows, *at_points)

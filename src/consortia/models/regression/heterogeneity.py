@@ -83,6 +83,17 @@ class SiteEffects:
         """The coefficients that differ between sites."""
         return tuple(dict.fromkeys(row.term for row in self.rows))
 
+    @property
+    def blocks(self) -> dict[str, list[Row]]:
+        """The lines of a forest plot, by the heading of each coefficient's panel."""
+        blocks = {}
+        for term in self.terms:
+            spread = next(one for one in self.rows if one.term == term and one.kind == "spread")
+            head = f"{term}; sd between sites {short(spread.median)}"
+            head += f" ({short(spread.lower)} to {short(spread.upper)})"
+            blocks[head] = [one for one in self.rows if one.term == term and one is not spread]
+        return blocks
+
     def __str__(self) -> str:
         """Return the table as plain text."""
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
@@ -123,13 +134,7 @@ class SiteEffects:
         """
         from consortia.report.forest import draw_forest  # Matplotlib is optional
 
-        blocks = {}
-        for term in self.terms:
-            spread = next(one for one in self.rows if one.term == term and one.kind == "spread")
-            head = f"{term}; sd between sites {short(spread.median)}"
-            head += f" ({short(spread.lower)} to {short(spread.upper)})"
-            blocks[head] = [one for one in self.rows if one.term == term and one is not spread]
-        return draw_forest(blocks, self.effect, self.level, Path(path), title)
+        return draw_forest(self.blocks, self.effect, self.level, Path(path), title)
 
 
 def site_effects(

@@ -1,0 +1,1 @@
+"""Models whose predictor is a network of Flax or Equinox."""

@@ -1,0 +1,106 @@
+"""Likelihoods of a network's outputs, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from consortia.core.arguments import unknown
+from consortia.errors import InputError
+from consortia.models._shared import Array, log_class_probability, two_classes, wrong_labels
+
+
+class Likelihood(NamedTuple):
+    """A likelihood given a network's outputs.
+
+    Attributes:
+        log_density: of outputs, targets and the parameters beside the network, (rows,).
+        predict: of outputs and the same: class probabilities or the mean; None where not known.
+        wrong: what is wrong with targets, or None.
+        width: numbers that the network returns for each row; None: one for each class.
+        beside: starting values of parameters beside the network, by name.
+    """
+
+    log_density: Callable[[Array, Any, dict[str, Array]], Array]
+    predict: Callable[[Array, dict[str, Array]], Array] | None
+    wrong: Callable[[np.ndarray, int], str | None]
+    width: int | None
+    beside: tuple[str, ...] = ()
+
+
+def _fine(targets: np.ndarray, width: int) -> str | None:
+    return None
+
+
+def _whole(targets: np.ndarray, width: int) -> str | None:
+    wrong = int(((targets < 0) | (targets != np.round(targets))).sum())
+    return f"the target has {wrong} values that are no whole numbers >= 0" if wrong else None
+
+
+def _one(outputs: Array) -> Array:
+    return outputs.reshape(outputs.shape[0])
+
+
+def _gaussian(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+    z = (jnp.asarray(targets).astype(outputs.dtype) - _one(outputs)) / jnp.exp(beside[SIGMA])
+    return -0.5 * z**2 - beside[SIGMA] - 0.5 * math.log(2 * math.pi)
+
+
+def _bernoulli(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+    y = jnp.asarray(targets).astype(outputs.dtype)
+    return -jax.nn.softplus((1 - 2 * y) * _one(outputs))
+
+
+def _poisson(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+    y = jnp.asarray(targets).astype(outputs.dtype)
+    return y * _one(outputs) - jnp.exp(_one(outputs)) - gammaln(y + 1)
+
+
+SIGMA = "log_sigma"
+"""Logarithm of the standard deviation of a gaussian target, which is sampled."""
+
+LIKELIHOODS = {
+    "categorical": Likelihood(
+        lambda outputs, targets, beside: log_class_probability(outputs, targets),
+        lambda outputs, beside: jax.nn.softmax(outputs, axis=-1),
+        wrong_labels,
+        None,
+    ),
+    "bernoulli": Likelihood(
+        _bernoulli,
+        lambda outputs, beside: two_classes(_one(outputs)),
+        lambda targets, width: wrong_labels(targets, 2),
+        1,
+    ),
+    "gaussian": Likelihood(
+        _gaussian, lambda outputs, beside: _one(outputs), _fine, 1, beside=(SIGMA,)
+    ),
+    "poisson": Likelihood(_poisson, lambda outputs, beside: jnp.exp(_one(outputs)), _whole, 1),
+}
+"""By name: of scores, of log-odds, of a mean, of a log-rate."""
+
+
+def likelihood_of(asked: Any) -> Likelihood:
+    """Return a likelihood by its name, or of a function of outputs and targets.
+
+    Raises:
+        InputError: it is none.
+    """
+    if callable(asked):
+
+        def log_density(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+            return jnp.asarray(asked(outputs, targets))
+
+        return Likelihood(log_density, None, _fine, None)
+    if asked not in LIKELIHOODS:
+        raise InputError(
+            f"likelihood is {asked!r}: {unknown(str(asked), LIKELIHOODS)}; or give a function of "
+            "outputs and targets that returns (rows,)."
+        )
+    return LIKELIHOODS[asked]

@@ -1,0 +1,178 @@
+"""How good the predictions of a run are: calibration, and how well they tell rows apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consortia.report.canvas import RULE, SERIES, Plot, axes_of, cut, drawing
+from consortia.report.run_report import HeldOutScores, RunReport
+
+GROUPS = 10
+"""Of equal numbers of rows, by their probability of the event."""
+
+LEAST_OF_GROUP = 8
+"""Rows of a group."""
+
+Side = tuple[HeldOutScores, str, str, str]
+"""Predictions, colour, marker and name."""
+
+
+def shown_rows(report: RunReport) -> str:
+    """Return which rows the predictions are of, as a sentence; "" where there are none."""
+    if report.scores is not None:
+        return f"On {report.held_out_rows:,} rows that no site has seen."
+    if report.fitted is None or report.fitted.event is None:
+        return ""
+    return (
+        f"On {len(report.fitted.event):,} of the rows that the run was fitted to: new rows are "
+        "predicted less well (test_share in [data] holds some out)."
+    )
+
+
+def predictions(report: RunReport) -> Plot | None:
+    """Return the calibration of a classifier, or predicted against observed of a regression."""
+    sides, observed = _sides(report)
+    if not sides:
+        return None
+    found = sides[-1][0]
+    if found.event is not None and observed is not None:
+        return _calibration_of_events(sides, observed)
+    if report.scores is None:
+        return None
+    if found.curve is not None:
+        with drawing():
+            figure, axes = axes_of(4.2, 3.2)
+            _calibration(axes, sides, report.held_out_rows)
+        return Plot(
+            figure,
+            "Calibration curve: share of right predictions against their stated probability; "
+            f"calibration error {found.values['ece']:.3f}.",
+            "On the dashed line stated probabilities are right. The size of a mark is the number "
+            "of rows, the bar a 90 % interval.",
+        )
+    if found.means is None or observed is None:
+        return None
+    with drawing():
+        figure, axes = axes_of(4.2, 3.2)
+        every = np.concatenate([observed, found.means])
+        ends = [every.min(), every.max()]
+        axes.plot(ends, ends, color=RULE, linewidth=0.8, linestyle="--")
+        for scores, colour, marker, label in sides:
+            axes.plot(scores.means, observed, marker, color=colour, markersize=3.5, label=label)
+        axes.set_xlabel("predicted mean")
+        axes.set_ylabel("observed")
+        axes.legend(loc="upper left", fontsize=9)
+    return Plot(
+        figure,
+        f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
+        "On the dashed line the predicted mean is what was observed.",
+    )
+
+
+def roc(report: RunReport) -> Plot | None:
+    """Return the receiver operating characteristic of the event; None without both outcomes."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # heavy: only a report draws it
+
+    sides, observed = _sides(report)
+    if not sides or sides[-1][0].event is None or observed is None or np.ptp(observed) == 0:
+        return None
+    with drawing():
+        figure, axes = axes_of(4.2, 3.2)
+        axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+        for scores, colour, _, label in sides:
+            area = roc_auc_score(observed, scores.event)
+            wrong, right, _ = roc_curve(observed, scores.event)
+            axes.plot(wrong, right, color=colour, label=f"{label}: AUC {area:.3f}")
+        axes.set_xlabel("share of the others above a threshold")
+        axes.set_ylabel("share of the events above it")
+        axes.legend(loc="lower right", fontsize=9)
+    return Plot(
+        figure,
+        f"Receiver operating characteristic; area under the curve {area:.3f}.",
+        f"How well the probabilities tell events from the others: of one of each the event has the "
+        f"higher one in {100 * area:.0f} % (AUC {area:.3f}); 50 % would be chance.",
+    )
+
+
+def _sides(report: RunReport) -> tuple[list[Side], np.ndarray | None]:
+    """Return whose predictions are shown, the run's own last, and what was observed."""
+    own, observed = report.scores, report.observed
+    if own is None:
+        own, observed = report.fitted, report.fitted_observed
+    if own is None:
+        return [], None
+    sides: list[Side] = [(own, SERIES[0], "o", cut(report.name))]
+    if report.scores is not None and report.reference_scores is not None:
+        sides.insert(0, (report.reference_scores, SERIES[1], "D", "reference"))
+    return sides, None if observed is None else np.asarray(observed)
+
+
+def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
+    """Return observed shares of events by groups of rows with like probabilities."""
+    with drawing():
+        figure, axes = axes_of(4.2, 3.2)
+        axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+        for scores, colour, marker, label in sides:
+            assert scores.event is not None
+            order = np.argsort(scores.event, kind="stable")
+            groups = np.array_split(order, max(1, min(GROUPS, len(order) // LEAST_OF_GROUP)))
+            said = np.array([scores.event[group].mean() for group in groups])
+            seen = np.array([observed[group].mean() for group in groups])
+            low, high = _wilson(seen, np.array([len(group) for group in groups]))
+            axes.vlines(said, low, high, color=colour, linewidth=0.9, alpha=0.6)
+            axes.plot(said, seen, marker, color=colour, markersize=5, label=label)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("probability of the event, as predicted")
+        axes.set_ylabel("share of events, as observed")
+        axes.legend(loc="upper left", fontsize=9)
+    return Plot(
+        figure,
+        f"Calibration: observed shares of events against their predicted probability, in "
+        f"{len(groups)} groups of rows.",
+        f"Rows in {len(groups)} groups by their probability: on the dashed line it is right. "
+        "The bars are 90 % intervals.",
+    )
+
+
+def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
+    """Draw the share of right predictions against their probability; the last side with bars."""
+    axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+    least, lowest = 1.0, 1.0
+    for place, (scores, colour, marker, label) in enumerate(sides, start=1):
+        assert scores.curve is not None
+        filled = scores.curve[2] > 0
+        confidence, correct, share = (values[filled] for values in scores.curve)
+        least, lowest = min(least, confidence.min()), min(lowest, correct.min())
+        axes.plot(confidence, correct, color=colour, linewidth=1.2, zorder=2)
+        axes.scatter(
+            confidence,
+            correct,
+            s=18 + 260 * share,
+            color=colour,
+            marker=marker,
+            alpha=0.8,
+            label=label,
+            zorder=3,
+        )
+        if place == len(sides):
+            low, high = _wilson(correct, share * rows)
+            axes.vlines(confidence, low, high, color=colour, linewidth=0.9, alpha=0.6)
+            lowest = min(lowest, low.min())
+    axes.set_xlim(least - 0.03, 1.02)
+    axes.set_ylim(lowest - 0.05, 1.05)
+    axes.set_xlabel("probability of the predicted class")
+    axes.set_ylabel("share that is right")
+    for handle in axes.legend(loc="lower right", fontsize=9).legend_handles:
+        handle.set_sizes([40])
+
+
+def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Wilson's 90 % interval of a binomial share."""
+    z2 = 1.645**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = np.sqrt(z2 * (share * (1 - share) / count + z2 / (4 * count**2))) / (1 + z2 / count)
+    return middle - half, middle + half

@@ -1,0 +1,55 @@
+"""What a report is made of, whether it becomes a page or paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consortia.diagnostics.verdict import Verdict
+from consortia.report.canvas import Plot
+from consortia.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of the page; one that would hold nothing is left out.
+
+    Attributes:
+        key: its address on the page.
+        title: its heading.
+        text: what it is about.
+        plots: its figures.
+        tables: its tables.
+        notes: a list below them.
+        source: a file's text, folded.
+        quote: a paragraph to be copied.
+        numbered: a list with numbers, below it.
+    """
+
+    key: str
+    title: str
+    text: str
+    plots: Sequence[Plot | None] = ()
+    tables: Sequence[Table | None] = ()
+    notes: Sequence[str] = ()
+    source: str | None = None
+    quote: str = ""
+    numbered: Sequence[str] = ()
+
+    @property
+    def choices(self) -> list[str]:
+        """The parameters of which the reader may choose one; none of a few."""
+        found = list(dict.fromkeys(plot.of for plot in self.plots if plot is not None and plot.of))
+        return found if len(found) > 1 else []
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """All sections of one run."""
+
+    key: str
+    name: str
+    lead: str
+    sentence: str
+    verdict: Verdict
+    parts: list[Part]

@@ -1,0 +1,290 @@
+"""What a run says in the terms of who asked: effects, priors beside them, one sentence first."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from consortia.core import parameters
+from consortia.diagnostics.units import SLOPES, in_column_units
+from consortia.diagnostics.verdict import Severity
+from consortia.errors import InputError
+from consortia.models.regression.estimates import Estimates, estimates_of
+from consortia.models.regression.families import FAMILIES
+from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
+from consortia.models.regression.priors import read_prior
+from consortia.report.canvas import Plot, drawing
+from consortia.report.forest import forest_figure
+from consortia.report.run_report import RunReport, by_weight
+
+LEVEL = 0.95
+SURE = 0.975
+"""Posterior probability of a direction from which on it is stated."""
+
+MOST_STATED = 3
+NOUNS = {
+    "odds ratio": "odds",
+    "rate ratio": "rate",
+    "hazard ratio": "hazard",
+    "ratio of means": "mean",
+}
+"""What a ratio is of."""
+
+MOST_DRAWN = 40
+"""Lines of a forest plot."""
+
+IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "atanh_correlation"
+"""Variables of a regression with levels and slopes by site."""
+
+PRIOR_DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class Response:
+    """What is modelled, from the record of a run.
+
+    Attributes:
+        name: of the response; of two levels with the event.
+        family: of a formula, else None.
+        effect: what exp(coefficient) is; None where a coefficient is a difference.
+        priors: in words, by the name of the parameter.
+        notes: what the user should know.
+    """
+
+    name: str
+    family: str | None
+    effect: str | None
+    priors: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def response_of(report: RunReport) -> Response | None:
+    """Return what a regression's response is; None of another model."""
+    settings = report.record.get("settings")
+    if not isinstance(settings, Mapping):
+        return None
+    model, found = settings.get("model"), settings.get("regression", settings)
+    if isinstance(found, Mapping) and found.get("family") in FAMILIES:
+        notes = tuple(map(str, found.get("notes", ())))
+        named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
+        events = [one.removeprefix("the event is ") for one in notes if one.startswith("the event")]
+        family = str(found["family"])
+        priors = {str(name): str(text) for name, text in found.get("priors", {}).items()}
+        effect = FAMILIES[family].effect
+        return Response(events[0] if events else named, family, effect, priors, notes)
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    if kind not in ("logistic_regression", "linear_regression"):
+        return None
+    data = settings.get("data", {})
+    name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
+    return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
+
+
+def estimates(report: RunReport) -> Estimates | None:
+    """Return the effects of a regression, in the units of the columns; None of another model."""
+    response = response_of(report)
+    posterior = in_column_units(report.tree)["posterior"]
+    if response is None or SLOPES not in posterior.data_vars:
+        return None
+    variable = posterior[SLOPES]
+    values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
+    axes = [np.asarray(variable.get_index(dim)).astype(str) for dim in variable.dims[2:]]
+    names = [", ".join(one) for one in itertools.product(*axes)]
+    flat = {SLOPES: values.reshape(*values.shape[:2], -1)}
+    return estimates_of(flat, {SLOPES: [names]}, response.effect, LEVEL)
+
+
+def by_site(report: RunReport) -> SiteEffects | None:
+    """Return what differs between sites; None where nothing does, or the draws do not say.
+
+    Without the study, as of a run between institutions, it is made from the levels and slopes by
+    site that the server has drawn, and no row is needed; correlated ones need the study.
+    """
+    if report.regression is not None:
+        own = report.regression
+        return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
+    response, found = response_of(report), in_column_units(report.tree)["posterior"]
+    wanted = {IN_SD, LOG_SD}
+    if response is None or not wanted <= set(found.data_vars) or CORRELATED in found.data_vars:
+        return None
+    weights = parameters.draw_weights(report.tree)
+    draws: dict[str, dict[str, np.ndarray]] = {}
+    for variable in (SLOPES, *sorted(wanted)):
+        if variable not in found.data_vars or found[variable].ndim != 3:
+            continue
+        values = by_weight(np.asarray(found[variable], float), weights)
+        names = np.asarray(found[variable].get_index(found[variable].dims[2])).astype(str)
+        columns = values.reshape(-1, len(names)).T
+        draws[variable] = dict(zip(names.tolist(), columns, strict=True))
+    if not wanted <= draws.keys():
+        return None
+    varying = []
+    for name, log_sd in draws[LOG_SD].items():
+        matched = re.fullmatch(r"sd\((.+) \| site\)", name)
+        if matched is None:
+            continue
+        term, spread = matched[1], np.exp(log_sd)
+        own_level = f"{term} | "
+        deviations = {
+            label.removeprefix(own_level): spread * values
+            for label, values in draws[IN_SD].items()
+            if label.startswith(own_level)
+        }
+        common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
+        varying.append(Varying(term, common, spread, deviations))
+    return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
+
+
+def effects_forest(found: Estimates) -> Plot:
+    """Return the forest plot of the effects."""
+    with drawing():
+        figure = forest_figure({"": found.lines[:MOST_DRAWN]}, found.effect, found.level)
+    return Plot(
+        figure,
+        f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
+        f"The median of each {found.effect} and its {100 * found.level:.0f} % interval"
+        + (", on a logarithmic axis" if found.effect != "difference" else "")
+        + "; the line is no effect.",
+    )
+
+
+def site_forest(found: SiteEffects) -> Plot:
+    """Return the forest plot by site, with the common effect and a new site's."""
+    with drawing():
+        figure = forest_figure(found.blocks, found.effect, found.level)
+    return Plot(
+        figure,
+        f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
+        "Round the sites; below the rule, with diamonds, what all have in common and, broken, what "
+        "is predicted of a site that is not among these.",
+    )
+
+
+# --- one sentence --------------------------------------------------------------------------------
+
+
+def interpretation(report: RunReport) -> str:
+    """Return what a reader without statistics should take from a run, or why nothing; "" of no one.
+
+    It states the effects whose direction is sure, the surest first, and no cause.
+    """
+    response, found = response_of(report), estimates(report)
+    if response is None or found is None:
+        return ""
+    if report.verdict.severity is Severity.BAD:
+        return "The numbers of this run cannot be relied on, so no effect is stated here."
+    sides = np.maximum(found.above, 1 - found.above)
+    rows = [row for row in np.argsort(-sides, kind="stable") if sides[row] >= SURE]
+    stated = [row for row in rows if not _of_site(found.names[row])]
+    others = sum(not _of_site(name) for name in found.names) - len(stated)
+    if not stated:
+        return (
+            f"Of no column does the run show which way it goes with {_what(response)}: every "
+            f"{100 * LEVEL:.0f} % interval holds {'no effect' if response.effect else '0'}."
+            + _between(report)
+        )
+    first, *more = (_stated(found, row, response) for row in stated[:MOST_STATED])
+    text = f"{first[0].upper()}{first[1:]}" + "".join(f"; {one}" for one in more) + "."
+    text += _between(report)
+    rest = len(stated) - MOST_STATED
+    if rest > 0:
+        text += f" {rest} more {'have' if rest > 1 else 'has'} a sure direction, in the table."
+    if others > 0:
+        text += (
+            f" Of {'the other column' if others == 1 else f'the other {others} columns'} "
+            "the direction stays open."
+        )
+    return text
+
+
+def _between(report: RunReport) -> str:
+    """Return how far an effect that differs by site does; "" where none does."""
+    found, text = by_site(report), ""
+    for term in found.terms if found is not None else ():
+        rows = {one.kind: one for one in found.rows if one.term == term} if found else {}
+        if "common" not in rows:
+            continue
+        common, new = rows["common"], rows["new site"]
+        text += (
+            f" The effect of {term} may differ between sites: {number(common.median)} in common "
+            f"({number(common.lower)} to {number(common.upper)}), and at a site not among these "
+            f"between {number(new.lower)} and {number(new.upper)}."
+        )
+    return text
+
+
+def _of_site(name: str) -> bool:
+    return name.startswith("site[")
+
+
+def _what(response: Response) -> str:
+    if response.effect is None:
+        return response.name
+    return f"the {NOUNS.get(response.effect, 'odds')} of {response.name}"
+
+
+def _stated(found: Estimates, row: int, response: Response) -> str:
+    """Return one effect in words."""
+    higher = "higher" if found.above[row] > 0.5 else "lower"
+    middle, low, high = (number(one[row]) for one in (found.median, found.lower, found.upper))
+    matched = re.fullmatch(r"(.+)\[(.+)\]", found.names[row])
+    who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {found.names[row]}"
+    return (
+        f"{who} goes with {higher} {_what(response).removeprefix('the ')} ({found.effect} "
+        f"{middle}, {100 * LEVEL:.0f} % interval {low} to {high})"
+    )
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, its zeros kept."""
+    if value == 0 or not np.isfinite(value):
+        return f"{value:g}"
+    places = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    return f"{value:,.{places}f}" if places <= 4 else f"{value:.2e}"
+
+
+# --- priors --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PriorBeside:
+    """A prior beside what the data made of it, on the scale of the link.
+
+    Attributes:
+        name: of the parameter.
+        words: the prior.
+        prior: its 2.5, 50 and 97.5 % points.
+        posterior: likewise.
+    """
+
+    name: str
+    words: str
+    prior: np.ndarray
+    posterior: np.ndarray
+
+
+def priors_beside(report: RunReport) -> list[PriorBeside]:
+    """Return the prior and the posterior of every coefficient whose prior is recorded."""
+    response = response_of(report)
+    if response is None or not response.priors:
+        return []
+    posterior = in_column_units(report.tree)["posterior"]
+    if SLOPES not in posterior.data_vars or posterior[SLOPES].ndim != 3:
+        return []
+    variable = posterior[SLOPES]
+    values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
+    rng, found = np.random.default_rng(0), []
+    for place, name in enumerate(np.asarray(variable.get_index(variable.dims[2])).astype(str)):
+        try:
+            prior = read_prior(str(name), response.priors.get(str(name)))
+        except InputError:  # a record is not trusted; its words may be none of ours
+            continue
+        points = (0.025, 0.5, 0.975)
+        drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
+        own = np.quantile(values[..., place], points)
+        found.append(PriorBeside(str(name), str(prior), np.quantile(drawn, points), own))
+    return found

@@ -1,0 +1,79 @@
+"""A methods paragraph that a paper can take over, with its references."""
+
+from __future__ import annotations
+
+import math
+
+from consortia.report.effects import LEVEL, estimates, response_of
+from consortia.report.run_report import RunReport
+
+SOFTWARE = "The consortia developers. consortia {}: federated Bayesian sampling in JAX. Software."
+RHAT = (
+    "Vehtari A, Gelman A, Simpson D, Carpenter B, Bürkner P-C. Rank-normalization, folding, and "
+    "localization: an improved R-hat for assessing convergence of MCMC. Bayesian Analysis 2021; "
+    "16(2): 667–718."
+)
+ARVIZ = (
+    "Kumar R, Carroll C, Hartikainen A, Martin O. ArviZ: a unified library for exploratory "
+    "analysis of Bayesian models in Python. Journal of Open Source Software 2019; 4(33): 1143."
+)
+
+
+def paragraph(report: RunReport) -> str:
+    """Return what was done, in the past tense, with numbers of the references in brackets."""
+    record, response = report.record, response_of(report)
+    sites, rows = record.get("sites") or (), record.get("site_rows") or ()
+    where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
+    settings = record.get("settings")
+    found = settings.get("regression") if isinstance(settings, dict) else None
+    if isinstance(found, dict) and response is not None:
+        text = (
+            f"We fitted a Bayesian regression of the family {response.family} with the formula "
+            f"{found.get('formula')} to {where}"
+        )
+    elif response is not None:
+        kind = "logistic" if response.effect else "linear"
+        text = f"We fitted a Bayesian {kind} regression of {response.name} to {where}"
+    else:
+        text = f"We sampled the posterior of {report.title!r} from {where}"
+    version = record.get("versions", {}).get("consortia", "")
+    text += f"; rows stayed at their sites (consortia {version} [1]). "
+    bias = str(record.get("bias", "")).partition(",")[0].partition(";")[0]
+    text += (
+        f"The algorithm was {record.get('algorithm', 'not recorded')} [2], which samples "
+        f"{record.get('samples', 'a law that is not recorded')}"
+    )
+    text += ", without bias. " if bias == "none" else ". "
+    chains = "one chain" if report.chains == 1 else f"{report.chains} chains"
+    text += (
+        f"We kept {report.draws:,} draws of {'it' if report.chains == 1 else 'each'} of {chains}"
+    )
+    if record.get("warmup"):
+        text += f", after {record['warmup']:,} rounds of warm-up"
+    worst = report.worst
+    if not math.isnan(worst.r_hat) and not math.isnan(worst.ess):
+        text += (
+            f"; the largest R-hat was {worst.r_hat:.3f} and the smallest effective sample size "
+            f"{worst.ess:,.0f} [3, 4]"
+        )
+    text += ". "
+    if response is not None and response.priors:
+        priors = "; ".join(f"{name} {words}" for name, words in response.priors.items())
+        text += f"Priors were, on the scale of the link: {priors}. "
+    if response is not None:
+        text += "".join(f"{note[0].upper()}{note[1:]}. " for note in response.notes)
+    effects = estimates(report)
+    if effects is not None:
+        text += (
+            f"Effects are {effects.effect}s, given as posterior medians with central "
+            f"{100 * LEVEL:.0f} % intervals."
+        )
+    return text.strip()
+
+
+def references(report: RunReport) -> list[str]:
+    """Return the references of the paragraph, in the order of their numbers."""
+    version = report.record.get("versions", {}).get("consortia", "")
+    source = "" if report.algorithm is None else str(report.algorithm.claims.source)
+    source = source or f"Of {report.record.get('algorithm')}: see `consortia algorithms`."
+    return [SOFTWARE.format(version), source, RHAT, ARVIZ]

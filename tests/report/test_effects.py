@@ -1,0 +1,285 @@
+"""A report for who asked the question: effects in words, who contributed, priors, and on paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+from consortia.errors import InputError, MissingExtraError
+from consortia.report import accuracy, methods, paper
+from consortia.report.document import page, write_report
+from consortia.report.effects import by_site, estimates, interpretation, priors_beside
+from consortia.report.run_report import HeldOutScores, RunReport, report_of
+from consortia.report.tables import contribution_table, effect_table, settings_table
+
+pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+
+NAMES = ("age", "arm[new]", "sex[M]", "site[lima]")
+MEANS, SDS = np.array([0.05, -0.7, 0.1, 1.4]), np.array([0.01, 0.2, 0.3, 0.2])
+
+
+def regression(
+    family: str = "bernoulli", apart: float = 0.0, seed: int = 0, **record: Any
+) -> RunReport:
+    """Draws of coefficients of four columns; ``apart`` shifts one chain by so many sds."""
+    rng = np.random.default_rng(seed)
+    values = MEANS + SDS * rng.normal(size=(4, 1000, len(NAMES)))
+    values[0] += apart * SDS
+    posterior = xarray.Dataset(
+        {"coefficients": (("chain", "draw", "column"), values)}, {"column": list(NAMES)}
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    settings = {
+        "data": {"files": ["oslo.csv", "lima.csv"]},
+        "model": {"formula": "died ~ age + arm + sex + site", "family": family},
+        "regression": {
+            "formula": "died ~ age + arm + sex + site",
+            "family": family,
+            "priors": dict.fromkeys(NAMES, "normal(0, 2.5)") | {"age": "normal(0, 0.2)"},
+            "notes": ["3 rows are left out", "the event is died = 'yes'"],
+        },
+    }
+    tree.attrs.update(
+        {"algorithm": "few_rounds", "samples": "the posterior", "bias": "none, ever"}
+        | {"sites": '["oslo", "lima"]', "site_rows": "[30, 50]", "seed": 7, "warmup": 4}
+        | {"settings": json.dumps(settings), "versions": '{"consortia": "0.2.0"}'}
+        | record
+    )
+    return report_of(tree)
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def test_the_sentence_states_sure_directions_the_surest_first_and_no_site():
+    text = interpretation(regression())
+    assert text.startswith(
+        "Each unit of age goes with higher odds of died = 'yes' (odds ratio 1.05"
+    )
+    assert "arm new goes with lower odds of died = 'yes' (odds ratio 0.49" in text
+    assert "Of the other column the direction stays open." in text
+    assert "lima" not in text
+    assert "sex" not in text
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [("poisson", "rate of"), ("cox", "hazard of"), ("gaussian", "goes with higher died")],
+)
+def test_a_ratio_is_called_what_it_is_a_ratio_of(family, words):
+    report = regression(family)
+    report.record["settings"]["regression"]["notes"] = []
+    assert words in interpretation(report)
+
+
+def test_of_chains_in_different_places_no_effect_is_stated():
+    text = interpretation(regression(apart=6.0))
+    assert "cannot be relied on" in text
+    assert "odds" not in text
+
+
+def test_without_a_sure_direction_the_sentence_says_so(monkeypatch):
+    monkeypatch.setattr("consortia.report.effects.SURE", 1.1)
+    assert "every 95 % interval holds no effect" in interpretation(regression())
+
+
+def test_the_effects_are_ratios_with_their_quantiles():
+    found = estimates(regression())
+    assert found is not None
+    assert found.effect == "odds ratio"
+    assert found.names == NAMES
+    np.testing.assert_allclose(np.log(found.median), MEANS, atol=5 * 1.25 * 0.3 / 4000**0.5)
+    cells = {row[0]: row[1:] for row in effect_table(found).rows}
+    assert cells["age"][-1] == "> 0.999"
+    assert all("100" not in value for value in cells["age"])
+
+
+def test_the_methods_paragraph_has_the_numbers_of_the_run_and_as_many_references():
+    report = regression()
+    text = methods.paragraph(report)
+    for words in (
+        "the family bernoulli with the formula died ~ age + arm + sex + site to 80 rows at 2 sites",
+        "consortia 0.2.0 [1]",
+        "few_rounds [2], which samples the posterior, without bias",
+        "1,000 draws of each of 4 chains, after 4 rounds of warm-up",
+        f"the largest R-hat was {report.worst.r_hat:.3f}",
+        "age normal(0, 0.2)",
+        "3 rows are left out.",
+        "odds ratios, given as posterior medians with central 95 % intervals",
+    ):
+        assert words in text, words
+    assert len(methods.references(report)) == 4
+
+
+def test_priors_stand_beside_what_the_data_made_of_them():
+    age, *_ = priors_beside(regression())
+    assert (age.name, age.words) == ("age", "normal(0, 0.2)")
+    # The 97.5 % point of normal(0, 0.2) by 4,000 draws, within five of their standard errors.
+    error = (0.025 * 0.975 / 4000) ** 0.5 / (0.0585 / 0.2)
+    assert abs(age.prior[2] - 0.392) < 5 * error
+    assert abs(age.posterior[2] - (0.05 + 1.96 * 0.01)) < 0.002
+
+
+def test_a_record_of_somebody_else_steers_nothing():
+    priors = {"age": "system('x')", "arm[new]": 7, "sex[M]": "normal(0)"}
+    settings = {"regression": {"family": "bernoulli", "formula": 3, "priors": priors}}
+    report = regression(settings=json.dumps(settings))
+    assert priors_beside(report) == []
+    assert "odds ratio" in page([report])
+    assert interpretation(regression(settings='{"regression": [1]}')) == ""
+
+
+# --- by site -------------------------------------------------------------------------------------
+
+
+def differing(**more: np.ndarray) -> RunReport:
+    """Draws of a slope that is -2, 0 and 1 sd from the common one at three sites."""
+    report = regression()
+    rng = np.random.default_rng(5)
+    names = [f"arm[new] | {site}" for site in ("oslo", "lima", "bern")]
+    effects = np.array([-2.0, 0.0, 1.0]) + 0.1 * rng.normal(size=(4, 1000, 3))
+    log_sd = np.log(0.5) + 0.05 * rng.normal(size=(4, 1000, 1))
+    own = xarray.Dataset(
+        {
+            "effects_in_sd": (("chain", "draw", "e"), effects),
+            "log_sd": (("chain", "draw", "s"), log_sd),
+            **{name: (("chain", "draw", "c"), values) for name, values in more.items()},
+        },
+        {"e": names, "s": ["sd(arm[new] | site)"]},
+    )
+    tree = report.tree.copy()
+    tree["posterior"] = xarray.DataTree(tree["posterior"].to_dataset().merge(own))
+    return report_of(tree)
+
+
+def test_effects_by_site_are_made_from_the_draws_alone():
+    found = by_site(differing())
+    assert found is not None
+    middle = {one.name: np.log(one.median) for one in found.rows if one.kind != "spread"}
+    for site, sds in (("oslo", -2), ("lima", 0), ("bern", 1), ("all sites", 0)):
+        # Of 4,000 draws with an sd of at most .25 within five standard errors of a median.
+        assert abs(middle[site] - (-0.7 + 0.5 * sds)) < 5 * 1.25 * 0.25 / 4000**0.5, site
+    new = next(one for one in found.rows if one.kind == "new site")
+    wide = np.log(new.upper) - np.log(new.lower)
+    assert abs(wide - 2 * 1.96 * (0.5**2 + 0.2**2) ** 0.5) < 0.2
+
+
+def test_the_sentence_says_how_far_an_effect_may_differ_at_another_site():
+    text = interpretation(differing())
+    assert "The effect of arm[new] may differ between sites: 0.49" in text
+    assert "at a site not among these" in text
+
+
+def test_correlated_effects_by_site_are_not_made_up_from_the_draws():
+    assert by_site(differing(atanh_correlation=np.zeros((4, 1000, 1)))) is None
+    assert by_site(regression()) is None
+
+
+def test_the_page_has_the_forest_by_site_with_its_numbers_under_the_pointer():
+    text = page([differing()])
+    assert "<h2>Between the sites</h2>" in text
+    assert re.search(r"<title>oslo: 0\.\d+ \(", text)
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def test_who_contributed_what_has_rows_without_data_and_events_with_them():
+    report = regression()
+    table = contribution_table(report)
+    assert table is not None
+    assert table.rows == (("oslo", "30", "38 %"), ("lima", "50", "62 %"), ("all", "80", "100 %"))
+
+    class Here:
+        elsewhere = False
+        shards = ({"y": np.arange(30) % 3 == 0}, {"y": np.arange(50) % 2})
+
+    here = contribution_table(dataclasses.replace(report, sites=Here()))
+    assert here is not None
+    assert here.rows[0][3:] == ("10", "33.3 %")
+    assert here.rows[-1][3:] == ("35", "43.8 %")
+    Here.elsewhere = True
+    assert contribution_table(dataclasses.replace(report, sites=Here())) == table
+
+
+def test_the_settings_are_those_of_data_model_and_run():
+    table = settings_table(regression())
+    assert table is not None
+    rows = dict(table.rows)
+    assert rows["data.files"] == "oslo.csv, lima.csv"
+    assert rows["model.family"] == "bernoulli"
+    assert rows["versions.consortia"] == "0.2.0"
+
+
+# --- predictions ---------------------------------------------------------------------------------
+
+
+def test_probabilities_that_are_right_lie_on_the_line_and_their_area_is_that_of_ranks():
+    rng = np.random.default_rng(3)
+    event = rng.random(4000)
+    observed = (rng.random(4000) < event).astype(int)
+    values = {"rmse": 0.4, "log_density_per_row": -0.5}
+    given = HeldOutScores(values, means=event, event=event)
+    report = dataclasses.replace(
+        regression(), scores=given, observed=observed, held_out_rows=len(event)
+    )
+    shown = accuracy.predictions(report)
+    curve = accuracy.roc(report)
+    assert shown is not None
+    assert curve is not None
+    said, seen = shown.figure.axes[0].lines[1].get_data()
+    # Ten groups of 400 rows: within five standard errors of a share.
+    np.testing.assert_allclose(seen, said, atol=5 * (0.25 / 400) ** 0.5)
+    # Of uniform probabilities p, P(p of an event > p of another) = 5/6.
+    assert abs(float(curve.alt.split()[-1].rstrip(".")) - 5 / 6) < 0.03
+    wrong = dataclasses.replace(report, observed=1 - observed)
+    below = accuracy.roc(wrong)
+    assert below is not None
+    assert float(below.alt.split()[-1].rstrip(".")) < 0.3
+
+
+# --- page and paper ------------------------------------------------------------------------------
+
+
+def test_the_page_says_the_sentence_before_the_verdict_and_folds_no_numbers_away():
+    text = page([regression()])
+    assert text.index('class="sentence"') < text.index('class="verdict')
+    folded = text[text.index("<details") :] if "<details" in text else ""
+    assert "<table" not in folded
+    for title in ("The effects", "Who contributed what", "Priors", "Settings"):
+        assert f"<h2>{title}</h2>" in text
+
+
+def test_a_report_is_a_document_of_word_with_tables_and_pictures(tmp_path):
+    docx = pytest.importorskip("docx", reason="needs the extra `docx`")
+    path = write_report(regression(), tmp_path / "report.docx")
+    made = docx.Document(str(path))
+    headings = [one.text for one in made.paragraphs if one.style.name.startswith("Heading")]
+    assert "The effects" in headings
+    assert [cell.text for cell in made.tables[0].rows[0].cells][1] == "odds ratio"
+    assert made.inline_shapes
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as stored:
+        assert b"Priors and posteriors of 4 coefficients" in stored.read("word/document.xml")
+
+
+def test_a_report_is_printed_where_a_browser_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper, "BROWSERS", ("no-such-browser",))
+    with pytest.raises(MissingExtraError, match="--format docx"):
+        paper.pdf("<p>")
+    monkeypatch.undo()
+    if not any(map(paper.shutil.which, paper.BROWSERS)):
+        pytest.skip("needs a browser that prints")
+    assert write_report(regression(), tmp_path / "report.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def test_another_kind_of_file_is_refused_before_anything_is_drawn(tmp_path):
+    with pytest.raises(InputError, match=r"\.html, \.docx, \.pdf"):
+        write_report(regression(), tmp_path / "report.odt")
