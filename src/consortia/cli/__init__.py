@@ -29,6 +29,7 @@ from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.site import site
+from consortia.cli.watch import watch
 from consortia.core.version import __version__
 from consortia.run.compiled import keep_compiled_programs
 
@@ -69,6 +70,7 @@ CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODE
 app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
+app.command()(watch)
 app.command(epilog=CODES)(report)
 app.command()(init)
 app.command()(export)
