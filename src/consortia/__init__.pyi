@@ -25,6 +25,7 @@ from consortia.models.from_numpyro import from_numpyro
 from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
 from consortia.models.regression.model import Regression, regression
+from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
 from consortia.run.verification import verify
@@ -76,6 +77,7 @@ __all__ = [
     "regression",
     "resume",
     "sample",
+    "sbc",
     "schedules",
     "stale_sghmc",
     "stale_sgld",

@@ -223,7 +223,8 @@ class Phase(NamedTuple):
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
-            (a jittered trajectory); at most ``repeat``.
+            (a jittered trajectory); at most ``repeat``. Asked before each time, so that the hub may
+            end it early.
         evaluation: ``inbox -> Evaluation``, on the host: where ``local`` evaluates at rows; None
             where the inbox decides that nowhere.
         disclosure: ``outbox -> Disclosure``, on the host: what of an outbox can be compared with
@@ -276,7 +277,7 @@ class Algorithm(NamedTuple):
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
         one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
-            its ``repeats``.
+            its ``repeats``; usually once.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -350,6 +351,8 @@ class Method(metaclass=Named):
         most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
+        usual_rounds: after which a run that ends by itself has ended as a rule, the warm-up
+            included; None: after all of them.
         effective_size: at which a run ends by itself; None: after all rounds.
     """
 
@@ -357,6 +360,7 @@ class Method(metaclass=Named):
     step_size: Any
     most_warmup: int | None = None
     most_rounds: int | None = None
+    usual_rounds: int | None = None
     effective_size: float | None = None
 
     @property
@@ -511,7 +515,7 @@ class Plan:
         warnings: plain sentences on what the user should know.
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
-        exchanges: communication rounds, bytes up and bytes down of each phase.
+        exchanges: communication rounds, bytes up and bytes down of each phase, run once.
     """
 
     lines: tuple[tuple[str, str], ...]

@@ -48,6 +48,18 @@ class Model:
             where ``mask`` (rows,) is False are padding and may not count. Methods that take all
             rows of a site take such a model; minibatches are refused.
 
+    Raises:
+        InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = Model(
+        ...     log_prior=lambda p: -0.5 * p["mu"] ** 2,
+        ...     log_likelihood=lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2,
+        ...     init={"mu": jnp.zeros(())})
+        >>> model.log_likelihood({"mu": 0.0}, {"y": jnp.array([1.0, 2.0])}).shape
+        (2,)
+
     Models compare by identity: two models are equal when they are one object. A model is compiled
     once: what its functions close over, and global names in them, must not change afterwards
     (`consortia.sample` refuses it); make a new model instead.

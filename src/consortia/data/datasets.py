@@ -70,6 +70,10 @@ class Dataset:
         target_names: one name per class, or the single name of a measured target.
         source: where the set is published.
         licence: as its publisher states it.
+
+    Example:
+        >>> load("wine").rows["y"].shape
+        (178,)
     """
 
     name: str
@@ -112,6 +116,10 @@ class Info:
         licence: as its publisher states it.
         caution: what a user must know, empty when there is nothing.
         bundled: whether scikit-learn carries it, so that it is never absent.
+
+    Example:
+        >>> AVAILABLE["wine"].bundled
+        True
     """
 
     loader: Callable[..., Dataset]
@@ -183,13 +191,43 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
 
 
 def fashion_mnist(*, download: bool = False) -> Dataset:
-    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
+    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> fashion_mnist().train["x"].shape  # doctest: +SKIP
+        (60000, 28, 28)
+    """
     train, test = (_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test"))
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
 def mnist(*, download: bool = False) -> Dataset:
-    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
+    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> mnist().train["x"].shape  # doctest: +SKIP
+        (60000, 28, 28)
+    """
     train, test = (_idx("mnist", part, MNIST, download) for part in ("train", "test"))
     return _dataset("mnist", train, test, target_names="0123456789")
 
@@ -200,6 +238,21 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
     By default only the 10,000 test images are read, and ``train`` is None: results on a split of
     them are not comparable with published ones. ``test_only=False`` also reads the 60,000 train
     images, where they are at hand.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+        test_only: read the test images only.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> kmnist().test["x"].shape  # doctest: +SKIP
+        (10000, 28, 28)
     """
     train = None if test_only else _idx("kmnist", "train", KMNIST, download)
     test = _idx("kmnist", "test", KMNIST, download)
@@ -249,6 +302,20 @@ def a9a(*, download: bool = False) -> Dataset:
     """Return incomes over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
 
     x is (rows, 123) uint8, binary features made from the UCI Adult set.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> a9a().train["x"].shape  # doctest: +SKIP
+        (32561, 123)
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -267,6 +334,20 @@ def boston(*, download: bool = False) -> Dataset:
     Caution: the column B encodes the share of Black residents, on an assumption about its effect
     that scikit-learn dropped the set for. Use it to repeat a published experiment, and another
     set for everything else.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> boston().train["x"].shape  # doctest: +SKIP
+        (506, 13)
     """
     table = np.loadtxt(io.BytesIO(read_file(HOUSING, download=download)))
     return _dataset(
@@ -278,6 +359,20 @@ def isolet(*, download: bool = False) -> Dataset:
     """Return spoken letters, 1,560 of 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
 
     One of five groups of speakers (30 people who say every letter twice), without a test split.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> isolet().train["x"].shape  # doctest: +SKIP
+        (1560, 617)
     """
     from scipy.io import loadmat
 
@@ -292,6 +387,20 @@ def cifar2(*, download: bool = False) -> Dataset:
 
     Lossy: the pixels went through JPEG, so they are near to CIFAR-10's and not equal to them. The
     rows are sorted by class. There is no address to download this form from.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> cifar2().target_names  # doctest: +SKIP
+        ('airplane', 'automobile')
     """
     raw = read_file(CIFAR2, download=download)
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
@@ -385,10 +494,17 @@ def load(name: str, *, download: bool = False) -> Dataset:
         name: one of `AVAILABLE`.
         download: get absent files from where they are published.
 
+    Returns:
+        The data set.
+
     Raises:
         InputError: no set has this name.
         DatasetMissing: its files are nowhere; the message names the places and the address.
         DatasetCorrupted: a file is there, but it is not the published one.
+
+    Example:
+        >>> load("iris").target_names
+        ('setosa', 'versicolor', 'virginica')
     """
     if name not in AVAILABLE:
         raise InputError(f"No data set is called {name!r}; there are {', '.join(AVAILABLE)}.")

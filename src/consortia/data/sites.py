@@ -43,6 +43,10 @@ class Sites:
         known_digests: digests of sites, by index, that were made as their rows were read.
         elsewhere: indices of the sites whose rows are in another process.
 
+    Raises:
+        InputError: of `Sites.from_list`: no sites, an empty one, or arrays that differ between
+            sites in names, types or shapes of a row.
+
     Example:
         >>> import numpy as np
         >>> sites = Sites.from_list([dict(x=np.ones((3, 2))), dict(x=np.ones((5, 2)))])

@@ -197,7 +197,7 @@ def communication(
 def traffic(
     phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], own: int, nodes: int
 ) -> list[tuple[int, int, int]]:
-    """Return (communication rounds, bytes up, bytes down) of each phase of an iteration.
+    """Return (communication rounds, bytes up, bytes down) of each phase, run once.
 
     Args:
         phases: of one iteration.
@@ -209,8 +209,7 @@ def traffic(
     for phase, (outbox, reply) in zip(phases, messages, strict=True):
         senders = 1 if isinstance(phase.exchange, Route | Mailbox) else own
         sizes = (_bytes(outbox) // senders, _bytes(reply))
-        rounds, up, down = communication(phase.exchange, *sizes, nodes)
-        result.append((phase.repeat * rounds, phase.repeat * up, phase.repeat * down))
+        result.append(communication(phase.exchange, *sizes, nodes))
     return result
 
 

@@ -274,7 +274,8 @@ def execute(
         }
         writer.save(header, arrays | recorder.state())
 
-    telling = progress_of(algorithm.name, length.total, show=progress and run.root)
+    usual = algorithm.usual_rounds
+    telling = progress_of(algorithm.name, length.total, usual, show=progress and run.root)
     if writer is not None:
         lengths, traffic = (length.total, length.warmup), (plan.bytes_up, plan.bytes_down)
         telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)

@@ -32,8 +32,11 @@ def plan_of(
     """Return the plan of a run that is ready to start; ``most_kept`` draws a chain at most."""
     layout, chains = run.layout, run.layout.chains
     exchanges = run.traffic(carry)
-    together = max if run.program.algorithm.one_exchange else sum
-    rounds, up, down = (together(part) for part in zip(*exchanges, strict=True))
+    if run.program.algorithm.one_exchange:
+        rounds, up, down = (max(part) for part in zip(*exchanges, strict=True))
+    else:
+        repeats = [phase.repeat for phase in run.program.algorithm.phases]
+        rounds, up, down = (int(np.dot(repeats, part)) for part in zip(*exchanges, strict=True))
     memory = run.memory(carry)
     draws = length.rounds // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
@@ -70,7 +73,14 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    expected = run.expected(rounds, length.total)
+    usual = min(method.usual_rounds or length.total, length.total)
+    if usual < length.total:
+        phases = run.program.algorithm.phases
+        once = [sent for phase, sent in zip(phases, exchanges, strict=True) if phase.repeat == 1]
+        _, most_up, most_down = (usual * max(part) for part in zip(*once, strict=True))
+        text = f"at most {_size(most_up)} up and {_size(most_down)} down"
+        lines.append(("in all", f"{usual} rounds as a rule, {text}"))
+    expected = run.expected(rounds, usual)
     if expected is not None:
         lines.append(("wall time", expected))
     notes = (*notes, *checks.precision_notes(sites))

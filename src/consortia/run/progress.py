@@ -45,11 +45,12 @@ class Lines(Progress):
 
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
     included, ``of`` how many; ``draws`` kept of each chain; ``seconds`` since this process began;
-    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed.
+    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed: until the
+    rounds in which such a run ends as a rule are done, to those, and then to the last.
     """
 
-    def __init__(self, name: str, total: int) -> None:
-        self._name, self._total = name, total
+    def __init__(self, name: str, total: int, usual: int | None) -> None:
+        self._name, self._total, self._usual = name, total, usual or total
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
 
@@ -60,6 +61,7 @@ class Lines(Progress):
     def update(self, rounds: int, kept: int) -> None:
         """Print when the last line is old enough."""
         now, rate = time.monotonic(), self._rate(rounds)
+        end = self._usual if rounds < self._usual else self._total
         self._state = {
             "algorithm": self._name,
             "rounds": rounds,
@@ -67,7 +69,7 @@ class Lines(Progress):
             "draws": kept,
             "seconds": round(now - self._started, 2),
             "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
-            "seconds_left": None if rate is None else round((self._total - rounds) / rate, 1),
+            "seconds_left": None if rate is None else round((end - rounds) / rate, 1),
         }
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
@@ -207,8 +209,8 @@ def doing(what: str, *, show: bool) -> Iterator[None]:
             timer.cancel()
 
 
-def progress_of(name: str, total: int, *, show: bool) -> Progress:
+def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Progress:
     """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
         return Progress()
-    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total)
+    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total, usual)

@@ -28,6 +28,10 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     Raises:
         MissingExtraError: the extra ``netcdf`` is not installed.
         StoreError: the file exists or cannot be written, or there is no run.
+
+    Example:
+        >>> import consortia
+        >>> consortia.to_netcdf("runs/breast_cancer", "mine.nc")  # doctest: +SKIP
     """
     try:
         import h5netcdf  # noqa: F401 - xarray finds it by name

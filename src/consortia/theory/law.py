@@ -27,6 +27,10 @@ class Moments:
         spread: covariance, (d, d), or the variances (d,) of independent coordinates.
         target: the moments of the target, None for the target itself.
         agents: those of each agent, where the draw is the average of several.
+
+    Example:
+        >>> Moments(np.zeros(2), np.array([4.0, 9.0])).sd
+        array([2., 3.])
     """
 
     mean: Float[np.ndarray, "*times d"]
@@ -93,6 +97,11 @@ class AgentMoments:
         means: of each agent, (N, d).
         covariance: of all positions, agent by agent, (N d, N d).
         target: the moments of the target.
+
+    Example:
+        >>> target = Moments(np.zeros(1), np.ones(1))
+        >>> AgentMoments(np.array([[-1.0], [1.0]]), np.eye(2), target).average.variance
+        array([0.5])
     """
 
     means: Float[np.ndarray, "N d"]
@@ -146,6 +155,12 @@ class Law:
         notes: what it leaves out, and what else it says.
         variance_known: False where it leaves out noise that widens the draws.
         axes: columns are the directions along which the recursion runs; the coordinates when None.
+
+    Example:
+        >>> from consortia.oracles import stale_sgld_law
+        >>> law = stale_sgld_law(0.1, 1.0, 0)
+        >>> law.stable, law.stationary.variance.round(3)
+        (True, array([1.053]))
     """
 
     recursion: Recursion = field(repr=False)

@@ -276,7 +276,18 @@ def server_of(
 
 
 class Condition(NamedTuple):
-    """One condition of a theorem: ``value`` must be below (or at) ``bound``."""
+    """One condition of a theorem: ``value`` must be below (or at) ``bound``.
+
+    Attributes:
+        name: what is bounded.
+        value: its value here.
+        bound: what it must stay below.
+        holds: whether it does.
+
+    Example:
+        >>> Condition("step", 0.1, 0.5, True).holds
+        True
+    """
 
     name: str
     value: float
@@ -361,8 +372,16 @@ def mean_limit(
         correction: None or ``"extra"``.
         momentum: β of D-ASG.
 
+    Returns:
+        The step size, or None.
+
     Raises:
         InputError: no step size is stable.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> round(mean_limit(agents, "complete"), 3)
+        0.423
     """
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
     if not _has_closed_form(matrix, friction, correction):
@@ -443,6 +462,12 @@ def step_bounds(
         correction: ``"extra"`` puts 5 + 3w in place of 4 + 4w; not together with ``friction``.
         momentum: β of D-ASG, 1/(1 + 2β) + w in place of 1 + w.
 
+    Returns:
+        The lower bound and the upper one.
+
+    Raises:
+        InputError: W is not symmetric, or an argument has a wrong shape or value.
+
     Example:
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
         >>> print(*(round(bound, 3) for bound in step_bounds(agents, "complete")))
@@ -484,6 +509,14 @@ def gossip_conditions(
 
     Returns:
         The conditions, each with its value, its bound and whether it holds.
+
+    Raises:
+        InputError: an argument has a wrong shape or value.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> [one.holds for one in gossip_conditions(agents, "complete", step_size=0.01)]
+        [True, True]
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), theorems 1 and 7 as given in the slides on them.
     """

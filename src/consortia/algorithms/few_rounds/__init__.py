@@ -14,6 +14,10 @@ points in the time of one message. Every iteration is one round, and a round is 
 
 so that the fit can slow the chain down, but cannot bias it. Proposals do not travel: centres and
 scales of the family do, and every site draws the points from the stream that all share.
+
+Where no family comes near enough, K chains of federated Hamiltonian Monte Carlo go on from the fit,
+which is their preconditioner, and learn from each other (`federated_hmc.ensemble`); a round is then
+a leapfrog step of all of them, an iteration a trajectory.
 """
 
 from __future__ import annotations
@@ -26,8 +30,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
+from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds import search, weights
 from consortia.algorithms.few_rounds.family import FREEDOM, Family, Numbers
@@ -37,6 +42,8 @@ from consortia.algorithms.few_rounds.state import (
     FAILED,
     FIT,
     SEARCH,
+    WALK,
+    WALK_DRAW,
     Chains,
     Count,
     History,
@@ -69,6 +76,15 @@ KEPT = 4
 MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 """Rounds of each kind, at most."""
 
+USUAL_ROUNDS = 14
+"""In which ordinary regressions end, the draws included."""
+
+MOST_WALKED = 64
+"""Trajectories in which chains may forget where they were started."""
+
+MOST_MESSAGES = 100
+"""Communication rounds before which they have to."""
+
 MOST_PARAMETERS = 200
 """With more the curvature, d² numbers a candidate, is too much for a message."""
 
@@ -86,8 +102,14 @@ GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
 GROWTH = 1.1
 """The fit goes on while the effective share grows by this factor a round."""
 
+TRIED = 4
+"""Rounds after which a family that does not come nearer to the posterior is given up."""
+
 REFITS = 3
 """Rounds after which a single t that does not do gives way to a mixture."""
+
+WORST_CORRELATION = 0.3
+"""Of the draws of a chain of federated HMC in successive rounds."""
 
 WORST_K_HAT, LOWEST_RATE = 0.7, 0.1
 """A family that is further from the posterior is refused."""
@@ -101,7 +123,8 @@ class FewRounds(Method):
     log-density, with proposals from a family that stands still. However unlike the sites are, there
     is no bias but that of a finite chain. It needs every site in every round.
 
-    **Draw**: θ after a Metropolis step, K of them a round, divided among the chains.
+    **Draw**: θ after a Metropolis step, K of them a round, divided among the chains; of K chains of
+    Hamiltonian Monte Carlo where each is, K/C side by side in one chain of the result.
 
     **Step size**: none.
 
@@ -110,7 +133,10 @@ class FewRounds(Method):
     adaptive importance sampling; then it stands still and draws begin. The run ends at the asked
     effective size, or after ``rounds`` rounds of draws. What each round was for, and what it
     showed, stands in the attribute ``rounds_used`` of the result. Where no member of the family
-    comes near the posterior the run ends and says so, with what to do, in place of an answer.
+    comes near the posterior K chains of federated Hamiltonian Monte Carlo go on from it, each a few
+    trajectories long; the attribute ``handed_over`` has the reason. Where these have not forgotten
+    their starts within 100 communication rounds, or some of them do not move, the run ends and says
+    so, with what to do, in place of an answer.
 
     ``sample_stats`` holds acceptance_rate, k_hat (the Pareto shape of the importance weights: the
     usual bound is .7), effective_share of the weights, and longest_rejection.
@@ -145,8 +171,9 @@ class FewRounds(Method):
 
     name = "few_rounds"
     step_size = None
-    most_warmup = MOST_SEARCH + MOST_FITS
+    most_warmup = MOST_SEARCH + MOST_FITS + MOST_WALKED
     most_rounds = MOST_DRAWS
+    usual_rounds = USUAL_ROUNDS
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers in every round",
@@ -195,12 +222,12 @@ class FewRounds(Method):
             )
 
     def warm(self, hub: Hub) -> bool:
-        """Return True if the family stands still, or none was found."""
-        return int(hub.stage) >= DRAW
+        """Return True if the family or the chains stand still, or nothing was found."""
+        return int(hub.stage) in (DRAW, WALK_DRAW, FAILED)
 
     def check_learned(self, hub: Hub) -> str | None:
         """Return what was reached where no family was found; None where one was."""
-        if int(hub.stage) == DRAW:
+        if int(hub.stage) != FAILED:
             return None
         rounds = int(hub.rounds)
         if int(hub.fits) == 0:
@@ -211,20 +238,29 @@ class FewRounds(Method):
                 "posterior may be improper, or flat in a direction: give every parameter a proper "
                 "prior, give init nearer to the mode, or use federated_hmc."
             )
-        last = _last(hub)
+        messages = int(np.sum(np.asarray(hub.history.messages)))
+        obstacles = " and ".join(ensemble.obstacles(hub.walkers.measured)) or "more rounds are due"
         return (
-            f"few_rounds: no family of proposals was reached in {rounds} rounds: k-hat "
-            f"{last['k_hat']:.2f}, effective share {last['share']:.2g}, acceptance "
-            f"{last['acceptance']:.2g}. The posterior is too wide in its tails, too bent or of too "
-            "many parameters for independent proposals: use federated_hmc, from init=fitted_mean "
-            "with mass_matrix=1/fitted_variance (attributes of error.tree), write scales of "
-            "hierarchical models on the scale on which their data inform them (centred where there "
-            "are many, non-centred where few), or integrate a site's own parameters out."
+            f"few_rounds: {_why(hub)}; and {self.points} chains of federated HMC did not settle in "
+            f"{messages} communication rounds in all: {obstacles}. Use federated_hmc for some "
+            "hundreds of rounds, from init=fitted_mean with mass_matrix=1/fitted_variance "
+            "(attributes of error.tree), write scales of hierarchical models on the scale on which "
+            "their data inform them (centred where there are many, non-centred where few), or "
+            "integrate a site's own parameters out."
         )
 
     def check_draws(self, hub: Hub) -> tuple[str, ...]:
         """Return a warning where the weights of the draws have too wide a tail."""
-        seen = np.asarray(hub.history.purpose) == DRAW
+        purpose = np.asarray(hub.history.purpose)
+        walked = purpose == WALK_DRAW
+        correlation = np.max(np.asarray(hub.history.correlation)[walked], initial=0.0)
+        if np.sum(walked) > 1 and correlation > WORST_CORRELATION:
+            return (
+                f"few_rounds: the draws of a chain in successive rounds have a correlation of "
+                f"{correlation:.2f}, which the effective sample size does not see: it is exact for "
+                "one round of draws",
+            )
+        seen = purpose == DRAW
         if not seen.any():
             return ()
         k_hat = float(np.median(np.asarray(hub.history.k_hat)[seen]))
@@ -238,7 +274,7 @@ class FewRounds(Method):
     def report(self, hub: Hub) -> dict[str, Any]:
         """Return what each round was for, and what was measured in it."""
         history = jax.tree.map(np.asarray, hub.history)
-        names = {SEARCH: "mode", FIT: "family", DRAW: "draws"}
+        names = {SEARCH: "mode", FIT: "family", DRAW: "draws", WALK: "chains", WALK_DRAW: "draws"}
         purposes = history.purpose[: int(hub.rounds)]
         lines = []
         for index, purpose in enumerate(purposes.tolist()):
@@ -247,7 +283,15 @@ class FewRounds(Method):
                 for name in MEASURED[purpose]
             }
             lines.append({"for": names[purpose]} | values)
-        facts = {"rounds_used": lines, "family_components": int(np.sum(hub.family.shares > 0))}
+        facts: dict[str, Any] = {
+            "rounds_used": lines,
+            "family_components": int(np.sum(hub.family.shares > 0)),
+        }
+        if int(hub.stage) in (WALK, WALK_DRAW):
+            facts["handed_over"] = (
+                f"{_why(hub)}. {self.points} chains of federated HMC, preconditioned by the last "
+                "fit, each a few trajectories long, have made the draws"
+            )
         if int(hub.stage) == FAILED and int(hub.fits) > 0:
             proposal = _proposal(hub).family
             shares = np.asarray(proposal.shares / proposal.shares.sum())
@@ -260,12 +304,14 @@ class FewRounds(Method):
 
     def full_iterations(self, hub: Hub, done: int) -> float:
         """Return the rounds of points."""
-        return self.phases_run(hub, done)[3]
+        return sum(self.phases_run(hub, done)[3:6:2])
 
     def phases_run(self, hub: Hub, done: int) -> tuple[int, ...]:
-        """Return how often each phase has run: that of the mode, or that of points."""
-        sought = int(np.sum(np.asarray(hub.history.purpose)[:done] == SEARCH))
-        return done, sought, done, done - sought, done
+        """Return how often each phase has run: that of the mode, of points, or of the chains."""
+        purpose = np.asarray(hub.history.purpose)[:done]
+        sought, walking = int(np.sum(purpose == SEARCH)), np.isin(purpose, (WALK, WALK_DRAW))
+        walked = int(np.sum(np.asarray(hub.history.messages)[:done][walking]))
+        return done, sought, done, done - sought - int(np.sum(walking)), done, walked, done
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
@@ -290,10 +336,19 @@ class FewRounds(Method):
             repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
             evaluation=partial(_evaluation_around, self),
         )
+        begin = Phase(None, hub=_begin, shared=partial(_momenta, self, target))
+        leap = Phase(
+            partial(_walked, target),
+            Sum(),
+            hub=_leap,
+            repeat=ensemble.LONGEST,
+            repeats=lambda hub: jnp.where(_walking(hub), ensemble.due(hub.walkers), 0),
+            evaluation=lambda inbox: Evaluation(inbox.positions),
+        )
         learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
         return Algorithm(
             partial(_init, self),
-            (aim, seek, propose, evaluate, learn),
+            (aim, seek, propose, evaluate, begin, leap, learn),
             Draws(
                 hub=_drawn,
                 per_iteration=self.points // self.chains,
@@ -315,15 +370,22 @@ MEASURED = {
     SEARCH: ("decrement",),
     FIT: ("share", "k_hat", "acceptance"),
     DRAW: ("share", "k_hat", "acceptance"),
+    WALK: ("messages", "acceptance", "nested_r_hat", "correlation", "step_size"),
+    WALK_DRAW: ("messages", "acceptance", "nested_r_hat", "correlation", "step_size"),
 }
 """What is measured in a round, by its purpose."""
 
 
-def _last(hub: Hub) -> dict[str, float]:
-    """Return what was measured in the last round."""
-    last = min(int(hub.rounds), len(hub.history.purpose)) - 1
-    values = hub.history._asdict()
-    return {name: float(np.asarray(values[name])[last]) for name in MEASURED[FIT]}
+def _why(hub: Hub) -> str:
+    """Return why no family does: what was measured in the last round of one."""
+    history = jax.tree.map(np.asarray, hub.history)
+    last = np.flatnonzero(history.purpose[: int(hub.rounds)] == FIT)[-1]
+    return (
+        f"no family of proposals was reached in {int(hub.fits)} rounds (k-hat "
+        f"{history.k_hat[last]:.2f}, effective share {history.share[last]:.2g}, acceptance "
+        f"{history.acceptance[last]:.2g}): the posterior is too wide in its tails, too bent or of "
+        "too many parameters for independent proposals"
+    )
 
 
 # --- the message of a round ----------------------------------------------------------------------
@@ -350,13 +412,25 @@ class Levels(NamedTuple):
     start: Float[Array, ""]
 
 
+class Momenta(NamedTuple):
+    """ξ of the momenta of the chains of federated HMC."""
+
+    normals: Float[Array, "K d"]
+
+
+class Walked(NamedTuple):
+    """Of the chains of federated HMC: U relative to the reference, and ∇U."""
+
+    heights: Float[Array, " K"]
+    gradients: Float[Array, "K d"]
+
+
 def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()]]:
     d, dtype, points, chains = position.size, position.dtype, method.points, method.chains
     zero = jnp.zeros((), jnp.int32)
     first = families.single(d, method.components, dtype)
     several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (KEPT, *leaf.shape)), first)
     length = method.most_warmup + MOST_DRAWS
-    nothing = jnp.full(length, jnp.nan, dtype)
     hub = Hub(
         stage=zero,
         due=zero,
@@ -376,7 +450,12 @@ def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()
             jnp.zeros((chains, points // chains, d), dtype),
             jnp.zeros(chains, jnp.int32),
         ),
-        history=History(jnp.zeros(length, jnp.int32), nothing, nothing, nothing, nothing),
+        walkers=ensemble.start(jnp.zeros((points, d), dtype), jnp.eye(d, dtype=dtype)),
+        history=History(
+            jnp.zeros(length, jnp.int32),
+            jnp.zeros(length, jnp.int32),
+            *[jnp.full(length, jnp.nan, dtype)] * (len(History._fields) - 2),
+        ),
     )
     return (), hub, ()
 
@@ -471,6 +550,49 @@ def _keep(shared: Numbers, hub: Hub, message: Float[Array, " K"]) -> tuple[Hub, 
     return hub, _proposal(hub), {}
 
 
+# --- chains of federated HMC, where no family fits -----------------------------------------------
+
+
+def _walking(hub: Hub) -> Bool[Array, ""]:
+    return (hub.due == WALK) | (hub.due == WALK_DRAW)
+
+
+def _momenta(method: FewRounds, target: Target, rng: RandomStreams) -> Momenta:
+    return Momenta(rng.normal("momentum", (method.points, target.dimension)))
+
+
+def _begin(shared: Momenta, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
+    """Begin a trajectory of all chains; the reply is where they are to be evaluated."""
+    begun = ensemble.begun(hub.walkers, shared.normals, hub.due == WALK)
+    walking = _walking(hub)
+    walkers = jax.tree.map(lambda a, b: jnp.where(walking, a, b), begun, hub.walkers)
+    return _asked(hub._replace(walkers=walkers))
+
+
+def _asked(hub: Hub) -> tuple[Hub, Candidates, Info]:
+    places = hub.centre[None] + hub.walkers.trial.places @ hub.root.T
+    return hub, Candidates(hub.search.best.position, places), {}
+
+
+def _walked(
+    target: Target, noise: PyTree, shared: PyTree, state: PyTree, inbox: Candidates, site: Site
+) -> tuple[PyTree, Walked, Info]:
+    """Send U_c and ∇U_c where the chains are."""
+    base = metropolis.potential(target, inbox.reference, site)
+
+    def at(position: Vector) -> Walked:
+        potential, gradient = metropolis.potential_and_gradient(target, position, site)
+        return Walked(potential.above(base), gradient)
+
+    return state, metropolis.at_all(at, inbox.positions, site), {}
+
+
+def _leap(shared: PyTree, hub: Hub, message: Walked) -> tuple[Hub, Candidates, Info]:
+    """Kick and drift all chains."""
+    gradients = message.gradients @ hub.root
+    return _asked(hub._replace(walkers=ensemble.moved(hub.walkers, message.heights, gradients)))
+
+
 # --- what a round teaches ------------------------------------------------------------------------
 
 
@@ -478,11 +600,29 @@ def _learn(
     method: FewRounds, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
     """Go on with the search, the fit or the chains."""
-    branches = (_after_search, partial(_after_fit, method), partial(_after_draws, method), _idle)
+    branches = (
+        _after_search,
+        partial(_after_fit, method),
+        partial(_after_draws, method),
+        _idle,
+        _after_walk,
+        _after_walked_draws,
+    )
     hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
-    at, history = hub.rounds, hub.history
-    values = (hub.due, hub.search.decrement, *quality)
-    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), history, History(*values))
+    at, history, walkers = hub.rounds, hub.history, hub.walkers
+    walking = _walking(hub)
+    values = History(
+        purpose=hub.due,
+        messages=jnp.where(walking, ensemble.due(walkers), 1),
+        decrement=hub.search.decrement,
+        share=quality.share,
+        k_hat=quality.k_hat,
+        acceptance=quality.acceptance,
+        nested_r_hat=walkers.measured.nested_r_hat,
+        correlation=walkers.measured.correlation,
+        step_size=walkers.step_size,
+    )
+    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), history, values)
     info = {
         "acceptance_rate": quality.acceptance,
         "k_hat": quality.k_hat,
@@ -530,14 +670,20 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     usable = good | (usable & (quality.acceptance >= LOWEST_RATE))
     # Far from the posterior the share is noise: only a family that would do may be kept.
     ends = good | (stands & usable) | (fits >= MOST_FITS)
-    after = jnp.where(usable, DRAW, FAILED)
+    d = hub.centre.size
+    # Fewer effective points than parameters teach nothing; nor do more rounds of a family that no
+    # longer comes nearer.
+    hopeless = quality.share * method.points < d
+    late = (fits >= TRIED) & (quality.share < GROWTH * before) & ~mixing & (mixed != 1)
+    ends |= ~usable & (hopeless | late)
+    after = jnp.where(usable, DRAW, WALK)
     stage = jnp.where(ends, after, FIT).astype(jnp.int32)
 
-    d = hub.centre.size
     log_weights = weights.mixture_log_weights(memory)
     wanted = jnp.asarray(max(20.0 * d, 100.0), log_weights.dtype)
     points = memory.points.reshape(-1, d)
-    fitted = families.refitted(hub.family, points, weights.tempered(log_weights, wanted), mixing)
+    tempered = weights.tempered(log_weights, wanted)
+    fitted = families.refitted(hub.family, points, tempered, mixing)
     family = jax.tree.map(
         lambda new, old: jnp.where(jnp.all(jnp.isfinite(new)), new, old), fitted, hub.family
     )
@@ -546,8 +692,22 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     start = memory.heights.reshape(-1)[index] - families.log_density(family, places)
     chains = hub.chains._replace(places=places, log_weights=start)
     mixed = jnp.where(mixing, 1, 2 * jnp.minimum(mixed, 1)).astype(jnp.int32)
+    # Groups of chains of federated HMC start where tempered weights are.
+    begins = points[resampled(tempered, shared.start, ensemble.SUPERCHAINS)]
+    shell = _shell(hub.family, _newest(hub)[0][: ensemble.SUPERCHAINS])
+    begins = jnp.where(hopeless, shell, begins)[ensemble.superchains(method.points)]
+    spread = math.sqrt(FREEDOM / (FREEDOM - 2)) * family.roots[0]
+    walkers = ensemble.start(begins, jnp.where(hopeless, hub.family.roots[0], spread))
     hub = hub._replace(stage=stage, family=family, fits=fits, mixed=mixed, chains=chains)
-    return hub, quality
+    return hub._replace(walkers=walkers), quality
+
+
+def _shell(family: Family, points: Float[Array, "S d"]) -> Float[Array, "S d"]:
+    """Return points of the first component, moved to where those of a Gaussian lie."""
+    centre, root = family.centres[0], family.roots[0]
+    white = jax.scipy.linalg.solve_triangular(root, (points - centre[None]).T, lower=True)
+    scale = math.sqrt(centre.size) / jnp.sqrt(jnp.sum(white**2, axis=0))
+    return centre[None] + (root @ (white * scale[None])).T
 
 
 def _after_draws(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
@@ -557,3 +717,29 @@ def _after_draws(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weig
     chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
     draws = hub.centre[None, None] + chains.draws @ hub.root.T
     return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)
+
+
+def _after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Let the chains learn from their trajectories; keep draws once their starts are forgotten."""
+    tested = ensemble.ended(hub.walkers, shared.tests)
+    settled = ensemble.settled(tested)
+    learned = ensemble.learned(tested)
+    walkers = jax.tree.map(lambda a, b: jnp.where(settled, a, b), tested, learned)
+    rounds = jnp.sum(hub.history.messages) + ensemble.due(hub.walkers)
+    late = rounds + 2 * ensemble.due(walkers) > MOST_MESSAGES
+    stage = jnp.where(settled, WALK_DRAW, jnp.where(late, FAILED, WALK)).astype(jnp.int32)
+    return _moved(hub._replace(stage=stage), walkers)
+
+
+def _after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Keep where the trajectories ended."""
+    hub, quality = _moved(hub, ensemble.ended(hub.walkers, shared.tests))
+    places = hub.walkers.here.places.reshape(hub.chains.draws.shape)
+    draws = hub.centre[None, None] + places @ hub.root.T
+    return hub._replace(chains=hub.chains._replace(draws=draws)), quality
+
+
+def _moved(hub: Hub, walkers: ensemble.Ensemble) -> tuple[Hub, weights.Quality]:
+    idle = jnp.max(walkers.idle.reshape(hub.chains.idle.size, -1), axis=1)
+    hub = hub._replace(walkers=walkers, chains=hub.chains._replace(idle=idle))
+    return hub, _idle(Levels(idle, idle[0]), hub)[1]._replace(acceptance=walkers.measured.rate)

@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int
 
+from consortia.algorithms.federated_hmc.ensemble import Ensemble
 from consortia.algorithms.few_rounds.family import Family
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
 Count = Int[Array, ""]
 
-SEARCH, FIT, DRAW, FAILED = 0, 1, 2, 3
-"""What a round is for: the mode, the family, draws; or nothing any more."""
+SEARCH, FIT, DRAW, FAILED, WALK, WALK_DRAW = range(6)
+"""What a round is for: the mode, the family, draws; nothing any more; where no family fits, chains
+of federated HMC that learn from each other, and their draws."""
 
 
 class Best(NamedTuple):
@@ -75,13 +77,17 @@ class Chains(NamedTuple):
 
 
 class History(NamedTuple):
-    """What each round was for, and what was measured in it; NaN where nothing was."""
+    """What each iteration was for, and what was measured in it; NaN where nothing was."""
 
     purpose: Int[Array, " rounds"]
+    messages: Int[Array, " rounds"]
     decrement: Float[Array, " rounds"]
     share: Float[Array, " rounds"]
     k_hat: Float[Array, " rounds"]
     acceptance: Float[Array, " rounds"]
+    nested_r_hat: Float[Array, " rounds"]
+    correlation: Float[Array, " rounds"]
+    step_size: Float[Array, " rounds"]
 
 
 class Hub(NamedTuple):
@@ -99,6 +105,7 @@ class Hub(NamedTuple):
         fits: rounds of proposals so far.
         mixed: 1 where the family has several components.
         chains: of the draws.
+        walkers: chains of federated HMC, where no family fits.
         history: round by round.
     """
 
@@ -113,4 +120,5 @@ class Hub(NamedTuple):
     fits: Count
     mixed: Count
     chains: Chains
+    walkers: Ensemble
     history: History

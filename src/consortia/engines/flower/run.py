@@ -279,13 +279,13 @@ class FlowerRun(Run):
         return facts, {"participation": taking_part}
 
     def expected(self, messages: int, rounds: int) -> str:
-        """Return how long rounds of so many messages will take, by the messages so far."""
-        each = max(
-            self._channel.seconds / max(self._channel.messages, 1), self._channel.transport.seconds
-        )
+        """Return how long rounds of so many messages will take, as the messages so far have."""
+        each, how = self._channel.transport.seconds, self._channel.transport.kind
+        if self._channel.messages:
+            each, how = self._channel.seconds / self._channel.messages, f"{how}, as measured"
         return (
             f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
-            f"site, one after the other, {each:.2g} s each ({self._channel.transport.kind}), and "
+            f"site, one after the other, {each:.2g} s each ({how}), and "
             "the sites' own work"
         )
 
