@@ -7,6 +7,7 @@ from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.few_rounds import few_rounds as few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.preconditioning import preconditioned
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
@@ -74,6 +75,7 @@ __all__ = [
     "open_run",
     "oracles",
     "partition",
+    "preconditioned",
     "predict",
     "read_sites",
     "regression",

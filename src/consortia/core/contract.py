@@ -351,6 +351,8 @@ class Method(metaclass=Named):
         most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
+        usual_rounds: after which a run that ends by itself has ended as a rule, the warm-up
+            included; None: after all of them.
         effective_size: at which a run ends by itself; None: after all rounds.
     """
 
@@ -358,6 +360,7 @@ class Method(metaclass=Named):
     step_size: Any
     most_warmup: int | None = None
     most_rounds: int | None = None
+    usual_rounds: int | None = None
     effective_size: float | None = None
 
     @property

@@ -47,9 +47,17 @@ def sbc(
         seed: equal seeds give equal ranks.
         on_simulation: called with the number of simulations done.
 
+    Returns:
+        The ranks of every parameter, with their test of uniformity.
+
     Raises:
         InputError: the family cannot be simulated, the formula has weights, or the rows of a site
             are not in this process.
+
+    Example:
+        >>> import consortia
+        >>> found = consortia.sbc(made, consortia.few_rounds(), simulations=50)  # doctest: +SKIP
+        >>> print(found)  # doctest: +SKIP
     """
     arguments.whole("simulations", simulations, 2)
     arguments.whole("draws", draws, 3)

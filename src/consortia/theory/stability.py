@@ -19,6 +19,7 @@ from jaxtyping import Float
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -99,6 +100,14 @@ def has_prediction(method: Method) -> bool:
 
 def _dimension(parameters: PyTree) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(parameters))
+
+
+@predict_divergence.register
+def _of_preconditioned(
+    method: Preconditioned, model: Model, sites: Sites, parameters: PyTree
+) -> str | None:
+    """Return None: the law at the mode judges the step, in the units that were found there."""
+    return None
 
 
 # --- gossip --------------------------------------------------------------------------------------
