@@ -3,7 +3,8 @@
 Sets that scikit-learn carries need nothing. The files of the others are looked for in
 
 1. the directory that the environment variable ``CONSORTIA_DATA`` names, one folder per set
-   (``fashion_mnist/``, ``mnist/``, ``kmnist/``, ``a9a/``, ``boston/``, ``isolet/``, ``cifar2/``);
+   (``fashion_mnist/``, ``mnist/``, ``kmnist/``, ``a9a/``, ``boston/``, ``isolet/``, ``cifar2/``,
+   ``cifar10/``);
 2. the cache: ``CONSORTIA_CACHE``, or ``consortia`` in the platform's cache directory;
 3. with ``download=True`` only: the address that the set is published at, from where it goes to
    the cache.
@@ -30,7 +31,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
-from consortia.errors import InputError
+from consortia.errors import InputError, MissingExtraError
 
 __all__ = [
     "AVAILABLE",
@@ -41,6 +42,7 @@ __all__ = [
     "a9a",
     "boston",
     "cifar2",
+    "cifar10",
     "fashion_mnist",
     "images_to_rows",
     "isolet",
@@ -297,6 +299,19 @@ CIFAR2 = RemoteFile(
     "It holds x_train, y_train, x_test and y_test: the airplanes (0) and automobiles (1) of "
     "https://www.cs.toronto.edu/~kriz/cifar.html, stored as JPEG and decoded again.",
 )
+CIFAR10 = RemoteFile(
+    "cifar10",
+    "cifar10_jpeg.npz",
+    "45c18fa19ee3b1d71c12d45129e5269b0d18af4ec39b87c8a98b3c2e4e5186c1",
+    None,
+    "npz",
+    "It holds, for train and test, jpeg_, offsets_ and y_: the bytes of image i are those of jpeg_ "
+    "from offsets_[i] to offsets_[i + 1], of https://www.cs.toronto.edu/~kriz/cifar.html as JPEG.",
+)
+CIFAR_NAMES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 
 
 def a9a(*, download: bool = False) -> Dataset:
@@ -406,7 +421,35 @@ def cifar2(*, download: bool = False) -> Dataset:
     raw = read_file(CIFAR2, download=download)
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
         train, test = ({"x": arrays[f"x_{p}"], "y": arrays[f"y_{p}"]} for p in ("train", "test"))
-    return _dataset("cifar2", train, test, target_names=["airplane", "automobile"])
+    return _dataset("cifar2", train, test, target_names=CIFAR_NAMES[:2])
+
+
+def cifar10(*, download: bool = False) -> Dataset:
+    """Return photographs of ten classes: 50,000 train and 10,000 test images 32 × 32 × 3.
+
+    Lossy, as `cifar2` is, whose images are the first of them, and sorted by class. Decoding takes
+    some seconds. There is no address to download this form from.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image  # comes with Matplotlib, an extra
+    except ImportError as absent:
+        raise MissingExtraError(
+            "cifar10 is stored as JPEG, which Pillow reads: pip install 'consortia[plots]'."
+        ) from absent
+    raw = read_file(CIFAR10, download=download)
+    parts = []
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        for part in ("train", "test"):
+            data, ends = arrays[f"jpeg_{part}"].tobytes(), arrays[f"offsets_{part}"]
+            images = np.empty((len(ends) - 1, 32, 32, 3), np.uint8)
+            for i in range(len(images)):
+                with Image.open(io.BytesIO(data[ends[i] : ends[i + 1]])) as image:
+                    images[i] = np.asarray(image.convert("RGB"))
+            parts.append({"x": images, "y": arrays[f"y_{part}"]})
+    return _dataset("cifar10", parts[0], parts[1], target_names=CIFAR_NAMES)
 
 
 # --- what scikit-learn carries -----------------------------------------------------------------
@@ -457,6 +500,12 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
         ),
         "cifar2": Info(
             cifar2,
+            "https://www.cs.toronto.edu/~kriz/cifar.html",
+            "none stated; cite Krizhevsky (2009)",
+            "decoded from JPEG, not the original pixels; sorted by class",
+        ),
+        "cifar10": Info(
+            cifar10,
             "https://www.cs.toronto.edu/~kriz/cifar.html",
             "none stated; cite Krizhevsky (2009)",
             "decoded from JPEG, not the original pixels; sorted by class",
