@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
 from consortia.store.checkpoint import Checkpoint, Checkpoints
@@ -305,6 +306,7 @@ class DamagedRecord(StoreError):  # noqa: N818 - says what is there
     """The file ``run.json`` is not what was written."""
 
 
+@hinted
 def open_run(path: str | os.PathLike[str]) -> Any:
     """Open a stored run lazily.
 
