@@ -37,7 +37,8 @@ needs_sphinx = "8.2"
 # A name in single backticks is a link to it where it is public, and else code.
 default_role = "py:obj"
 html_math_renderer = "mathml"
-smartquotes = False
+smartquotes_action = "D"  # dashes; quotation marks stay as they are
+toc_object_entries = False  # sections are named after the objects
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

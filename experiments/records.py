@@ -3,6 +3,10 @@
 A program of a study has three functions: ``study(scale, seed)`` returns plain results,
 ``findings(results)`` a `Finding` for each claim, by its id, and ``draw(results, axes)`` draws its
 panels. A record has the results and the findings, and what a reader must know to believe them.
+
+A long study is made of parts (`part`), and a part of sampler runs (`sampled`). Where the run has a
+folder for them (`parts_in`), a finished part is kept there, and a sampler run has a store: a run
+that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +32,66 @@ RESULTS = ROOT / "results"
 """Stored records, a folder a paper."""
 
 Record = dict[str, Any]
+
+_PARTS: ContextVar[Path | None] = ContextVar("parts", default=None)
+
+
+@contextmanager
+def parts_in(folder: Path) -> Iterator[None]:
+    """Keep the parts of what is run here in a folder, and take those that are in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _PARTS.set(folder)
+    try:
+        yield
+    finally:
+        _PARTS.reset(before)
+
+
+def parts_of(paper: Paper, study: Study, scale: str, seed: int, out: Path) -> Path:
+    """Return the folder of a run's parts: another commit may find other ones."""
+    return out / paper.name / f"{study.name}.{scale}.{seed}.{_commit()}.parts"
+
+
+def part(name: str, make: Callable[[], Any]) -> Any:
+    """Return what ``make`` returns, in JSON's own types, from an earlier run where it is kept.
+
+    Args:
+        name: of the part in its study; a file is called so.
+        make: computes it.
+    """
+    folder = _PARTS.get()
+    if folder is None:
+        return plain(make())
+    target = folder / f"{name}.json"
+    if target.is_file():
+        say(f"{name}: kept from an earlier run")
+        return json.loads(target.read_text())
+    made = plain(make())
+    whole = target.with_suffix(".partial")
+    write(made, whole)
+    whole.replace(target)  # a run that is stopped here leaves no half of a file
+    return made
+
+
+def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> Any:
+    """Return the result of `consortia.sample`, of a stored run that goes on where it was stopped.
+
+    Args:
+        name: of the run in its study; a folder is called so.
+        model: of `consortia.sample`; so are the following.
+        sites: see there.
+        method: see there.
+        **options: see there.
+    """
+    import consortia
+
+    folder = _PARTS.get()
+    if folder is None:
+        return consortia.sample(model, sites, method, progress=False, **options)
+    if (folder / name).is_dir():
+        say(f"{name}: goes on")
+        return consortia.resume(folder / name, model, sites, method, progress=False)
+    return consortia.sample(model, sites, method, progress=False, store=folder / name, **options)
 
 
 def program(paper: Paper, study: Study) -> ModuleType:
@@ -84,8 +150,8 @@ def best(paper: Paper, study: Study) -> Record | None:
     return next(reversed(stored(paper, study).values()), None)
 
 
-def write(record: Record, target: Path) -> None:
-    """Write a record to a file."""
+def write(record: Any, target: Path) -> None:
+    """Write a record, or a part of one, to a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
 

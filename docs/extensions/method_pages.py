@@ -1,4 +1,4 @@
-"""The directive ``method``: what the registry, the docstrings and a run say of an algorithm."""
+"""The directive ``algorithm``: what the registry, the docstrings and a run say of an algorithm."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ def _with_figure(parsed: list[nodes.Node], name: str, alt: str) -> list[nodes.No
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive."""
-    app.add_directive("method", MethodPage)
+    app.add_directive("algorithm", MethodPage)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -26,7 +26,19 @@ SPELLINGS = (
 """Commands that the converter does not know, and what it knows for them."""
 
 
+TOKEN = r"\\[A-Za-z]+|[A-Za-z0-9]"
+BARE = re.compile(rf"(\\[td]?frac)\s*({TOKEN}|\{{[^{{}}]*\}})\s*({TOKEN}|\{{)")
+"""A fraction, perhaps of single tokens without braces: TeX takes them one by one."""
+
+
+def _braced(found: re.Match[str]) -> str:
+    command, upper, lower = found.groups()
+    upper = upper if upper.startswith("{") else f"{{{upper}}}"
+    return command + upper + (lower if lower == "{" else f"{{{lower}}}")
+
+
 def _mathml(formula: str, *, displayed: bool) -> str:
+    formula = BARE.sub(_braced, formula)
     for unknown, known in SPELLINGS:
         formula = re.sub(unknown + r"(?![A-Za-z])", known, formula)
     return tex2mathml(formula, as_block=displayed)

@@ -109,7 +109,8 @@ def curve(
     Raises:
         consortia.errors.NonFiniteError: the step size is too large.
     """
-    tree = consortia.sample(
+    tree = records.sampled(
+        f"{named(task, setting)}-{seed}",
         model,
         task.sites,
         consortia.fa_hmc(
@@ -120,7 +121,6 @@ def curve(
         ),
         rounds=rounds,
         seed=seed,
-        progress=False,
         chains=1,
     )
     draws = {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
@@ -134,6 +134,26 @@ def curve(
         points.append({"round": end, **{name: found[name] for name in SCORES}})
         begin = end
     return points
+
+
+def attempt(
+    model: consortia.Model, task: Task, setting: Setting, *, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Return the curve of a setting, or the round in which it diverged; a part of the study."""
+
+    def made() -> dict[str, Any]:
+        try:
+            return {"curve": curve(model, task, setting, rounds=rounds, seed=seed)}
+        except NonFiniteError as error:
+            return {"diverged_in_round": error.round}
+
+    return records.part(f"{named(task, setting)}-{seed}-scores", made)
+
+
+def named(task: Task, setting: Setting) -> str:
+    """Return what tells a setting from others of its study, as part of a file's name."""
+    k, t, step, batch = setting
+    return f"{task.name}-K{k}-T{t}-step{step:g}-B{batch or 'all'}"
 
 
 def sweep(
@@ -164,19 +184,23 @@ def sweep(
         tried = []
         for setting in settings:
             entry: dict[str, Any] = {"step_size": setting.step_size}
-            try:
-                curves[setting] = curve(model, task, setting, rounds=rounds, seed=seed)
+            found = attempt(model, task, setting, rounds=rounds, seed=seed)
+            if "curve" in found:
+                curves[setting] = found["curve"]
                 entry |= curves[setting][-1]
-            except NonFiniteError as error:
-                entry["diverged_in_round"] = error.round
+            else:
+                entry |= found
             tried.append(entry)
             records.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
         if not curves:
             raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
         best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
-        chosen = [curves[best]] + [
-            curve(model, task, best, rounds=rounds, seed=seed + run) for run in range(1, runs)
-        ]
+        chosen = [curves[best]]
+        for run in range(1, runs):
+            found = attempt(model, task, best, rounds=rounds, seed=seed + run)
+            if "curve" not in found:
+                raise RuntimeError(f"{label}: run {run} of the chosen step size diverged")
+            chosen.append(found["curve"])
         results.append({"label": label, "setting": best._asdict(), "tried": tried, "runs": chosen})
     return results
 

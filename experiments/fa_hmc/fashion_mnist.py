@@ -101,7 +101,9 @@ def model_of(task: Task) -> consortia.Model:
 
 def headline(task: Task, setting: Setting, rounds: int, seed: int) -> list[dict[str, float]]:
     """The curve of one setting."""
-    points = classification.curve(model_of(task), task, setting, rounds=rounds, seed=seed)
+    points = classification.attempt(model_of(task), task, setting, rounds=rounds, seed=seed)[
+        "curve"
+    ]
     sampler = f"K = {setting.leapfrog_steps}, η = {setting.step_size:g}"
     records.say(f"{sampler}: {classification.told(points[-1])}")
     return points

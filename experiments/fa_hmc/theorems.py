@@ -1,7 +1,8 @@
 r"""What section 4's theorems say, by the exact law of two Gaussian clients.
 
 The clients are N(2, 1) and N(0, 4) with even weights, in one dimension, and chains start at 6. The
-number of rounds to a given W₂² is the least over step sizes, as the theorems choose η for ε.
+number of rounds to a given W₂² is the least over step sizes, as the theorems choose η for ε. With a
+local accept/reject step (algorithm 2) there is no such law: many chains take its place.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 from consortia.oracles import Law, fa_hmc_law
 from experiments import records
 from experiments.claims import Finding
+from experiments.drawing import LAW
 
 MEANS, CURVATURES, START = (2.0, 0.0), (1.0, 0.25), 6.0
 THRESHOLD = 1e-4
@@ -22,6 +25,9 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300)
 THRESHOLDS = tuple(float(value) for value in np.geomspace(1e-6, 1e-2, 9))
 STAGES, FIRST_STAGE = 7, 60
 MOST_ROUNDS = 60_000
+TESTED_STEPS = (0.1, 0.2, 0.5, 0.8)
+TESTED_CHAINS, TESTED_ROUNDS = 20_000, 60
+"""Enough: at these step sizes a chain forgets its start in some ten rounds."""
 
 # T of the first panel, and step sizes tried for each number
 SCALES = {
@@ -96,6 +102,34 @@ def staged(first: float, length: int) -> list[float]:
     return path
 
 
+def with_test(step: float, seed: int) -> float:
+    """Return W₂ in the long run where each of K = 5, T = 10 local trajectories is tested."""
+    rng = np.random.default_rng(seed)
+    target = law(step, 5, 10).target
+    place = np.full(TESTED_CHAINS, float(target.mean[0]))
+    for _ in range(TESTED_ROUNDS):
+        momenta = rng.normal(size=(10, TESTED_CHAINS))
+        ends = []
+        for mean, curvature in zip(MEANS, CURVATURES, strict=True):
+            at = place
+            for momentum in momenta:
+                moved, p = at, momentum - step / 2 * curvature * (at - mean)
+                for leap in range(5):
+                    moved = moved + step * p
+                    p = p - step * (1 if leap < 4 else 0.5) * curvature * (moved - mean)
+                energies = [
+                    curvature * (x - mean) ** 2 / 2 + q**2 / 2
+                    for x, q in ((moved, p), (at, momentum))
+                ]
+                taken = np.log(rng.uniform(size=TESTED_CHAINS)) < energies[1] - energies[0]
+                at = np.where(taken, moved, at)
+            ends.append(at)
+        place = np.mean(ends, axis=0)
+    levels = (np.arange(TESTED_CHAINS) + 0.5) / TESTED_CHAINS
+    exact = float(target.mean[0]) + math.sqrt(float(target.variance[0])) * norm.ppf(levels)
+    return float(np.sqrt(np.mean((np.sort(place) - exact) ** 2)))
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return rounds by T, by ε and by noise, the terms of the error, stages and the limit η → 0."""
     times, tries = SCALES[scale]
@@ -129,6 +163,10 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "constant": {name: c[:: max(len(c) // 200, 1)] for name, c in constant.items()},
         "every": max(len(path) // 200, 1),
         "limit": limit,
+        "tested": [
+            {"step": eta, "with": with_test(eta, seed), "without": law(eta, 5, 10).stationary.w2}
+            for eta in TESTED_STEPS
+        ],
     }
 
 
@@ -144,6 +182,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     slope = -np.polyfit(np.log(epsilon), np.log(results["by_epsilon"]), 1)[0]
     end = results["stages_end"]
     private = dict(zip(times, results["private"], strict=True))
+    tested = next(entry for entry in results["tested"] if entry["step"] == 0.5)
 
     def told(one: dict[int, float]) -> str:
         return ", ".join(f"T = {t}: {one[t]:.0f}" for t in (1, 10, 100))
@@ -169,6 +208,10 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             end["constant_needs"] / end["rounds"],
             shown=f"W₂² = {end['w2_squared']:.2g} after {end['rounds']} rounds; the best constant "
             f"η needs {end['constant_needs']:.0f}",
+        ),
+        "alg2-metropolis": Finding(
+            tested["with"] / tested["without"],
+            shown=f"W₂ = {tested['with']:.3g} with the test, {tested['without']:.3g} without",
         ),
         "thmc1-limit": Finding(
             results["limit"][-1]["w2"] / results["limit"][0]["w2"],
@@ -202,7 +245,10 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         heights = np.array([entry[name] for entry in results["terms"]])
         axes[2].bar(names, heights, 0.6, bottom, label=name)
         bottom = bottom + heights
-    axes[2].set(xlabel="step size η, K = T = 10", ylabel="W₂² in the long run", yscale="log")
+    axes[2].set(
+        xlabel="step size η, K = T = 10", ylabel="W₂² in the long run", yscale="log",
+        ylim=(results["terms"][0]["bias"] / 5, None),
+    )  # fmt: skip
     axes[2].legend()
     k = results["every"] * np.arange(len(results["stages"])) + 1
     axes[3].loglog(k, results["stages"], "k-", lw=0.7, label="stages, η from .03")
@@ -213,3 +259,11 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     steps = [entry["leapfrog_steps"] for entry in results["limit"]]
     axes[4].semilogx(steps, [entry["w2"] for entry in results["limit"]], "ko-", ms=3, lw=0.7)
     axes[4].set(xlabel="leapfrog steps K at Kη = .2", ylabel="W₂ in the long run", ylim=(0, None))
+    for name, label in (("without", "exact law, without"), ("with", "with the test")):
+        style = LAW if name == "without" else {"lw": 0.9}
+        values = [entry[name] for entry in results["tested"]]
+        axes[5].loglog(TESTED_STEPS, values, "o-", ms=3, **style, label=label)
+    axes[5].set(xlabel="step size η, K = 5, T = 10", ylabel="W₂ in the long run", ylim=(0.1, 2))
+    axes[5].minorticks_off()
+    axes[5].set_xticks(TESTED_STEPS, [f"{step:g}" for step in TESTED_STEPS])
+    axes[5].legend()

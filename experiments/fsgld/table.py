@@ -11,6 +11,7 @@ A cell is the mean over the draws of the log-likelihood of a row; ± is over the
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ from experiments.fsgld.susy import problem, susy_is_here
 STEP = 1e-4
 SHARES = {"alike": 100.0, "unlike": 0.5}
 
+SCORED = 1000
+"""About so many of all train rows are scored."""
+
 # shards, rows of each, visits, seeds
 SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 3), "full": (30, 90_000, 5000, 10)}
 
@@ -40,7 +44,8 @@ def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
             tree = neural_network.draws(model, data.sites, method, visits, seed)
         except NonFiniteError as error:
             return {"ended": f"non-finite in round {error.round}", "warned": bool(told)}
-    train = {key: value[::30] for key, value in data.sites.pooled().items()}
+    every = max(data.sites.rows // SCORED, 1)
+    train = {key: value[::every] for key, value in data.sites.pooled().items()}
     return {
         "train": float(scores(model, tree, train).mean()),
         "test": float(scores(model, tree, data.test).mean()),
@@ -49,8 +54,13 @@ def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
 
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return the cells of the table for each repetition."""
-    shards, rows, visits, seeds = SCALES[scale]
-    real = scale == "full" and susy_is_here()
+    return cells(*SCALES[scale], seed, real=scale == "full" and susy_is_here())
+
+
+def cells(
+    shards: int, rows: int, visits: int, seeds: int, seed: int, *, real: bool
+) -> dict[str, Any]:
+    """Return the cells of so many repetitions on so many shards of so many rows."""
     results: dict[str, Any] = {"data": "SUSY" if real else "made up", "cells": []}
     for number in range(seed, seed + seeds):
         for label, concentration in SHARES.items():
@@ -69,7 +79,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
                 ),
             }
             for name, method in methods.items():
-                found = cell(data, method, visits, number)
+                named = f"{name}-{label}-{number}"
+                found = records.part(named, partial(cell, data, method, visits, number))
                 results["cells"].append({"seed": number, "shards": label, "method": name, **found})
                 records.say(f"seed {number}, {label}, {name}: {found}")
     return results

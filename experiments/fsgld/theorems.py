@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia.oracles import location_shards
+from consortia.oracles import gradient_constants, location_shards
 from experiments import records
 from experiments.claims import Finding
 from experiments.drawing import LAW
@@ -24,6 +24,8 @@ OFFSET, POWER = 20.0, 0.55
 BATCHES = (2, 5, 10, 20, 40)
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+WIDTHS, SHIFTS = (0.5, 0.8, 1.0, 2.0), (0.0, 0.3, 1.0)
+"""Wrong surrogates: their precision in parts of the right one, and how far their mean is off."""
 
 # visits of the annealed chains, and chains
 SCALES = {"quick": (100, 50), "small": (VISITS, 400), "full": (VISITS, 2000)}
@@ -35,16 +37,38 @@ def steps(visits: int) -> np.ndarray:
 
 
 def annealed(rows: list[np.ndarray], by_visit: np.ndarray) -> np.ndarray:
-    """Return the variance of a coordinate over the posterior's after each visit, from a point."""
+    """Return the variance of a coordinate over the posterior's after each visit, from a point.
+
+    Args:
+        rows: of each shard.
+        by_visit: h of each visit, (visits,), or of each of its updates, (visits, updates).
+    """
     total = sum(len(x) for x in rows)
     noise = location_shards(rows, BATCH, replace=False)["gradient_noise"]
     spread = float(np.mean([np.trace(one) / 2 for one in noise])) * len(rows) ** 2
     variance, path = 0.0, []
-    for h in by_visit:
-        for _ in range(UPDATES):
+    for visit in by_visit:
+        for h in np.broadcast_to(visit, UPDATES):
             variance = (1 - h * (total + 1) / 2) ** 2 * variance + h + h**2 / 4 * spread
         path.append(variance * (total + 1))
     return np.array(path)
+
+
+def scores(rows: list[np.ndarray]) -> list[dict[str, float]]:
+    """Return ε² and its bound by remark 3 for surrogates that are ever more wrong, first shard."""
+    x = rows[0]
+    axis = np.linspace(-gaussian_mean.BOX, gaussian_mean.BOX, 13)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    right = len(x) * (x.mean(axis=0) - grid)
+    found = []
+    for width in WIDTHS:
+        for shift in SHIFTS:
+            given = width * (right + len(x) * np.array([shift, 0.0]))
+            _, epsilon = gradient_constants(x[None] - grid[:, None], given)
+            score = float(((right - given) ** 2).sum(axis=1).max()) / len(x) ** 2
+            bound = float(x.var(axis=0).sum()) + score
+            found.append({"score": score, "epsilon_squared": epsilon, "bound": bound})
+    return found
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:
@@ -71,6 +95,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     total = sum(len(x) for x in rows)
     drawn = float(ends.var(axis=0, ddof=1).mean()) * (total + 1)
     records.say(f"annealed, {visits} visits: variance ratio {drawn:.2f}, law {laws[0][-1]:.2f}")
+    falling = STEP * 2 * (1 - (np.arange(UPDATES) + 0.5) / UPDATES)
+    within = annealed(rows, np.tile(falling, (20, 1)))[-1]
     every = max(visits // 100, 1)
     by_batch = [
         float(gaussian_mean.law(rows, "fsgld", 100, batch_size=m).stationary.variance_ratio.mean())
@@ -99,11 +125,13 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "by_length": by_length,
         "strengths": STRENGTHS,
         "by_strength": by_strength,
+        "within": float(within),
+        "surrogates": scores(rows),
     }
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return the findings of section 4 and of remark 1."""
+    """Return the findings of section 4 and of remarks 1 and 3."""
     drawn = results["drawn"]
     excess = np.log(np.array(results["by_batch"]) - 1)
     lengths = np.log(results["lengths"])
@@ -117,11 +145,15 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         "thm1-length": Finding(float(slopes["dsgld"])),
         "thm1-thm2": Finding(results["by_length"]["dsgld"][-2] / results["by_length"]["fsgld"][-2]),
         "remark1-alpha": Finding(float(quadratic)),
+        "alg1-steps": Finding(results["within"], law=results["within"]),
+        "remark3": Finding(
+            max(entry["epsilon_squared"] / entry["bound"] for entry in results["surrogates"])
+        ),
     }
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:
-    """Draw inflation by visits, by batch, errors by length, and the spread by α."""
+    """Draw inflation by visits, by batch, errors by length, the spread by α, and ε² by score."""
     axes[0].loglog(results["visits"], results["annealed"], **LAW, label="annealed, exact law")
     axes[0].loglog(results["visits"], results["constant"], color="C1", lw=0.9, label="h = 1e-4")
     drawn = results["drawn"]
@@ -138,3 +170,10 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[2].legend()
     axes[3].semilogy(results["strengths"], results["by_strength"], "ko-", ms=3, lw=0.7)
     axes[3].set(xlabel="α", ylabel="trace of the covariance, T = 100")
+    surrogates = sorted(results["surrogates"], key=lambda entry: entry["score"])
+    score = [entry["score"] for entry in surrogates]
+    axes[4].plot(score, [entry["epsilon_squared"] for entry in surrogates], "o", ms=3, label="ε²")
+    axes[4].plot(score, [entry["bound"] for entry in surrogates], **LAW, label="bound")
+    axes[4].set(xlabel="largest squared difference / N_s²", ylabel="ε²", xscale="symlog",
+                yscale="log")  # fmt: skip
+    axes[4].legend()

@@ -14,15 +14,19 @@ SCALES = {
 }
 
 
+IMAGES = "mnist", (28, 28, 1)
+
+
+def problem(data: images.Images) -> workers.Problem:
+    """Return LeNet on these digits."""
+    model = caffe.lenet(data.copies)
+    return workers.Problem(model, data.sites, data.test, data.rows, 0.01, 64, together=False)
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Digits of ten classes."""
     size, lengths = SCALES[scale]
-
-    def problem(data: images.Images) -> workers.Problem:
-        model = caffe.lenet(data.copies)
-        return workers.Problem(model, data.sites, data.test, data.rows, 0.01, 64, together=False)
-
-    return images.study("mnist", (28, 28, 1), problem, size, lengths, seed)
+    return images.study(*IMAGES, problem, size, lengths, seed)
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:

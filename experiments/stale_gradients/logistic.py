@@ -20,13 +20,13 @@ SCALES = {
 }
 
 
-def study(scale: str, seed: int) -> dict[str, Any]:
-    """All rows; test loss on all test rows."""
+def problem() -> workers.Problem:
+    """Return all rows, and the test rows."""
     data = datasets.load("a9a")
     assert data.train is not None
     assert data.test is not None
     train = {"x": data.train["x"].astype(np.float32), "y": data.train["y"]}
-    problem = workers.Problem(
+    return workers.Problem(
         model=consortia.models.logistic_regression(train["x"].shape[1]),
         sites=consortia.Sites.from_list([train]),
         test={"x": data.test["x"].astype(np.float32), "y": data.test["y"]},
@@ -35,7 +35,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         batch=BATCH,
         together=True,
     )
-    return workers.study(problem, SCALES[scale], seed)
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """All rows; test loss on all test rows."""
+    return workers.study(problem(), SCALES[scale], seed)
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:

@@ -142,6 +142,18 @@ def run(
     return {"values": values, "time": finish, "diverged": diverged}
 
 
+def one_chain(
+    problem: Problem, scale: Scale, factor: float, workers: int, seed: int
+) -> dict[str, Any]:
+    """Return a run of one server with the test loss at the points of the curve as its values."""
+    found = run(problem, scale, factor, workers, seed)
+    return {
+        "loss": -found["values"][0].mean(axis=1),
+        "time": found["time"],
+        "diverged": found["diverged"],
+    }
+
+
 def _log_probabilities(problem: Problem, position: Any) -> np.ndarray:
     values = _compiled(problem.model)(position, problem.test)
     return np.asarray(values, np.float64) / problem.copies
@@ -194,8 +206,10 @@ def compare_workers(
         runs: of each number of workers, one for each seed; seeds share a start.
         places: iterations a worker of the points.
     """
-    losses = {w: np.stack([-r["values"][0].mean(axis=1) for r in one]) for w, one in runs.items()}
-    times = {w: np.stack([r["time"] for r in one]) for w, one in runs.items()}
+    losses, times = (
+        {w: np.stack([np.array(r[name], float) for r in one]) for w, one in runs.items()}
+        for name in ("loss", "time")
+    )
     fewest = min(runs)
 
     def speedup(workers: int, along: dict[int, np.ndarray], chosen: np.ndarray) -> float:
@@ -268,7 +282,13 @@ def study(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
         records.say(f"rate {factor * problem.rate:g}: h = {step:.4g}, B = {friction:.4g}")
         runs: dict[int, list[dict[str, Any]]] = {}
         for workers in scale.workers:
-            runs[workers] = [run(problem, scale, factor, workers, s) for s in seeds]
+            runs[workers] = [
+                records.part(
+                    f"rate{factor:g}-W{workers}-{s}",
+                    partial(one_chain, problem, scale, factor, workers, s),
+                )
+                for s in seeds
+            ]
             records.say(f"  W = {workers}: {_said(runs[workers])}")
         entries = compare_workers(runs, places)
         rate = {"rate": factor * problem.rate, "step_size": step, "friction": friction}
@@ -299,8 +319,7 @@ def study(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
 def _said(found: list[dict[str, Any]]) -> str:
     texts = []
     for one in found:
-        loss = -one["values"][0, -1].mean()
-        end = one["diverged"]
+        loss, end = one["loss"][-1], one["diverged"]
         texts.append(f"{loss:.3f}" if end is None else f"non-finite after {end:.1f}")
     return "final loss " + ", ".join(texts)
 
@@ -310,24 +329,13 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
     rate = results["rates"][-1]
     two, last = rate["workers"][1], rate["workers"][-1]
 
-    def found(entry: dict[str, Any], kind: str) -> Finding:
-        value, error = entry[kind]
-        shown = None
-        if value is None:
-            shown = f"never reached with {entry['workers']} workers"
-        return Finding(
-            None if value is None else value / entry["workers"],
-            None if value is None or error is None else error / entry["workers"],
-            shown=shown,
-        )
-
     servers = results["servers"]
     alone, most = (entry["loss_of_the_average"][-1] for entry in (servers[0], servers[-1]))
     diverged = [w["workers"] for w in results["rates"][0]["workers"] if any_value(w["diverged"])]
     return {
-        f"fig3-{name}-two": found(two, "iteration_speedup"),
-        f"fig3-{name}-most": found(last, "iteration_speedup"),
-        f"fig3-{name}-time": found(last, "time_speedup"),
+        f"fig3-{name}-two": over_workers(two, "iteration_speedup"),
+        f"fig3-{name}-most": over_workers(last, "iteration_speedup"),
+        f"fig3-{name}-time": over_workers(last, "time_speedup"),
         f"fig3-{name}-stable": Finding(
             float(len(diverged)), shown=f"W = {diverged} run away" if diverged else "all stable"
         ),
@@ -336,6 +344,15 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
             shown=f"{alone:.4f} with 1 server, {most:.4f} with {servers[-1]['servers']}",
         ),
     }
+
+
+def over_workers(entry: dict[str, Any], kind: str) -> Finding:
+    """Return a speed-up of `compare_workers` over the number of workers."""
+    value, error = entry[kind]
+    count = entry["workers"]
+    if value is None:
+        return Finding(None, shown=f"never reached with {count} workers")
+    return Finding(value / count, None if error is None else error / count)
 
 
 def any_value(values: list[Any]) -> bool:

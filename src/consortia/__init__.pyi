@@ -7,6 +7,7 @@ from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.few_rounds import few_rounds as few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.preconditioning import preconditioned
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
@@ -15,6 +16,7 @@ from consortia.core.version import __version__
 from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
+from consortia.diagnostics.left_out import loo
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
@@ -25,6 +27,7 @@ from consortia.models.from_numpyro import from_numpyro
 from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
 from consortia.models.regression.model import Regression, regression
+from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when
 from consortia.run.verification import verify
@@ -66,16 +69,19 @@ __all__ = [
     "keep_predictions",
     "largest_curvature",
     "latency",
+    "loo",
     "models",
     "natural",
     "open_run",
     "oracles",
     "partition",
+    "preconditioned",
     "predict",
     "read_sites",
     "regression",
     "resume",
     "sample",
+    "sbc",
     "schedules",
     "stale_sghmc",
     "stale_sgld",

@@ -37,19 +37,39 @@ def warn(text: str) -> None:
 
 
 class ConsortiaError(Exception):
-    """Base class of every error that this package raises on purpose."""
+    """Base class of every error that this package raises on purpose.
+
+    Example:
+        >>> issubclass(InputError, ConsortiaError)
+        True
+    """
 
 
 class InputError(ConsortiaError, ValueError):
-    """An argument, a model or a data set cannot be used; raised before anything is compiled."""
+    """An argument, a model or a data set cannot be used; raised before anything is compiled.
+
+    Example:
+        >>> issubclass(InputError, ValueError)
+        True
+    """
 
 
 class KeywordError(InputError, TypeError):
-    """A function was called with an argument that it does not have."""
+    """A function was called with an argument that it does not have.
+
+    Example:
+        >>> issubclass(KeywordError, TypeError)
+        True
+    """
 
 
 class MissingExtraError(ConsortiaError, ImportError):
-    """An optional dependency is needed here; the message names the extra that installs it."""
+    """An optional dependency is needed here; the message names the extra that installs it.
+
+    Example:
+        >>> issubclass(MissingExtraError, ImportError)
+        True
+    """
 
 
 class NonFiniteError(ConsortiaError, ArithmeticError):
@@ -61,6 +81,10 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
         site: name of the first site whose message was not finite, or None when no site's was.
         position: what the chain would have drawn before that round, (d,).
         tree: the result so far, an `xarray.DataTree` with every draw kept before `round`.
+
+    Example:
+        >>> NonFiniteError("it is infinite", round=3, chain=0, site="oslo").site
+        'oslo'
     """
 
     def __init__(
@@ -82,7 +106,12 @@ class NonFiniteError(ConsortiaError, ArithmeticError):
 
 
 class DivergenceError(ConsortiaError, ArithmeticError):
-    """The settings are predicted to diverge, and the run was to be refused then."""
+    """The settings are predicted to diverge, and the run was to be refused then.
+
+    Example:
+        >>> issubclass(DivergenceError, ArithmeticError)
+        True
+    """
 
 
 class WarmupError(ConsortiaError, RuntimeError):
@@ -90,6 +119,10 @@ class WarmupError(ConsortiaError, RuntimeError):
 
     Attributes:
         tree: the record of the run, without draws.
+
+    Example:
+        >>> WarmupError("too short").tree is None
+        True
     """
 
     tree: Any = None
@@ -108,6 +141,10 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         reached: (carry, buffers) after the iterations before ``round``; None where the engine has
             none but those that ``advance`` was given, still whole.
         tree: the result so far, an `xarray.DataTree` with every draw kept before.
+
+    Example:
+        >>> SiteMissingError(("oslo",), waited=60.0, round=3).sites
+        ('oslo',)
     """
 
     def __init__(
@@ -142,6 +179,10 @@ class SiteRefusedError(SiteMissingError):
 
     Attributes:
         reason: a fixed phrase, and where the site's own log has more: nothing else leaves it.
+
+    Example:
+        >>> SiteRefusedError(("oslo",), waited=0.0, reason="its policy forbids it").reason
+        'its policy forbids it'
     """
 
     def __init__(self, sites: tuple[str, ...], *, reason: str, **more: Any) -> None:
@@ -158,6 +199,10 @@ class SiteImplausibleError(SiteMissingError):
 
     Attributes:
         reason: what is implausible of it.
+
+    Example:
+        >>> SiteImplausibleError(("oslo",), waited=0.0, reason="it is infinite").reason
+        'it is infinite'
     """
 
     def __init__(self, sites: tuple[str, ...], *, reason: str, **more: Any) -> None:
@@ -174,7 +219,12 @@ class SiteImplausibleError(SiteMissingError):
 
 
 class StoreError(ConsortiaError, OSError):
-    """A run directory cannot be used as asked (it holds a run already, or holds none)."""
+    """A run directory cannot be used as asked (it holds a run already, or holds none).
+
+    Example:
+        >>> issubclass(StoreError, OSError)
+        True
+    """
 
 
 class RankError(ConsortiaError, RuntimeError):
@@ -182,6 +232,10 @@ class RankError(ConsortiaError, RuntimeError):
 
     Attributes:
         tree: what this process has of the result, with every draw that it kept; None elsewhere.
+
+    Example:
+        >>> RankError("rank 1 is late").tree is None
+        True
     """
 
     tree: Any = None
@@ -193,6 +247,10 @@ class PolicyError(ConsortiaError, RuntimeError):
     Attributes:
         rules: the keys of the policy that forbid it; they alone may leave the site.
         of_rows: what is forbidden depends on rows: not even the keys may leave then.
+
+    Example:
+        >>> PolicyError("too many rounds", rules=("maximum_rounds",)).rules
+        ('maximum_rounds',)
     """
 
     def __init__(self, message: str, *, rules: tuple[str, ...] = (), of_rows: bool = False) -> None:
@@ -202,12 +260,27 @@ class PolicyError(ConsortiaError, RuntimeError):
 
 
 class RunClosedError(PolicyError):
-    """A site answers nothing more of a run: too much of it was refused."""
+    """A site answers nothing more of a run: too much of it was refused.
+
+    Example:
+        >>> issubclass(RunClosedError, PolicyError)
+        True
+    """
 
 
 class LedgerError(ConsortiaError, RuntimeError):
-    """A site's ledger is broken or cannot be written: nothing leaves the site."""
+    """A site's ledger is broken or cannot be written: nothing leaves the site.
+
+    Example:
+        >>> issubclass(LedgerError, ConsortiaError)
+        True
+    """
 
 
 class DeploymentError(ConsortiaError, RuntimeError):
-    """A program of Flower could not be started, or has ended; the message has its last lines."""
+    """A program of Flower could not be started, or has ended; the message has its last lines.
+
+    Example:
+        >>> issubclass(DeploymentError, ConsortiaError)
+        True
+    """

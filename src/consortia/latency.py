@@ -45,6 +45,10 @@ class Latency(Protocol):
 
     Attributes:
         server_cost: time that a server takes for one update.
+
+    Example:
+        >>> isinstance(constant(2.0).server_cost, float)
+        True
     """
 
     @property
@@ -82,7 +86,16 @@ class _Model:
 
 @dataclass(frozen=True)
 class Constant(_Model):
-    """Each task takes the mean; see `constant`."""
+    """Each task takes the mean; see `constant`.
+
+    Attributes:
+        mean: duration of a task, or one for each worker of a server.
+        server_cost: time of a server for one update.
+
+    Example:
+        >>> constant(2.0)
+        Constant(mean=2.0, server_cost=0.0)
+    """
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return the mean, ``count`` times."""
@@ -91,7 +104,17 @@ class Constant(_Model):
 
 @dataclass(frozen=True)
 class LogNormal(_Model):
-    """See `lognormal`."""
+    """See `lognormal`.
+
+    Attributes:
+        mean: duration of a task, or one for each worker of a server.
+        server_cost: time of a server for one update.
+        spread: σ of the logarithm of a duration.
+
+    Example:
+        >>> lognormal(2.0).spread
+        0.5
+    """
 
     spread: float
 
@@ -105,7 +128,16 @@ class LogNormal(_Model):
 
 @dataclass(frozen=True)
 class Exponential(_Model):
-    """See `exponential`."""
+    """See `exponential`.
+
+    Attributes:
+        mean: duration of a task, or one for each worker of a server.
+        server_cost: time of a server for one update.
+
+    Example:
+        >>> exponential(2.0)
+        Exponential(mean=2.0, server_cost=0.0)
+    """
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return −mean · log(1 − u)."""
@@ -114,7 +146,18 @@ class Exponential(_Model):
 
 @dataclass(frozen=True)
 class Straggler(_Model):
-    """See `straggler`."""
+    """See `straggler`.
+
+    Attributes:
+        mean: duration of a task, or one for each worker of a server.
+        server_cost: time of a server for one update.
+        slowdown: how many times as long a slow task takes.
+        probability: that a task is slow.
+
+    Example:
+        >>> straggler(slowdown=5.0).probability
+        0.1
+    """
 
     slowdown: float
     probability: float
@@ -135,6 +178,10 @@ class Recorded:
         workers: of each event, the index within its server.
         versions: updates that the server had done when the worker fetched its parameters.
         times: when the server answered.
+
+    Example:
+        >>> recorded([(0, 0), (1, 0)]).summary()
+        {'kind': 'Recorded', 'events': 2}
     """
 
     servers: tuple[int, ...]
@@ -165,12 +212,16 @@ class Recorded:
         return {"kind": "Recorded", "events": len(self.workers)}
 
 
+@arguments.hinted
 def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
     """Return equal durations of all tasks of a worker; workers then take turns.
 
     Args:
         mean: duration, one number or one for each worker of a server.
         server_cost: time of a server for one update.
+
+    Returns:
+        The law of durations, for ``latency`` of an asynchronous method.
 
     Raises:
         InputError: a duration is not positive, or the cost is negative.
@@ -182,6 +233,7 @@ def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
     return Constant(_means(mean), _cost(server_cost))
 
 
+@arguments.hinted
 def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0) -> LogNormal:
     """Return log-normal durations.
 
@@ -190,14 +242,22 @@ def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0)
         spread: σ, the standard deviation of the logarithm of a duration.
         server_cost: time of a server for one update.
 
+    Returns:
+        The law of durations, for ``latency`` of an asynchronous method.
+
     Raises:
         InputError: a mean is not positive, or another argument is negative.
+
+    Example:
+        >>> lognormal(spread=0.0).durations(0, 0, 0, 0, 2).tolist()
+        [1.0, 1.0]
     """
     return LogNormal(
         _means(mean), _cost(server_cost), arguments.number("spread", spread, 0, math.inf)
     )
 
 
+@arguments.hinted
 def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
     """Return exponential durations; the staleness that they cause has no bound.
 
@@ -205,12 +265,20 @@ def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
         mean: mean duration, one number or one for each worker of a server.
         server_cost: time of a server for one update.
 
+    Returns:
+        The law of durations, for ``latency`` of an asynchronous method.
+
     Raises:
         InputError: a mean is not positive, or the cost is negative.
+
+    Example:
+        >>> exponential(2.0).durations(0, 0, 0, 0, 3).shape
+        (3,)
     """
     return Exponential(_means(mean), _cost(server_cost))
 
 
+@arguments.hinted
 def straggler(
     mean: Any = 1.0, *, slowdown: float = 10.0, probability: float = 0.1, server_cost: float = 0.0
 ) -> Straggler:
@@ -222,8 +290,15 @@ def straggler(
         probability: that a task is slow.
         server_cost: time of a server for one update.
 
+    Returns:
+        The law of durations, for ``latency`` of an asynchronous method.
+
     Raises:
         InputError: an argument is out of its range.
+
+    Example:
+        >>> straggler(probability=0.0).durations(0, 0, 0, 0, 2).tolist()
+        [1.0, 1.0]
     """
     return Straggler(
         _means(mean),
@@ -233,6 +308,7 @@ def straggler(
     )
 
 
+@arguments.hinted
 def recorded(events: Any, *, times: Any = None) -> Recorded:
     """Return the replay of a log: which worker's gradient came next, computed at which version.
 
@@ -243,6 +319,9 @@ def recorded(events: Any, *, times: Any = None) -> Recorded:
         events: rows (worker, version) of the only server, or (server, worker, version), in the
             order in which each server took them.
         times: when the server had answered each event; 1, 2, ... of its server when None.
+
+    Returns:
+        The order of events, for ``latency`` of an asynchronous method.
 
     Raises:
         InputError: the log is empty or not of this form, a number is negative, or an event names a

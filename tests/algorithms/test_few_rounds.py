@@ -313,6 +313,23 @@ def test_a_run_ends_at_the_asked_effective_size_in_a_few_rounds(whole: Any) -> N
     assert float(whole.sample_stats.k_hat.max()) < 0.7
 
 
+def test_the_plan_of_a_run_that_ends_by_itself_says_what_it_takes_as_a_rule(problem: Any) -> None:
+    plans: list[Any] = []
+
+    class SeenError(Exception):
+        """The plan was made."""
+
+    def see(plan: Any) -> None:
+        plans.append(plan)
+        raise SeenError
+
+    with pytest.raises(SeenError):
+        sampled(problem, on_plan=see)
+    lines = dict(plans[0].lines)
+    # Up from each of three sites: 256 points of 4 bytes; 8 candidates of 10 numbers are less.
+    assert lines["in all"].startswith("14 rounds as a rule, at most 43 kB up and ")
+
+
 def test_a_run_that_is_resumed_after_any_round_has_the_same_draws(
     problem: Any, whole: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:

@@ -84,6 +84,19 @@ def test_the_block_on_numpyro_runs(capsys) -> None:
     assert "slope" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a network's R-hat
+def test_the_block_on_networks_predicts_shares_of_classes() -> None:
+    pytest.importorskip("flax")
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(300, 4)).astype(np.float32), "y": rng.integers(0, 10, 300)}
+    sites = consortia.partition.iid(rows, 3, seed=0)
+    (block,) = blocks(DOCS / "networks.md")
+    names: dict[str, Any] = {"sites": sites, "test": rows}
+    exec(block, names)
+    np.testing.assert_allclose(names["shares"].sum("class"), 1, atol=1e-5)
+
+
 def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = blocks(DOCS / "runs.md")
@@ -99,7 +112,7 @@ def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -
 
 
 def test_every_page_with_python_has_a_test_that_runs_it() -> None:
-    run = {"decentralized-hmc", "theory", "formulas", "numpyro", "runs"}
+    run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "runs"}
     assert {page.stem for page in PAGES if blocks(page)} == run
 
 

@@ -22,7 +22,7 @@ def test_every_method_has_a_page_that_says_when_to_take_it() -> None:
     index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
     for name, text in pages.items():
         assert "**Take it" in text
-        assert f".. method:: {name}\n" in text
+        assert f".. algorithm:: {name}\n" in text
         assert f"\n{name}\n" in index
 
 
@@ -37,6 +37,12 @@ def test_every_public_module_has_a_page_in_the_reference() -> None:
         for page in DOCS.glob("reference/*.rst")
     }
     assert named == public | {"consortia", "consortia.errors"}
+
+
+def test_every_page_is_in_a_list_of_pages() -> None:
+    lists = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    for page in DOCS.glob("*.md"):
+        assert page.stem == "index" or lists.count(f"\n{page.stem}\n") == 1, page.name
 
 
 def test_links_between_pages_lead_to_files() -> None:

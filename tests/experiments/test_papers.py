@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import consortia
 from consortia.oracles import fa_hmc_law
 from experiments import claims, drawing, pages, records
 from experiments.claims import Claim, Finding
-from experiments.fa_hmc import logistic, marginal_error
+from experiments.fa_hmc import classification, logistic, marginal_error
 
 PAPERS = [claims.read(name) for name in claims.PAPERS]
 STUDIES = [(paper, study) for paper in PAPERS for study in paper.studies]
@@ -86,6 +87,36 @@ def test_every_record_speaks_of_claims_of_its_study_and_is_small(paper, study):
     best = records.best(paper, study)
     missing = known - set(best["findings"]) if best else set()
     assert not missing or best["scale"] == "quick"
+
+
+@pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
+def test_every_stored_finding_is_what_the_program_finds_in_the_stored_results(paper, study):
+    module = records.program(paper, study)
+    for scale, record in records.stored(paper, study).items():
+        again = module.findings(record["results"])
+        assert set(again) == set(record["findings"]), scale
+        for name, kept in records.findings(record).items():
+            # Results are stored to five digits, which differences of them feel.
+            assert differs(again[name], kept) < 0.01, (scale, name)
+
+
+def differs(one: Finding, other: Finding) -> float:
+    """Return how far two findings are apart, in parts of the larger one; 0 where neither has one.
+
+    What is smaller than a thousandth counts as that.
+    """
+    if one.value is None or other.value is None or not math.isfinite(one.value):
+        return 0.0 if one.value == other.value or other.value is None else math.inf
+    return abs(one.value - other.value) / max(abs(one.value), abs(other.value), 1e-3)
+
+
+def test_a_finding_that_is_edited_by_hand_is_told_apart():
+    paper, study = cheap()[0]
+    record = records.stored(paper, study)["quick"]
+    again = records.program(paper, study).findings(record["results"])
+    name, kept = next((n, one) for n, one in records.findings(record).items() if one.value)
+    edited = Finding(1.05 * kept.value)
+    assert differs(again[name], kept) < 0.01 < differs(again[name], edited)
 
 
 def test_every_picture_is_there_and_small():
@@ -181,6 +212,54 @@ def test_shortening_a_picture_leaves_its_numbers_in_words(tmp_path):
     (study,) = paper.chosen("fashion_mnist")
     drawing.save(paper, study, records.best(paper, study), tmp_path / "figure.svg")
     assert "paper 0.0082" in (tmp_path / "figure.svg").read_text()
+
+
+# --- long runs in parts --------------------------------------------------------------------------
+
+
+def test_a_finished_part_is_taken_from_the_folder_of_the_run_and_only_there(tmp_path):
+    made = []
+
+    def make() -> dict[str, object]:
+        made.append(1)
+        return {"loss": np.array([1.0, np.nan]), "at": (3,)}
+
+    first = records.part("one", make)  # no folder: nothing is kept
+    with records.parts_in(tmp_path / "parts"):
+        second, third = (records.part("one", make) for _ in range(2))
+        records.part("two", make)
+    with records.parts_in(tmp_path / "parts"):
+        fourth = records.part("one", make)
+    assert first == second == third == fourth == {"loss": [1.0, None], "at": [3]}
+    assert len(made) == 3
+
+
+def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.integers(0, 2, 40)}
+    task = classification.Task("rows", consortia.partition.iid(rows, 10, seed=0), rows, "")
+    model = consortia.models.softmax_regression(3, 2)
+    sizes = [classification.Setting(2, 2, step, None) for step in (0.01, 0.02)]
+
+    def swept() -> list[dict[str, object]]:
+        return classification.sweep(model, task, {"K = 2": sizes}, rounds=6, seed=1)
+
+    whole = swept()
+    scores, calls = classification.scores, []
+
+    def stopped(*arguments: object) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == 6:  # in the scores of the second run, whose draws are stored by then
+            raise KeyboardInterrupt
+        return scores(*arguments)
+
+    monkeypatch.setattr(classification, "scores", stopped)
+    with records.parts_in(tmp_path), pytest.raises(KeyboardInterrupt):
+        swept()
+    monkeypatch.setattr(classification, "scores", scores)
+    monkeypatch.setattr(consortia, "sample", None)  # nothing is to be sampled anew
+    with records.parts_in(tmp_path):
+        assert swept() == whole
 
 
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------

@@ -159,18 +159,7 @@ class South:
 def run_with(south: South, folder: Path, policy: Any = None, **options: Any) -> Any:
     study = study_of(folder, NAMES[:2], "debias = true", south.rounds, south.chains)
     stage = stage_of(study, folder / "sites", policy, liars={"south": south})
-    engine = stage.engine(**options)
-    built = stage.study.build(engine)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return consortia.sample(
-            built.model,
-            built.sites,
-            built.algorithm,
-            **stage.study.run_options,
-            engine=engine,
-            progress=False,
-        )
+    return stage.sample(stage.engine(**options))
 
 
 def test_a_lying_site_is_refused_and_named_by_the_server_at_its_first_lie(tmp_path: Path) -> None:
@@ -287,19 +276,30 @@ def draws(tree: Any) -> np.ndarray:
 
 
 def sampled(stage: Stage, store: Path | None = None) -> Any:
-    engine = stage.engine(run="ab" * 16, deadline=0.5)
-    built = stage.study.build(engine)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return consortia.sample(
-            built.model,
-            built.sites,
-            built.algorithm,
-            **stage.study.run_options,
-            engine=engine,
-            store=store,
-            progress=False,
-        )
+    return stage.sample(stage.engine(run="ab" * 16, deadline=0.5), store=store)
+
+
+def test_a_study_that_learns_its_steps_keeps_within_the_policy_that_is_proposed(
+    tmp_path: Path,
+) -> None:
+    # Dual averaging tries a step ten times the first guess: without the reach of the warm-up its
+    # trajectories go 48 prior standard deviations out, and are refused.
+    study = study_of(tmp_path, NAMES, rounds=4, chains=2)
+    study.write_text(
+        study.read_text()
+        .replace('"fa_ld"\nstep_size = 0.05\nlocal_steps = 1', '"federated_hmc"')
+        .replace("rounds = 4", "warmup = 60\nrounds = 4")
+    )
+    stage = stage_of(study, tmp_path / "sites")
+    tree = stage.run()
+    assert np.isfinite(draws(tree)).all()
+    asked = [
+        np.abs(array).max()
+        for one in stage.log["north"]
+        for name, array in one.request.arrays.items()
+        if one.request.kind == "round" and name.startswith("inbox")
+    ]
+    assert 1.0 < max(asked) < 5.0  # standard deviations: the prior's are 1
 
 
 def test_where_nothing_private_is_asked_for_draws_are_those_of_the_seed(tmp_path: Path) -> None:

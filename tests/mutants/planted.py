@@ -43,6 +43,13 @@ MUTANTS = (
         "algorithms/test_few_rounds.py::test_a_saddle_is_left",
     ),
     Mutant(
+        "algorithms/federated_hmc/__init__.py",
+        "REACH = 5.0",
+        "REACH = 500.0",
+        "hostile/test_reading_rows.py::"
+        "test_a_study_that_learns_its_steps_keeps_within_the_policy_that_is_proposed",
+    ),
+    Mutant(
         "core/random.py",
         "(high * size_high + (middle >> half) + (carry >> half))",
         "(high * size_high + (middle >> half))",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -307,6 +308,31 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, name):
             progress=False,
         )
     np.testing.assert_array_equal(draws(again), draws(expected))
+
+
+@pytest.mark.engines
+def test_a_run_of_few_rounds_that_is_cut_at_any_round_has_the_same_draws(tmp_path):
+    more = {"effective_size": 150, "proposals": 256}
+    whole = flower_sites.Sites(tmp_path / "whole", "few_rounds", 3, 2, warmup=0, **more)
+    expected = whole.sampled(rounds=20)
+    done = expected.attrs["iterations_run"]
+    kinds = {line["for"] for line in json.loads(expected.attrs["rounds_used"])}
+    assert kinds == {"mode", "family", "draws"}
+    for cut in range(done):
+        sites = flower_sites.Sites(tmp_path / str(cut), "few_rounds", 3, 2, warmup=0, **more)
+
+        def dies(node: int, message: str, request: bytes, good: Arrival, cut: int = cut) -> Any:
+            return [] if decode(request).label[:2] == (2, cut) else [good]
+
+        store = tmp_path / f"run {cut}"
+        with pytest.raises(SiteMissingError):
+            sites.sampled(sites.engine(dies, deadline=0.3), rounds=20, store=store)
+        for number in range(3):
+            sites.restart(number)
+        engine = sites.engine()
+        arguments = (sites.model, sites._read(engine), sites.method)
+        again = consortia.resume(store, *arguments, engine=engine, progress=False)
+        np.testing.assert_array_equal(draws(again), draws(expected))
 
 
 # --- who runs what ---------------------------------------------------------------------------

@@ -206,6 +206,53 @@ def test_ranks_resume_with_what_the_search_before_the_run_has_found(tmp_path):
     assert job.stdout.split()[-1] == "True"
 
 
+CUT = """
+import sys, warnings
+sys.path.insert(0, {here!r})
+import numpy as np
+import consortia, problem
+from consortia.run.loop import RunLoop
+engine = consortia.MPIEngine()
+method = consortia.few_rounds(effective_size=150, proposals=256)
+arguments = problem.MODEL, problem.sites(3), method
+options = {{"seed": 3, "engine": engine, "progress": False, "chains": 2}}
+whole = consortia.sample(*arguments, **options)
+rounds = whole.attrs["iterations_run"] if engine.root else 0
+rounds = int(engine._communicator.from_root(np.array([rounds], np.float64))[0])
+call, cut, same = RunLoop._call, 0, []
+
+def until_cut(self, end, thin):
+    if self.done == cut:
+        raise KeyboardInterrupt
+    call(self, end, thin)
+
+for cut in range(1, rounds):
+    store = {store!r} + str(cut)
+    RunLoop._call = until_cut
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        consortia.sample(*arguments, store=store, **options)
+    RunLoop._call = call
+    del options["seed"], options["chains"]
+    again = consortia.resume(store, *arguments, **options)
+    options |= {{"seed": 3, "chains": 2}}
+    if engine.root:
+        same += [bool((whole.posterior[n] == again.posterior[n]).all()) for n in whole.posterior]
+if engine.root:
+    print(rounds, len(same), all(same))
+"""
+
+
+@pytest.mark.slow
+def test_few_rounds_over_three_ranks_cut_after_any_round_has_the_same_draws(tmp_path):
+    job = launch.ranks(3, "-c", CUT.format(here=str(HERE), store=str(tmp_path / "run")))
+    assert job.returncode == 0, job.stderr[-4000:]
+    rounds, count, same = job.stdout.split()[-3:]
+    assert int(rounds) > 4
+    assert int(count) >= int(rounds) - 1
+    assert same == "True"
+
+
 HALTED = """
 import os, signal, sys, time, consortia
 from consortia.errors import RankError

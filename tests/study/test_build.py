@@ -445,3 +445,9 @@ def test_standardise_takes_columns_and_leaves_the_others_as_they_were_read(tmp_p
 def test_a_study_has_as_many_chains_as_python_has_by_default(tmp_path):
     asked = inspect.signature(sample).parameters["chains"].default
     assert asked == load(tmp_path).run.chains == 4
+
+
+def test_a_study_may_ask_for_a_preconditioner(tmp_path):
+    with_it = STUDY.replace("rounds = 100", "rounds = 100\nprecondition = true")
+    assert load(tmp_path, with_it).method.parameters()["scales"] is None
+    assert "scales" not in load(tmp_path).method.parameters()

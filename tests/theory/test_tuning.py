@@ -97,6 +97,13 @@ def test_that_no_step_within_the_budget_can_is_an_answer_with_what_could():
     assert "federated_hmc" in str(error.value)
 
 
+@pytest.mark.parametrize("method", approximate(), ids=lambda method: method.name)
+def test_each_method_without_a_step_comes_as_far_as_the_choice_in_a_run(method):
+    answers = "no step size within the budget can|no step size of|none can be chosen"
+    with pytest.raises(InputError, match=answers):
+        consortia.sample(MODEL, SITES, method, rounds=1, chains=1, progress=False)
+
+
 def test_a_run_chooses_its_step_says_so_keeps_it_and_can_be_resumed(tmp_path):
     method = consortia.fa_ld(step_size=None, local_steps=2)
     plans: list[Any] = []

@@ -210,6 +210,13 @@ class FALD(FAHMC):
         step_size: η; drift η²/2, noise variance η².
         local_steps: T ≥ 1, Langevin steps between two averages.
 
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> FALD(0.1, 5).leapfrog_steps
+        1
+
     All other arguments and the errors are those of `fa_hmc`.
 
     Source: Liang et al. (2024), algorithm 3 with K = 1.

@@ -16,7 +16,6 @@ its accelerated form (D-ASG); the second is a heavy ball.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Mix, Phase, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 from consortia.graphs import MixingMatrix, MixingSchedule
 from consortia.schedules import Schedule
 
@@ -116,7 +115,7 @@ class Gossip(Options, Method):
                 f"control_variate has {self.dimension} values, the model {dimension} parameters."
             )
         if matrix.components > 1:
-            warnings.warn(_in_parts(matrix, names), UserWarning, stacklevel=3)
+            warn(_in_parts(matrix, names))
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """Return 1/N for each agent, whatever its rows."""

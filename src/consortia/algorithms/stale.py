@@ -289,6 +289,10 @@ class StaleSGLD(StaleGradients):
     Raises:
         InputError: an argument is out of its range.
 
+    Example:
+        >>> StaleSGLD(0.01, workers=4).workers
+        4
+
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
     sections 3 and 4; sites with data of their own are an addition.
     """
@@ -379,6 +383,10 @@ class StaleSGHMC(StaleMomentum):
     Raises:
         InputError: an argument is out of its range, or hV > 2BT.
 
+    Example:
+        >>> StaleSGHMC(0.05, 2.0, workers=4, extrapolate=True).friction
+        2.0
+
     Source: Chen et al. (2016), algorithm 1; the splitting of Chen, Ding, Carin (2015).
     """
 
@@ -458,6 +466,10 @@ class StaleSGNHT(StaleMomentum):
 
     Raises:
         InputError: an argument is out of its range.
+
+    Example:
+        >>> StaleSGNHT(0.05, 2.0, workers=4).thermostat
+        'scalar'
 
     Source: Ding et al. (2014) with stale gradients as in Chen et al. (2016).
     """

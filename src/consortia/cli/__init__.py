@@ -28,7 +28,9 @@ from consortia.cli.papers import papers
 from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
+from consortia.cli.sbc import sbc
 from consortia.cli.site import site
+from consortia.cli.watch import watch
 from consortia.core.version import __version__
 from consortia.run.compiled import keep_compiled_programs
 
@@ -69,7 +71,9 @@ CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODE
 app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
+app.command()(watch)
 app.command(epilog=CODES)(report)
+app.command(epilog=CODES)(sbc)
 app.command()(init)
 app.command()(export)
 app.command()(examples)

@@ -125,16 +125,17 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     from consortia.engines.mailbox import servers_of
     from consortia.run.plan import cost_of
     from consortia.store.accumulators import keep_moments
+    from consortia.theory.tuning import completed
 
     run = study.run
     start = starting_parameters(built.model, None, run.seed, 1)[0]
-    algorithm = built.algorithm.build(Target(built.model, start))
+    target = Target(built.model, start)
+    algorithm = completed(built.algorithm, target.dimension).build(target)
     chains = run.chains * servers_of(algorithm)
     done = run.warmup + run.rounds
     whole = cost_of(plan, built.algorithm, built.sites, chains, done, done)
     draws = run.rounds * algorithm.draws.per_iteration // run.thin
     kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
-    target = Target(built.model, start)
     copies = 1 + (len(built.sites) if algorithm.draws.agents else 0)
     whole["iterations"] = whole.pop("iterations_run")
     whole["draws"], whole["draws_kept"] = draws * chains, kept * chains

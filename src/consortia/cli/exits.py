@@ -52,7 +52,8 @@ EXIT_CODES = {
     8: "what the warm-up learned is not worth going on with",
     9: "a site's policy forbids the study",
     10: "a site's ledger is broken",
-    BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off",
+    BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off; or "
+    "the ranks of `consortia sbc` are uneven",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
 """Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""

@@ -5,6 +5,7 @@ Their programs live beside the package in the source tree and are not part of th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -66,6 +67,14 @@ def run(
     store: Annotated[
         bool, typer.Option("--store", help="Keep the records as the project's own results.")
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Keep finished parts of long runs under --out, and take those that a run of the "
+            "same commit has left there.",
+        ),
+    ] = False,
 ) -> None:
     """Run the programs of a paper, and draw its figures with the paper's numbers and verdicts."""
     with reported(False):
@@ -81,7 +90,11 @@ def run(
                 known = [text for study in paper.studies for text in (*study.figures, study.name)]
                 raise InputError(f"{one} has no figure {figure!r}; there are {', '.join(known)}.")
             for study in chosen:
-                _redraw(records, drawing, paper, study, scale.value, seed, out, store)
+                parts = contextlib.nullcontext()
+                if resume:
+                    parts = records.parts_in(records.parts_of(paper, study, scale.value, seed, out))
+                with parts:
+                    _redraw(records, drawing, paper, study, scale.value, seed, out, store)
         if store:
             _write_pages()
 

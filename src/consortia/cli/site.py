@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +56,7 @@ def check(
     the terminal's error output, so that the policy can be written to a file).
     """
     with reported(as_json):
-        from consortia.errors import InputError, PolicyError
+        from consortia.errors import InputError, PolicyError, warn
         from consortia.federation.governance import load_policy
         from consortia.federation.governance.proposal import proposed
 
@@ -65,7 +64,7 @@ def check(
             raise InputError("give --study or --app, not both.")
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
-            warnings.warn(UNBOUND, UserWarning, stacklevel=1)
+            warn(UNBOUND)
         terms, of_app, told = _terms(study, app, data)
         if terms is None:
             if found is None:

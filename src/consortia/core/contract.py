@@ -21,8 +21,7 @@ with equal shapes.
 
 from __future__ import annotations
 
-import inspect
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -223,7 +222,8 @@ class Phase(NamedTuple):
         repeat: how often the phase runs in a row: the number itself, or its upper bound when
             ``repeats`` is given.
         repeats: ``hub_state -> int32``, how often this chain repeats the phase in this iteration
-            (a jittered trajectory); at most ``repeat``.
+            (a jittered trajectory); at most ``repeat``. Asked before each time, so that the hub may
+            end it early.
         evaluation: ``inbox -> Evaluation``, on the host: where ``local`` evaluates at rows; None
             where the inbox decides that nowhere.
         disclosure: ``outbox -> Disclosure``, on the host: what of an outbox can be compared with
@@ -319,22 +319,15 @@ class Claims:
     source: str
 
 
-class Named(ABCMeta):
-    """Classes with a name that answer an unknown keyword with the nearest that they know."""
+class Named(arguments.Hinted):
+    """Classes with a name of their own in messages."""
 
     name: str
 
     @property
-    def __signature__(cls) -> inspect.Signature:
-        """The arguments of the class, which `__call__` would hide."""
-        own = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return own.replace(parameters=list(own.parameters.values())[1:])
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Return a new object of the class."""
-        known = inspect.signature(cls).parameters
-        arguments.check_keywords(cls.name, options, known)
-        return super().__call__(*args, **options)
+    def called(self) -> str:
+        """The name in messages."""
+        return self.name
 
 
 class Method(metaclass=Named):
@@ -350,6 +343,8 @@ class Method(metaclass=Named):
         most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
+        usual_rounds: after which a run that ends by itself has ended as a rule, the warm-up
+            included; None: after all of them.
         effective_size: at which a run ends by itself; None: after all rounds.
     """
 
@@ -357,6 +352,7 @@ class Method(metaclass=Named):
     step_size: Any
     most_warmup: int | None = None
     most_rounds: int | None = None
+    usual_rounds: int | None = None
     effective_size: float | None = None
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from consortia.core import compiler
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 
 Array = jax.Array
 PyTree = Any
@@ -171,9 +170,7 @@ def _check_rows_independent(values: np.ndarray) -> None:
 def _check_prior(values: np.ndarray | None) -> None:
     """Warn when there is no log-prior, or these values of it (points,) are all the same."""
     if values is None or (np.all(values == values[0]) and np.isfinite(values[0])):
-        warnings.warn(
+        warn(
             "the model has no prior (Model.log_prior is None or constant): the posterior may be "
-            "improper, and a sampler will then wander off without an error",
-            UserWarning,
-            stacklevel=4,
+            "improper, and a sampler will then wander off without an error"
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.core.arguments import Hinted
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
@@ -13,7 +14,7 @@ PyTree = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(metaclass=Hinted):
     r"""A posterior density given by additive pieces, over any pytree of floating parameters.
 
     .. math:: \log\pi(\theta) = \log p(\theta) + \sum_i \log p(z_i \mid \theta) + \text{const}
@@ -47,6 +48,18 @@ class Model:
             likelihood, a level of the site integrated out, a Gaussian process within a site). Rows
             where ``mask`` (rows,) is False are padding and may not count. Methods that take all
             rows of a site take such a model; minibatches are refused.
+
+    Raises:
+        InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = Model(
+        ...     log_prior=lambda p: -0.5 * p["mu"] ** 2,
+        ...     log_likelihood=lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2,
+        ...     init={"mu": jnp.zeros(())})
+        >>> model.log_likelihood({"mu": 0.0}, {"y": jnp.array([1.0, 2.0])}).shape
+        (2,)
 
     Models compare by identity: two models are equal when they are one object. A model is compiled
     once: what its functions close over, and global names in them, must not change afterwards

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from consortia.core.target import Target
 
@@ -33,16 +35,23 @@ class PriorScale(NamedTuple):
 
 def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
     """Return the scale of a model's prior, looked at from ``start`` (d,)."""
+    made = jax.jit(partial(normal_at, target))(jnp.asarray(start, target.dtype))
+    centre, sd = (np.asarray(values, np.float64) for values in made)
+    return PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
+
+
+def normal_at(
+    target: Target, start: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Return the same centre and standard deviations as `prior_scale`, infinite where unknown."""
     signs = np.sign(np.random.default_rng(0).uniform(-1, 1, (PROBES, target.dimension)))
 
-    def curvature(sign: jax.Array) -> jax.Array:
-        return -sign * jax.jvp(jax.grad(target.log_prior), (at,), (sign,))[1]
+    def curvature(sign: Array) -> Array:
+        return -sign * jax.jvp(jax.grad(target.log_prior), (start,), (sign,))[1]
 
-    at = jnp.asarray(start, target.dtype)
-    gradient = np.asarray(jax.jit(jax.grad(target.log_prior))(at), np.float64)
-    curvatures = jax.jit(jax.vmap(curvature))(jnp.asarray(signs, target.dtype))
-    precision = np.mean(np.asarray(curvatures, np.float64), axis=0)
-    known = np.isfinite(precision) & (precision > 0) & np.isfinite(gradient)
-    variance = 1 / np.where(known, precision, 1.0)
-    centre = np.asarray(start, np.float64) + np.where(known, gradient, 0.0) * variance
-    return PriorScale(centre, np.sqrt(variance))
+    gradient = jax.grad(target.log_prior)(start)
+    precision = jnp.mean(jax.vmap(curvature)(jnp.asarray(signs, target.dtype)), axis=0)
+    known = jnp.isfinite(precision) & (precision > 0) & jnp.isfinite(gradient)
+    precision = jnp.where(known, precision, 1)
+    centre = start + jnp.where(known, gradient, 0) / precision
+    return centre, jnp.where(known, 1 / jnp.sqrt(precision), jnp.inf)

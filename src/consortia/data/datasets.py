@@ -3,7 +3,8 @@
 Sets that scikit-learn carries need nothing. The files of the others are looked for in
 
 1. the directory that the environment variable ``CONSORTIA_DATA`` names, one folder per set
-   (``fashion_mnist/``, ``mnist/``, ``kmnist/``, ``a9a/``, ``boston/``, ``isolet/``, ``cifar2/``);
+   (``fashion_mnist/``, ``mnist/``, ``kmnist/``, ``a9a/``, ``boston/``, ``isolet/``, ``cifar2/``,
+   ``cifar10/``);
 2. the cache: ``CONSORTIA_CACHE``, or ``consortia`` in the platform's cache directory;
 3. with ``download=True`` only: the address that the set is published at, from where it goes to
    the cache.
@@ -27,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
-from consortia.errors import InputError
+from consortia.errors import InputError, MissingExtraError
 
 __all__ = [
     "AVAILABLE",
@@ -40,6 +42,7 @@ __all__ = [
     "a9a",
     "boston",
     "cifar2",
+    "cifar10",
     "fashion_mnist",
     "images_to_rows",
     "isolet",
@@ -70,6 +73,10 @@ class Dataset:
         target_names: one name per class, or the single name of a measured target.
         source: where the set is published.
         licence: as its publisher states it.
+
+    Example:
+        >>> load("wine").rows["y"].shape
+        (178,)
     """
 
     name: str
@@ -112,6 +119,10 @@ class Info:
         licence: as its publisher states it.
         caution: what a user must know, empty when there is nothing.
         bundled: whether scikit-learn carries it, so that it is never absent.
+
+    Example:
+        >>> AVAILABLE["wine"].bundled
+        True
     """
 
     loader: Callable[..., Dataset]
@@ -183,13 +194,43 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
 
 
 def fashion_mnist(*, download: bool = False) -> Dataset:
-    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes."""
+    """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> fashion_mnist().train["x"].shape  # doctest: +SKIP
+        (60000, 28, 28)
+    """
     train, test = (_idx("fashion_mnist", part, FASHION, download) for part in ("train", "test"))
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
 def mnist(*, download: bool = False) -> Dataset:
-    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8."""
+    """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> mnist().train["x"].shape  # doctest: +SKIP
+        (60000, 28, 28)
+    """
     train, test = (_idx("mnist", part, MNIST, download) for part in ("train", "test"))
     return _dataset("mnist", train, test, target_names="0123456789")
 
@@ -200,6 +241,21 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
     By default only the 10,000 test images are read, and ``train`` is None: results on a split of
     them are not comparable with published ones. ``test_only=False`` also reads the 60,000 train
     images, where they are at hand.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+        test_only: read the test images only.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> kmnist().test["x"].shape  # doctest: +SKIP
+        (10000, 28, 28)
     """
     train = None if test_only else _idx("kmnist", "train", KMNIST, download)
     test = _idx("kmnist", "test", KMNIST, download)
@@ -243,12 +299,39 @@ CIFAR2 = RemoteFile(
     "It holds x_train, y_train, x_test and y_test: the airplanes (0) and automobiles (1) of "
     "https://www.cs.toronto.edu/~kriz/cifar.html, stored as JPEG and decoded again.",
 )
+CIFAR10 = RemoteFile(
+    "cifar10",
+    "cifar10_jpeg.npz",
+    "45c18fa19ee3b1d71c12d45129e5269b0d18af4ec39b87c8a98b3c2e4e5186c1",
+    None,
+    "npz",
+    "It holds, for train and test, jpeg_, offsets_ and y_: the bytes of image i are those of jpeg_ "
+    "from offsets_[i] to offsets_[i + 1], of https://www.cs.toronto.edu/~kriz/cifar.html as JPEG.",
+)
+CIFAR_NAMES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 
 
 def a9a(*, download: bool = False) -> Dataset:
     """Return incomes over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
 
     x is (rows, 123) uint8, binary features made from the UCI Adult set.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> a9a().train["x"].shape  # doctest: +SKIP
+        (32561, 123)
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -267,6 +350,20 @@ def boston(*, download: bool = False) -> Dataset:
     Caution: the column B encodes the share of Black residents, on an assumption about its effect
     that scikit-learn dropped the set for. Use it to repeat a published experiment, and another
     set for everything else.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> boston().train["x"].shape  # doctest: +SKIP
+        (506, 13)
     """
     table = np.loadtxt(io.BytesIO(read_file(HOUSING, download=download)))
     return _dataset(
@@ -278,6 +375,20 @@ def isolet(*, download: bool = False) -> Dataset:
     """Return spoken letters, 1,560 of 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
 
     One of five groups of speakers (30 people who say every letter twice), without a test split.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> isolet().train["x"].shape  # doctest: +SKIP
+        (1560, 617)
     """
     from scipy.io import loadmat
 
@@ -292,11 +403,65 @@ def cifar2(*, download: bool = False) -> Dataset:
 
     Lossy: the pixels went through JPEG, so they are near to CIFAR-10's and not equal to them. The
     rows are sorted by class. There is no address to download this form from.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> cifar2().target_names  # doctest: +SKIP
+        ('airplane', 'automobile')
     """
     raw = read_file(CIFAR2, download=download)
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
         train, test = ({"x": arrays[f"x_{p}"], "y": arrays[f"y_{p}"]} for p in ("train", "test"))
-    return _dataset("cifar2", train, test, target_names=["airplane", "automobile"])
+    return _dataset("cifar2", train, test, target_names=CIFAR_NAMES[:2])
+
+
+def cifar10(*, download: bool = False) -> Dataset:
+    """Return photographs of ten classes: 50,000 train and 10,000 test images 32 × 32 × 3.
+
+    Lossy, as `cifar2` is, whose images are the first of them, and sorted by class. Decoding takes
+    some seconds. There is no address to download this form from.
+
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> cifar10().train["x"].shape  # doctest: +SKIP
+        (50000, 32, 32, 3)
+    """
+    try:
+        from PIL import Image  # comes with Matplotlib, an extra
+    except ImportError as absent:
+        raise MissingExtraError(
+            "cifar10 is stored as JPEG, which Pillow reads: pip install 'consortia[plots]'."
+        ) from absent
+    raw = read_file(CIFAR10, download=download)
+    parts = []
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        for part in ("train", "test"):
+            data, ends = arrays[f"jpeg_{part}"].tobytes(), arrays[f"offsets_{part}"]
+            images = np.empty((len(ends) - 1, 32, 32, 3), np.uint8)
+            for i in range(len(images)):
+                with Image.open(io.BytesIO(data[ends[i] : ends[i + 1]])) as image:
+                    images[i] = np.asarray(image.convert("RGB"))
+            parts.append({"x": images, "y": arrays[f"y_{part}"]})
+    return _dataset("cifar10", parts[0], parts[1], target_names=CIFAR_NAMES)
 
 
 # --- what scikit-learn carries -----------------------------------------------------------------
@@ -351,6 +516,12 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
             "none stated; cite Krizhevsky (2009)",
             "decoded from JPEG, not the original pixels; sorted by class",
         ),
+        "cifar10": Info(
+            cifar10,
+            "https://www.cs.toronto.edu/~kriz/cifar.html",
+            "none stated; cite Krizhevsky (2009)",
+            "decoded from JPEG, not the original pixels; sorted by class",
+        ),
         "breast_cancer": Info(
             breast_cancer,
             f"{UCI}/17/breast+cancer+wisconsin+diagnostic",
@@ -378,6 +549,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
 """Data sets of `load`, by name."""
 
 
+@hinted
 def load(name: str, *, download: bool = False) -> Dataset:
     """Return a data set by its name in `AVAILABLE`.
 
@@ -385,10 +557,17 @@ def load(name: str, *, download: bool = False) -> Dataset:
         name: one of `AVAILABLE`.
         download: get absent files from where they are published.
 
+    Returns:
+        The data set.
+
     Raises:
         InputError: no set has this name.
         DatasetMissing: its files are nowhere; the message names the places and the address.
         DatasetCorrupted: a file is there, but it is not the published one.
+
+    Example:
+        >>> load("iris").target_names
+        ('setosa', 'versicolor', 'virginica')
     """
     if name not in AVAILABLE:
         raise InputError(f"No data set is called {name!r}; there are {', '.join(AVAILABLE)}.")

@@ -26,11 +26,21 @@ TIMEOUT_SECONDS = 60.0
 
 
 class DatasetMissing(ConsortiaError, FileNotFoundError):  # noqa: N818 - says what happened
-    """A data set's file is neither in a directory, nor in the cache, nor to be downloaded."""
+    """A data set's file is neither in a directory, nor in the cache, nor to be downloaded.
+
+    Example:
+        >>> issubclass(DatasetMissing, FileNotFoundError)
+        True
+    """
 
 
 class DatasetCorrupted(ConsortiaError, OSError):  # noqa: N818 - says what happened
-    """A data set's file is not the published one: its checksum differs."""
+    """A data set's file is not the published one: its checksum differs.
+
+    Example:
+        >>> issubclass(DatasetCorrupted, OSError)
+        True
+    """
 
 
 @dataclass(frozen=True)

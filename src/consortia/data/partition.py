@@ -30,6 +30,7 @@ ATTEMPTS = 1000
 """How often `dirichlet` draws its shares before it gives up on ``minimum_rows``."""
 
 
+@arguments.hinted
 def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
     """Deal rows out at random; sizes differ by one row at most.
 
@@ -38,13 +39,22 @@ def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
         sites: number of sites.
         seed: non-negative integer.
 
+    Returns:
+        The sites, with all rows dealt out.
+
     Raises:
         InputError: more sites than rows, or arrays that are no rows of numbers.
+
+    Example:
+        >>> rows = {"x": np.arange(12.0), "y": np.arange(12) % 3}
+        >>> iid(rows, 4, seed=0).sizes
+        array([3, 3, 3, 3], dtype=int32)
     """
     data, sites, generator = _begin(arrays, sites, seed)
     return _deal(data, np.array_split(generator.permutation(data.rows), sites))
 
 
+@arguments.hinted
 def dirichlet(
     arrays: PyTree,
     sites: int,
@@ -70,8 +80,16 @@ def dirichlet(
         label: key of the labels when ``arrays`` is a dict, or the labels themselves, (rows,).
         minimum_rows: fewest rows of a site.
 
+    Returns:
+        The sites, with all rows dealt out.
+
     Raises:
         InputError: α <= 0, no such label, more sites than rows, ``minimum_rows`` not reached.
+
+    Example:
+        >>> rows = {"x": np.arange(12.0), "y": np.arange(12) % 3}
+        >>> int(dirichlet(rows, 2, concentration=1.0, seed=0).sizes.sum())
+        12
     """
     data, sites, generator = _begin(arrays, sites, seed)
     concentration = arguments.positive("concentration", concentration)
@@ -93,6 +111,7 @@ def dirichlet(
     )
 
 
+@arguments.hinted
 def label_shards(
     arrays: PyTree,
     sites: int,
@@ -112,8 +131,16 @@ def label_shards(
         seed: non-negative integer.
         label: key of the labels when ``arrays`` is a dict, or the labels themselves, (rows,).
 
+    Returns:
+        The sites, with all rows dealt out.
+
     Raises:
         InputError: more shards than rows, no such label.
+
+    Example:
+        >>> rows = {"x": np.arange(12.0), "y": np.arange(12) % 3}
+        >>> label_shards(rows, 3, shards_per_site=1, seed=0).sizes
+        array([4, 4, 4], dtype=int32)
     """
     data, sites, generator = _begin(arrays, sites, seed)
     shards_per_site = arguments.whole("shards_per_site", shards_per_site, 1)
@@ -131,6 +158,7 @@ def label_shards(
     return _deal(data, [np.concatenate([pieces[i] for i in mine]) for mine in dealt])
 
 
+@arguments.hinted
 def quantity(
     arrays: PyTree,
     sites: int,
@@ -153,8 +181,16 @@ def quantity(
         seed: non-negative integer.
         minimum_rows: m, fewest rows of a site.
 
+    Returns:
+        The sites, with all rows dealt out.
+
     Raises:
         InputError: neither or both of α and s, α <= 0, s < 0, N m > n.
+
+    Example:
+        >>> rows = {"x": np.arange(12.0), "y": np.arange(12) % 3}
+        >>> quantity(rows, 3, exponent=1.0, seed=0).sizes
+        array([6, 3, 3], dtype=int32)
     """
     data, sites, generator = _begin(arrays, sites, seed)
     minimum_rows = _minimum(minimum_rows, sites, data.rows)
@@ -172,6 +208,7 @@ def quantity(
     return _deal(data, np.split(generator.permutation(data.rows), ends[:-1]))
 
 
+@arguments.hinted
 def by_column(
     arrays: PyTree,
     column: str | np.ndarray,
@@ -195,9 +232,17 @@ def by_column(
         name: what the column is called in the sites' names; the key, or "column", by default.
         seed: accepted so that all partitions are called alike; nothing here is random.
 
+    Returns:
+        The sites, with all rows dealt out.
+
     Raises:
         InputError: no such column, a continuous column without ``sites``, more groups than
             the column's ties allow, values that are not finite.
+
+    Example:
+        >>> rows = {"x": np.arange(12.0), "y": np.arange(12) % 3}
+        >>> by_column(rows, "x", sites=2).names
+        ('x<6', 'x>=6')
     """
     data = read_rows(arrays, "`arrays`")
     if seed is not None:

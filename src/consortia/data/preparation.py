@@ -167,6 +167,11 @@ def standardise(
 
     Raises:
         InputError: no x, x not (rows, features), or other columns in test than in train.
+
+    Example:
+        >>> train, _ = standardise({"x": np.array([[0.5], [1.5], [40.0]])})
+        >>> abs(float(train["x"].mean())) < 1e-6
+        True
     """
     moments = Moments.of(features(train, "train"))
     changed = moments.measured
@@ -197,7 +202,23 @@ def units(moments: Moments) -> np.ndarray:
 
 
 def with_intercept(arrays: Arrays) -> Arrays:
-    """Return the arrays with a column of ones, of the same type, behind the columns of x."""
+    """Return the arrays with a column of ones, of the same type, behind the columns of x.
+
+    Args:
+        arrays: dict with x, (rows, features).
+
+    Returns:
+        The same with x, (rows, features + 1).
+
+    Raises:
+        InputError: there is no x, or it is not (rows, features).
+
+    Example:
+        >>> rows = {"x": np.array([[1.0], [3.0]])}
+        >>> with_intercept(rows)["x"]
+        array([[1., 1.],
+               [3., 1.]])
+    """
     x = features(arrays, "arrays")
     return {**arrays, "x": np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)}
 
@@ -210,8 +231,15 @@ def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = 
         scale: factor of the pixels; 1/255 takes 0..255 to 0..1.
         intercept: put a column of ones behind the pixels.
 
+    Returns:
+        The arrays with x, (rows, pixels).
+
     Raises:
         InputError: no x, or a scale that is not a finite number > 0.
+
+    Example:
+        >>> images_to_rows({"x": np.full((2, 4, 4), 255, np.uint8)})["x"].shape
+        (2, 17)
     """
     if "x" not in arrays:
         raise InputError(f"arrays has no x; the keys are {', '.join(arrays)}.")
@@ -236,6 +264,12 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
 
     Raises:
         InputError: a share outside (0, 1), or one that leaves a part without a row.
+
+    Example:
+        >>> rows = {"x": np.zeros((10, 1)), "y": np.arange(10)}
+        >>> train, test = train_test_split(rows, test_share=0.3, seed=0)
+        >>> len(train["y"]), len(test["y"])
+        (7, 3)
     """
     data = read_rows(arrays, "`arrays`")
     test_share = arguments.positive("test_share", test_share, below=1.0)

@@ -42,6 +42,10 @@ class ChunkVerdict(NamedTuple):
         max_r_hat: largest R-hat over the coordinates, NaN when it is not available for some.
         min_ess: smallest of all bulk and tail effective sample sizes, NaN likewise.
         reason: why a statistic is not available, or None.
+
+    Example:
+        >>> ChunkVerdict(1.01, 400.0, None).min_ess
+        400.0
     """
 
     max_r_hat: float
@@ -61,6 +65,11 @@ class Convergence:
         ess_reason: likewise for both effective sample sizes.
         computed: how many coordinates were looked at.
         coordinates: how many there are.
+
+    Example:
+        >>> draws = np.random.default_rng(0).normal(size=(4, 100, 2))
+        >>> convergence({"theta": draws}).r_hat["theta"].shape
+        (2,)
     """
 
     r_hat: Mapping[str, np.ndarray]
@@ -120,6 +129,9 @@ def convergence(
             looks at no more than about 5·10⁵ values: an evenly spaced subset of each variable's
             coordinates that depends only on the sizes.
 
+    Returns:
+        R-hat and both effective sample sizes, by variable, with reasons where there is none.
+
     Raises:
         InputError: an unknown option, or no draws where they are expected.
 
@@ -162,6 +174,17 @@ def rhat_and_ess(
         between: as in `convergence`.
         max_coordinates: as in `convergence`, but "auto" looks at about 10⁵ values only, because
             a rule is checked after every chunk.
+
+    Returns:
+        The largest R-hat, the smallest effective sample size, and why one is not available.
+
+    Raises:
+        InputError: the draws are not (chain, draw, d), or an option is unknown.
+
+    Example:
+        >>> found = rhat_and_ess(np.random.default_rng(0).normal(size=(4, 100, 2)))
+        >>> found.max_r_hat < 1.1
+        True
     """
     array = np.asarray(draws)
     if array.ndim != 3:
@@ -219,6 +242,21 @@ def add_diagnostics(
         tree: an `xarray.DataTree` with a group ``posterior``; changed in place.
         between: as in `convergence`.
         max_coordinates: as in `convergence`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: as `convergence`.
+
+    Example:
+        >>> import xarray
+        >>> draws = np.random.default_rng(0).normal(size=(4, 100))
+        >>> tree = xarray.DataTree.from_dict(
+        ...     {"posterior": xarray.Dataset({"theta": (("chain", "draw"), draws)})})
+        >>> found = add_diagnostics(tree)
+        >>> tree["diagnostics"]["theta"].shape
+        (3,)
     """
     import xarray
 

@@ -32,6 +32,12 @@ def marginal_error(a: Any, b: Any) -> float:
         a: draws (n, d), or a result of a run.
         b: draws (m, d), or a result of a run; n and m may differ.
 
+    Returns:
+        A number, in the units of the parameters.
+
+    Raises:
+        InputError: the sets are not finite draws of one dimension.
+
     Example:
         >>> marginal_error(np.zeros((3, 2)), np.array([[1.0, 0.0]]))
         0.5
@@ -50,6 +56,13 @@ def marginal_wasserstein2(a: Any, b: Any) -> np.ndarray:
 
     Returns:
         One distance per coordinate, in the order of the variables of ``a``.
+
+    Raises:
+        InputError: the sets are not finite draws of one dimension.
+
+    Example:
+        >>> marginal_wasserstein2(np.zeros((3, 2)), np.array([[1.0, 0.0]]))
+        array([1., 0.])
     """
     return _marginal_wasserstein(a, b, 2)
 
@@ -69,8 +82,15 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
         thin: keep an evenly spaced subset of the smaller number of draws, at most ``max_points``,
             of both sets; without it unequal or larger sets are refused.
 
+    Returns:
+        A number, in the units of the parameters.
+
     Raises:
         InputError: unequal or too many draws and no ``thin``, or step-weighted draws.
+
+    Example:
+        >>> wasserstein2([[0.0], [1.0]], [[1.0], [2.0]])
+        1.0
     """
     x, y, weight_x, weight_y = _two_sets(a, b)
     if weight_x is not None or weight_y is not None:

@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
 from consortia.errors import InputError
 
 
+@hinted
 def natural(
     tree: Any,
     model: Model,
@@ -33,6 +35,14 @@ def natural(
 
     Raises:
         InputError: the model has no other scale, or the result is of another model.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> table = {"sick": np.array([0, 1, 1, 0]), "age": np.array([40.0, 60.0, 70.0, 50.0])}
+        >>> made = consortia.regression("sick ~ age", {"a": table, "b": table}, family="bernoulli")
+        >>> draws = {"coefficients": np.zeros((1, 2, 1)), "intercept": np.zeros((1, 2))}
+        >>> sorted(natural(draws, made.model).data_vars)
+        ['coefficients', 'intercept']
     """
     import xarray  # heavy, and only wanted here
 

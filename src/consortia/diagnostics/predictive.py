@@ -61,6 +61,14 @@ def predict(
     Raises:
         InputError: the model has no ``predict``, the rows disagree in number, the result is of
             another model, or an option is out of range.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> draws = {"coefficients": np.ones((1, 3, 1), np.float32)}
+        >>> consortia.predict(draws, model, {"x": rows["x"]}).values
+        array([1., 1., 1., 1.])
     """
     if model.predict is None:
         raise InputError(
@@ -96,6 +104,14 @@ def log_predictive_density(
 
     Raises:
         InputError: as `predict`.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> draws = {"coefficients": np.ones((1, 3, 1), np.float32)}
+        >>> consortia.diagnostics.log_predictive_density(draws, model, rows).values.round(3)
+        array([-0.919, -1.419, -2.919, -1.419])
     """
     passage = (tree, model, rows, batch_rows, max_draws)
     return _over_draws(_log_sum, np.logaddexp, model.log_likelihood, *passage)
@@ -110,6 +126,12 @@ def scores(probabilities: Any, labels: Any) -> dict[str, float]:
     Args:
         probabilities: (row, class), or (row,) for the probability of class 1 of two.
         labels: integers 0 … classes − 1, (row,).
+
+    Returns:
+        accuracy, brier, ece, nll (in nats, summed) and nll_per_row, a number each.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
 
     Example:
         >>> scores([[0.9, 0.1], [0.4, 0.6]], [0, 1])["accuracy"]
@@ -126,7 +148,22 @@ def scores(probabilities: Any, labels: Any) -> dict[str, float]:
 
 
 def accuracy(probabilities: Any, labels: Any) -> float:
-    """Return the share of rows whose most probable class is the label; the first wins a tie."""
+    """Return the share of rows whose most probable class is the label; the first wins a tie.
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers 0 … classes − 1, (row,).
+
+    Returns:
+        A number from 0 to 1.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
+
+    Example:
+        >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+        0.5
+    """
     table, classes = _checked(probabilities, labels)
     return float(np.mean(table.argmax(axis=1) == classes))
 
@@ -138,6 +175,20 @@ def brier(probabilities: Any, labels: Any) -> float:
 
     With two classes this is *twice* the score (p − y)² that is common for binary outcomes.
     (Brier 1950; the definition of the FA-HMC experiments.)
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers 0 … classes − 1, (row,).
+
+    Returns:
+        A number from 0 to 2.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
+
+    Example:
+        >>> round(brier([0.1, 0.8], [0, 1]), 3)
+        0.05
     """
     table, classes = _checked(probabilities, labels)
     error = table.copy()
@@ -155,6 +206,16 @@ def negative_log_likelihood(
         labels: integers (row,).
         smallest: smaller probabilities count as this one; the default, 1.2e-38, keeps every
             probability that single precision can hold, so that only exact zeros are changed.
+
+    Returns:
+        A number of nats, 0 or more.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
+
+    Example:
+        >>> round(negative_log_likelihood([0.1, 0.8], [0, 1]), 4)
+        0.3285
     """
     table, classes = _checked(probabilities, labels)
     return float(-np.sum(np.log(np.maximum(table[np.arange(len(classes)), classes], smallest))))
@@ -166,6 +227,21 @@ def expected_calibration_error(probabilities: Any, labels: Any, *, bins: int = 1
     .. math:: \sum_b \frac{n_b}{n} \left|\mathrm{accuracy}_b - \mathrm{confidence}_b\right|
 
     over equally wide bins of the confidence, ((b−1)/B, b/B]. (Guo et al. 2017, eq. 3.)
+
+    Args:
+        probabilities: (row, class), or (row,) for the probability of class 1 of two.
+        labels: integers 0 … classes − 1, (row,).
+        bins: how many equally wide bins of the confidence.
+
+    Returns:
+        A number from 0 to 1.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
+
+    Example:
+        >>> round(expected_calibration_error([0.1, 0.8], [0, 1]), 3)
+        0.15
     """
     confidence, observed, share = calibration_curve(probabilities, labels, bins=bins)
     filled = share > 0
@@ -185,6 +261,14 @@ def calibration_curve(
     Returns:
         Mean confidence, accuracy and share of the rows of each bin, (bins,) each; the first two
         are NaN in an empty bin.
+
+    Raises:
+        InputError: shapes do not fit, a label is no class, or a number is no probability.
+
+    Example:
+        >>> confidence, observed, share = calibration_curve([0.1, 0.8], [0, 1], bins=2)
+        >>> share
+        array([0., 1.])
     """
     table, classes = _checked(probabilities, labels)
     if bins < 1:
@@ -203,7 +287,22 @@ def calibration_curve(
 
 
 def rmse(predicted: Any, observed: Any) -> float:
-    """Return the root mean squared error of predicted means, in the units of the response."""
+    """Return the root mean squared error of predicted means, in the units of the response.
+
+    Args:
+        predicted: one a row, of any shape.
+        observed: of the same shape.
+
+    Returns:
+        A number, 0 or more.
+
+    Raises:
+        InputError: the shapes differ, or there are no rows.
+
+    Example:
+        >>> rmse([1.0, 2.0], [1.0, 4.0]) == 2**0.5
+        True
+    """
     a, b = np.asarray(predicted, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if a.shape != b.shape or not a.size:
         raise InputError(

@@ -49,6 +49,11 @@ class Summary:
         notes: what is weighted, what is not available and why.
         missing: of these, the ones on "R-hat" and on "ESS".
         verdict: on the run, where the draws are a run's and not mere arrays.
+
+    Example:
+        >>> found = summary({"theta": np.random.default_rng(0).normal(size=(4, 50))})
+        >>> sorted(found.columns)
+        ['5%', '95%', 'ess_bulk', 'ess_tail', 'mcse_mean', 'mean', 'r_hat', 'sd']
     """
 
     coordinates: tuple[str, ...]
@@ -182,6 +187,9 @@ def summary(
             unit of the columns as they were read (`consortia.diagnostics.in_column_units`), and
             ``"sampled"`` the parameters as they were sampled. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
+
+    Returns:
+        A table with a row for each scalar coordinate; the verdict where the draws are a run's.
 
     Raises:
         InputError: no draws, a probability outside [0, 1], or a reference of another model.

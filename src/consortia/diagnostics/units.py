@@ -48,6 +48,19 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
 
     Raises:
         InputError: the scaling is of another number of columns.
+
+    Example:
+        >>> import xarray
+        >>> draws = xarray.Dataset(
+        ...     {
+        ...         "coefficients": (("chain", "draw", "coefficient"), np.ones((1, 2, 1))),
+        ...         "intercept": (("chain", "draw"), np.zeros((1, 2))),
+        ...     })
+        >>> tree = xarray.DataTree.from_dict({"posterior": draws})
+        >>> scaling = Scaling(("age",), (60.0,), (10.0,), None)
+        >>> found = in_column_units(tree, scaling)["posterior"]
+        >>> float(found["coefficients"][0, 0, 0]), float(found["intercept"][0, 0])
+        (0.1, -6.0)
     """
     import xarray
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from consortia.core.arguments import Hinted
 from consortia.core.contract import Method, Site
 from consortia.core.target import Target
 from consortia.data.facts import SiteFacts, merge_facts
@@ -27,7 +28,7 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import StoreError
 
 
-class Engine(ABC):
+class Engine(metaclass=Hinted):
     """How the sites of a study are run; all processes of a job make the same one.
 
     Attributes:
@@ -285,6 +286,13 @@ class Run(ABC):
     def expected(self, messages: int, rounds: int) -> str | None:
         """Return how long rounds of so many messages will take, where messages decide that."""
         return None
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far.
+
+        It may be called from another thread while a round runs. Empty where no site is remote.
+        """
+        return {}
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes and groups of the result that only the run itself knows."""

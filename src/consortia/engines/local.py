@@ -67,6 +67,11 @@ class LocalEngine(Engine):
 
     Raises:
         InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia
+        >>> consortia.LocalEngine(devices=1, node_mode="map").node_mode
+        'map'
     """
 
     name = "local"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ from jaxtyping import Array, Int32, PyTree
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
+from consortia.errors import warn
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""
@@ -196,10 +196,8 @@ def compare_shares(declared: np.ndarray, counted: np.ndarray, names: tuple[str, 
     gap = np.abs(declared / counted - 1)
     server, site = np.unravel_index(int(np.argmax(gap)), gap.shape)
     if gap[server, site] > MISDECLARED:
-        warnings.warn(
+        warn(
             f"site {names[site]!r} is declared to have {declared[site]:.3f} of the updates and has "
             f"{counted[server, site]:.3f} of those of server {server}: the chain samples a "
-            "posterior in which sites are counted in proportion to counted / declared share.",
-            UserWarning,
-            stacklevel=2,
+            "posterior in which sites are counted in proportion to counted / declared share."
         )

@@ -334,19 +334,26 @@ class Iteration:
         chains: int | None = None,
     ) -> Carry:
         """Run a phase several times in a row, in some chains fewer times than in others."""
-        count = None
-        if phase.repeats is not None:
-            count = self.over_chains(phase.repeats, 0, chains)(carry.hub)
 
         def once(repetition: Array, carry: Carry) -> Carry:
             here = jax.tree.map(lambda leaf: leaf[repetition], drawn)
-            new, _, _, _ = self.phase(phase, here, carry, sites, per_node, chains)
-            if count is None:
-                return new
-            return kept_where(repetition < count, new, carry, per_node)
+            return self.phase(phase, here, carry, sites, per_node, chains)[0]
 
-        bound = phase.repeat if count is None else jnp.max(count)
-        return jax.lax.fori_loop(0, bound, once, carry)
+        if phase.repeats is None:
+            return jax.lax.fori_loop(0, phase.repeat, once, carry)
+        counts = self.over_chains(phase.repeats, 0, chains)
+
+        def due(place: tuple[Array, Carry]) -> Array:
+            return place[0] < jnp.max(counts(place[1].hub))
+
+        def again(place: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            repetition, before = place
+            after = once(repetition, before)
+            return repetition + 1, kept_where(
+                repetition < counts(before.hub), after, before, per_node
+            )
+
+        return jax.lax.while_loop(due, again, (jnp.int32(0), carry))[1]
 
     # --- what is recorded -----------------------------------------------------------------------
 

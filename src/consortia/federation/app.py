@@ -114,14 +114,16 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
 
 def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
-    each = _exchanges(algorithm.phases)
+    each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
-    rounds = study.run.warmup + study.run.rounds
+    most = study.run.warmup + study.run.rounds
+    rounds = min(study.method.usual_rounds or most, most)
     messages = before + each * rounds
+    rule = f" as a rule, {most} at most" if rounds < most else ""
     return (
         f"expected wall time: {duration(messages * transport.seconds)} and the sites' own work. "
-        f"{rounds} rounds of {each} message{'s' * (each > 1)} to each site and {before} before "
-        f"them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
+        f"{rounds} rounds{rule}, {each} message{'s' * (each > 1)} each to each site, and {before} "
+        f"before them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
     )
 
 

@@ -20,14 +20,15 @@ from consortia.graphs.builders import (
 from consortia.graphs.mixing import MixingMatrix
 from consortia.graphs.network import agent_errors, disagreement, picture
 from consortia.graphs.schedule import MixingSchedule, lost_links
-from consortia.graphs.weights import NETWORKS, as_mixing, mixing_matrix, resolve, resolve_any
+from consortia.graphs.weights import NETWORKS, mixing_matrix, resolve
+from consortia.graphs.weights import as_mixing as as_mixing
+from consortia.graphs.weights import resolve_any as resolve_any
 
 __all__ = [
     "NETWORKS",
     "MixingMatrix",
     "MixingSchedule",
     "agent_errors",
-    "as_mixing",
     "cliques",
     "complete",
     "disagreement",
@@ -38,7 +39,6 @@ __all__ = [
     "path",
     "picture",
     "resolve",
-    "resolve_any",
     "ring",
     "star",
     "torus",

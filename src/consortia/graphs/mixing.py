@@ -44,6 +44,13 @@ class MixingMatrix:
             rings and other circulant matrices), ``"mean"`` (a sum over all agents), ``"dense"``
             (N × N, small networks only), ``"slots"`` (neighbour lists padded to equal length) or
             ``"edges"`` (a sum over a list of links, where some agent has far more than the others).
+
+    Raises:
+        InputError: an entry is negative or not finite, or a row or column does not sum to one.
+
+    Example:
+        >>> MixingMatrix.of([[0.5, 0.5], [0.5, 0.5]])
+        MixingMatrix(2 agents, 2 links, form='roll')
     """
 
     def __init__(self, rows: Array, columns: Array, values: Array, agents: int) -> None:
@@ -262,7 +269,10 @@ def _frozen(array: Array) -> Array:
 
 def _square(shape: tuple[int, ...], name: str) -> int:
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
-        raise InputError(f"{name} has shape {shape}: it must be (agents, agents).")
+        raise InputError(
+            f"{name} has shape {shape}: it must be (agents, agents). Of a graph "
+            "consortia.graphs.mixing_matrix makes one."
+        )
     return int(shape[0])
 
 

@@ -23,6 +23,14 @@ def disagreement(tree: Any) -> Any:
 
     Raises:
         InputError: the run did not keep the agents' series.
+
+    Example:
+        >>> import xarray
+        >>> draws = np.zeros((1, 2, 3, 1)) + np.array([[-1.0], [0.0], [1.0]])
+        >>> agents = xarray.Dataset({"theta": (("chain", "draw", "agent", "axis"), draws)})
+        >>> tree = xarray.DataTree.from_dict({"posterior": agents.mean("agent"), "agents": agents})
+        >>> disagreement(tree).values.round(3)
+        array([[0.816, 0.816]])
     """
     agents, names = _agents(tree)
     total: Any = 0.0
@@ -43,6 +51,17 @@ def agent_errors(tree: Any, mean: Any, covariance: Any) -> np.ndarray:
 
     Returns:
         One distance an agent, (agents,).
+
+    Raises:
+        InputError: the run did not keep the agents' series.
+
+    Example:
+        >>> import xarray
+        >>> draws = np.random.default_rng(0).normal(size=(4, 500, 3, 1))
+        >>> agents = xarray.Dataset({"theta": (("chain", "draw", "agent", "axis"), draws)})
+        >>> tree = xarray.DataTree.from_dict({"posterior": agents.mean("agent"), "agents": agents})
+        >>> agent_errors(tree, [0.0], [[1.0]]).round(1)
+        array([0., 0., 0.])
     """
     from consortia.diagnostics.distances import gaussian_wasserstein2
 
@@ -75,6 +94,10 @@ def picture(mixing: Any, values: Any = None, *, label: str = "", axes: Any = Non
     Raises:
         InputError: another number of values than of agents.
         MissingExtraError: Matplotlib is not installed.
+
+    Example:
+        >>> from consortia import graphs
+        >>> axes = graphs.picture(graphs.resolve("ring", 8))  # doctest: +SKIP
     """
     try:
         import matplotlib.pyplot as plt

@@ -21,6 +21,13 @@ class MixingSchedule:
 
     Attributes:
         matrices: the matrices, of equally many agents.
+
+    Raises:
+        InputError: there are no matrices, or they are for unlike numbers of agents.
+
+    Example:
+        >>> MixingSchedule([[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]])
+        MixingSchedule(2 matrices in turn, 2 agents)
     """
 
     def __init__(self, matrices: Iterable[Any]) -> None:
@@ -99,6 +106,7 @@ class MixingSchedule:
         }
 
 
+@arguments.hinted
 def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> MixingSchedule:
     """Return a schedule in which every link of a network fails now and then.
 
@@ -111,6 +119,9 @@ def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> Mix
         probability: of a loss, in [0, 1).
         turns: length of the schedule, at least 1.
         seed: seed of the losses.
+
+    Returns:
+        The schedule, of ``turns`` matrices.
 
     Raises:
         InputError: an argument is out of its range, or the matrix is not symmetric.

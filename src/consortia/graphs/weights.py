@@ -128,8 +128,19 @@ def as_mixing(mixing: Mixing) -> MixingMatrix | MixingSchedule | str:
 def resolve(mixing: Any, agents: int) -> MixingMatrix:
     """Return the matrix for this number of agents, from a matrix, rows or a network's name.
 
+    Args:
+        mixing: a matrix, rows, or the name of a network (`NETWORKS`).
+        agents: how many there are.
+
+    Returns:
+        The matrix.
+
     Raises:
         InputError: the matrix is for another number of agents, or there are several in turn.
+
+    Example:
+        >>> resolve("ring", 4)
+        MixingMatrix(4 agents, 8 links, form='roll')
     """
     matrix = resolve_any(mixing, agents)
     if isinstance(matrix, MixingSchedule):

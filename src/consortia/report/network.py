@@ -14,6 +14,7 @@ from consortia.errors import InputError
 from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, axes_of, cut, drawing
 from consortia.report.plots import DASHES, MOST_POINTS, WIDTH
 from consortia.report.run_report import RunReport
+from consortia.theory.tuning import completed
 
 MOST_COVARIED = 300
 """Parameters up to which the agents' covariances are compared."""
@@ -51,7 +52,9 @@ def _exchanges(report: RunReport) -> list[Any]:
     if report.model is None or report.algorithm is None:
         return []
     start = starting_parameters(report.model, None, 0, 1)[0]
-    return [phase.exchange for phase in report.algorithm.build(Target(report.model, start)).phases]
+    target = Target(report.model, start)
+    algorithm = completed(report.algorithm, target.dimension).build(target)
+    return [phase.exchange for phase in algorithm.phases]
 
 
 def mixing_of(report: RunReport) -> graphs.MixingMatrix | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from consortia.algorithms.expanding import expands_first
+from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
@@ -31,8 +32,8 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, predicted_by, respond
-from consortia.run.progress import doing, progress_of
+from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
+from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
     Request,
@@ -50,7 +51,7 @@ from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
 from consortia.store.metadata import Metadata, check_metadata
 from consortia.store.runs import RunStore, open_run
 from consortia.theory.bias import Problem
-from consortia.theory.tuning import BiasTarget, unchosen
+from consortia.theory.tuning import BiasTarget, completed, unchosen
 
 STORED_BYTES = 8 * 1024 * 1024
 """Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
@@ -125,7 +126,7 @@ def execute(
     variables = parameters.variables(target.structure)
     metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
     algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-    built = algorithm.build(target)
+    built = completed(algorithm, target.dimension).build(target)
     chains = engine_chains * servers_of(built)
     drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
@@ -143,11 +144,16 @@ def execute(
         )
     )
     density.check_values(target, sites.first, starts[0])
+    problem: Problem | None = None
     prediction: BiasPrediction | None = None
     step_line: str | None = None
     if resumption is not None:
         algorithm = _as_chosen(algorithm, resumption.specification)
-    elif unchosen(algorithm):
+    elif isinstance(algorithm, Preconditioned) and algorithm.scales is None:
+        with doing("finding the scales", show=progress and engine.root):
+            problem = Problem(model, sites, starts[0], engine)
+            algorithm = with_scales(algorithm, problem)
+    if resumption is None and unchosen(algorithm):
         aim = BiasTarget() if bias_target is None else bias_target
 
         def pilot(method: Method, count: int, mode: Any) -> Any:
@@ -157,7 +163,7 @@ def execute(
             return execute(model, sites, method, short, init=mode, engine=engine, **options)
 
         with doing("choosing the step size", show=progress and engine.root):
-            problem = Problem(model, sites, starts[0], engine)
+            problem = problem or Problem(model, sites, starts[0], engine)
             choice = chosen(algorithm, problem, aim, request, pilot)
         algorithm, prediction = choice.method, choice.prediction
         step_line = choice.line(aim)
@@ -274,7 +280,12 @@ def execute(
         }
         writer.save(header, arrays | recorder.state())
 
-    with progress_of(algorithm.name, length.total, show=progress and run.root) as shown:
+    usual = algorithm.usual_rounds
+    telling = progress_of(algorithm.name, length.total, usual, show=progress and run.root)
+    if writer is not None:
+        lengths, traffic = (length.total, length.warmup), (plan.bytes_up, plan.bytes_down)
+        telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)
+    with telling as shown:
         loop = RunLoop(
             run,
             carry,
@@ -341,7 +352,11 @@ def execute(
 
 
 def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
-    """Return the algorithm with the step size that was chosen for a stored run."""
+    """Return the algorithm with the scales and the step size that were found for a stored run."""
+    if isinstance(algorithm, Preconditioned) and algorithm.scales is None:
+        kept = before["algorithm"]["parameters"].get("scales")
+        found: Any = algorithm
+        algorithm = replace(found, scales=kept and tuple(kept))
     if not unchosen(algorithm):
         return algorithm
     kept = before["algorithm"]["parameters"].get("step_size")

@@ -73,7 +73,14 @@ def plan_of(
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    expected = run.expected(rounds, length.total)
+    usual = min(method.usual_rounds or length.total, length.total)
+    if usual < length.total:
+        phases = run.program.algorithm.phases
+        once = [sent for phase, sent in zip(phases, exchanges, strict=True) if phase.repeat == 1]
+        _, most_up, most_down = (usual * max(part) for part in zip(*once, strict=True))
+        text = f"at most {_size(most_up)} up and {_size(most_down)} down"
+        lines.append(("in all", f"{usual} rounds as a rule, {text}"))
+    expected = run.expected(rounds, usual)
     if expected is not None:
         lines.append(("wall time", expected))
     notes = (*notes, *checks.precision_notes(sites))

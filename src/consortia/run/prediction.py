@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from consortia.algorithms.expanding import expansion_left
 from consortia.core.contract import Method
@@ -130,6 +131,22 @@ def chosen(
         f"no step size is confirmed by a pilot of {rounds} rounds from the mode ({fault}): the "
         "posterior is not near its Gaussian law. Give step_size, or take federated_hmc."
     )
+
+
+def with_scales(method: Any, problem: Problem) -> Any:
+    """Return a preconditioned method with the scales that the curvatures of all sites give.
+
+    Raises:
+        InputError: the posterior has no mode near the start, or too many parameters.
+    """
+    try:
+        curvature = np.diagonal(problem.near.precision)
+    except InputError as error:
+        text = str(error).rstrip(".")
+        raise InputError(
+            f"there are no curvatures to precondition with: {text}. Give scales."
+        ) from (error)
+    return replace(method, scales=tuple((1 / np.sqrt(curvature)).tolist()))
 
 
 def respond(prediction: BiasPrediction, on_divergence: str, *, warned: bool) -> None:

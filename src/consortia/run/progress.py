@@ -7,10 +7,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from consortia.store.status import write_status
+
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_WRITES = 1.0
 
 
 class Progress:
@@ -41,11 +45,12 @@ class Lines(Progress):
 
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
     included, ``of`` how many; ``draws`` kept of each chain; ``seconds`` since this process began;
-    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed.
+    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed: until the
+    rounds in which such a run ends as a rule are done, to those, and then to the last.
     """
 
-    def __init__(self, name: str, total: int) -> None:
-        self._name, self._total = name, total
+    def __init__(self, name: str, total: int, usual: int | None) -> None:
+        self._name, self._total, self._usual = name, total, usual or total
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
 
@@ -56,6 +61,7 @@ class Lines(Progress):
     def update(self, rounds: int, kept: int) -> None:
         """Print when the last line is old enough."""
         now, rate = time.monotonic(), self._rate(rounds)
+        end = self._usual if rounds < self._usual else self._total
         self._state = {
             "algorithm": self._name,
             "rounds": rounds,
@@ -63,7 +69,7 @@ class Lines(Progress):
             "draws": kept,
             "seconds": round(now - self._started, 2),
             "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
-            "seconds_left": None if rate is None else round((self._total - rounds) / rate, 1),
+            "seconds_left": None if rate is None else round((end - rounds) / rate, 1),
         }
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
@@ -107,6 +113,76 @@ class Bar(Progress):
         self._bar.update(self._task, completed=rounds, rate=shown)
 
 
+class Written(Progress):
+    """Keeps ``status.json`` of a run directory up to date, beside what shows the progress.
+
+    A thread writes it, so that it goes on while a round waits for a site.
+
+    Args:
+        shown: is told everything, too.
+        directory: of the run.
+        algorithm: its name.
+        length: rounds in all, and those of the warm-up.
+        traffic: bytes up and down an iteration, of all chains.
+        answering: how the sites answer, see `consortia.engines.contract.Run.answering`.
+    """
+
+    def __init__(
+        self,
+        shown: Progress,
+        directory: Path,
+        algorithm: str,
+        length: tuple[int, int],
+        traffic: tuple[int, int],
+        answering: Callable[[], dict[str, tuple[float | None, float | None]]],
+    ) -> None:
+        self._shown, self._directory, self._answering = shown, directory, answering
+        self._traffic, self._began = traffic, time.monotonic()
+        self._state: dict[str, Any] = {"algorithm": algorithm, "rounds": 0, "draws": 0}
+        self._state |= {"of": length[0], "warmup": length[1], "state": "running"}
+        self._state |= {"rounds_per_second": None, "seconds_left": None}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_writing, daemon=True)
+
+    def __enter__(self) -> Written:
+        self._shown.__enter__()
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any = None, *details: Any) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._state["state"] = "ended" if kind is None else "ended by an error"
+        self._write()
+        self._shown.__exit__(kind, *details)
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Take the numbers; the thread writes them."""
+        rate = self._rate(rounds)
+        left = None if rate is None else (self._state["of"] - rounds) / rate
+        self._state |= {"rounds": rounds, "draws": kept}
+        self._state |= {"rounds_per_second": rate, "seconds_left": left}
+        self._shown.update(rounds, kept)
+
+    def _keep_writing(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_WRITES):
+            self._write()
+
+    def _write(self) -> None:
+        state = dict(self._state)
+        up, down = (each * state["rounds"] for each in self._traffic)
+        state |= {"written": time.time(), "seconds": time.monotonic() - self._began}
+        state |= {"bytes_up": up, "bytes_down": down}
+        state["sites"] = [
+            {"name": name, "answered": answered, "waiting": waiting}
+            for name, (answered, waiting) in self._answering().items()
+        ]
+        # A disk that is full, or a folder that is gone, is the store's to tell.
+        with contextlib.suppress(OSError):
+            write_status(self._directory, state)
+
+
 @contextlib.contextmanager
 def doing(what: str, *, show: bool) -> Iterator[None]:
     """Say what is being done before the first round, on standard error: it may take minutes.
@@ -133,8 +209,8 @@ def doing(what: str, *, show: bool) -> Iterator[None]:
             timer.cancel()
 
 
-def progress_of(name: str, total: int, *, show: bool) -> Progress:
+def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Progress:
     """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
         return Progress()
-    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total)
+    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total, usual)

@@ -102,6 +102,17 @@ def sample(
         SiteMissingError: a site that must answer did not; ``error.tree`` holds the draws before.
         WarmupError: what was learned in the warm-up is not worth going on with.
         RankError: a process of a run over several is gone, late or has failed.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> sites = consortia.Sites.from_list([rows, rows])
+        >>> exact = consortia.federated_hmc(step_size=0.2, leapfrog_steps=3, mass_matrix="identity")
+        >>> tree = consortia.sample(
+        ...     model, sites, exact, rounds=20, chains=2, seed=1, progress=False)
+        >>> tree["posterior"]["coefficients"].shape
+        (2, 20, 1)
     """
     rounds = checks.check_arguments(
         model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
@@ -178,6 +189,11 @@ def resume(
             changed then. A damaged checkpoint or file of draws is passed over with a warning, and
             the checkpoint before it taken.
         InputError, NonFiniteError, WarmupError: as `sample`; ``rounds`` cannot be had.
+
+    Example:
+        >>> import consortia
+        >>> tree = consortia.resume(  # doctest: +SKIP
+        ...     "runs/mine", model, sites, algorithm, rounds=20_000)
     """
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine

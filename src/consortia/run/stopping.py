@@ -74,6 +74,9 @@ def stop_when(
         budget: stop when this many seconds have passed, whatever the other two say.
         every: kept draws between two checks, at which a chunk ends.
 
+    Returns:
+        A rule, for ``stop`` of `consortia.sample`.
+
     Raises:
         InputError: no rule is given, or one is out of its range.
 

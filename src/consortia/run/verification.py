@@ -79,6 +79,11 @@ def verify(
     Raises:
         InputError: the run has no draws, or those of another model.
         SiteMissingError, RankError: as `consortia.sample`.
+
+    Example:
+        >>> import consortia
+        >>> found = consortia.verify(tree, model, sites)  # doctest: +SKIP
+        >>> print(found.summary)  # doctest: +SKIP
     """
     engine = LocalEngine() if engine is None else engine
     target = Target(model, starting_parameters(model, None, 0, 1)[0])

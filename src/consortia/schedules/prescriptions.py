@@ -31,6 +31,12 @@ def fa_hmc_stages(initial: float, first_stage: int) -> Stages:
         initial: :math:`\eta_1`.
         first_stage: length of the first stage in synchronisations.
 
+    Returns:
+        A schedule, a function of the round.
+
+    Raises:
+        InputError: the step size is not positive, or the first stage shorter than 1.
+
     Example:
         >>> from consortia.schedules import evaluate
         >>> print(evaluate(fa_hmc_stages(0.1, 2), range(8)).round(4))
@@ -61,6 +67,13 @@ def fa_hmc_first_stage(
 
     Returns:
         In synchronisations.
+
+    Raises:
+        InputError: an argument is out of its range, or μ (Kη)² / 4 is not below 1.
+
+    Example:
+        >>> fa_hmc_first_stage(0.1, leapfrog_steps=2, local_steps=5, strong_convexity=1.0)
+        42
 
     Source: Liang et al. (2024), proposition J.1.
     """
@@ -113,6 +126,18 @@ def fa_hmc_step_size(
         gradient_noise: σ², variance per coordinate of a client's stochastic gradient of f_c.
         constant: C.
 
+    Returns:
+        η, positive.
+
+    Raises:
+        InputError: an argument is out of its range, or the weights do not sum to one.
+
+    Example:
+        >>> step = fa_hmc_step_size(smoothness=1.0, dimension=4, accuracy=0.1, leapfrog_steps=2,
+        ...                         local_steps=5, weights=[0.5, 0.5])
+        >>> round(step, 4)
+        0.05
+
     Source: Liang et al. (2024), theorem 4.1 (its assumption 3.4 bounds the trace of the gradient's
     covariance by :math:`\sigma_g^2 L d`).
     """
@@ -140,6 +165,10 @@ class CorrelatedSettings(NamedTuple):
         step_size: η.
         momentum_correlation: ρ, the smallest that keeps the rate.
         gradient_noise: σ², the largest variance per coordinate of a gradient that keeps the rate.
+
+    Example:
+        >>> CorrelatedSettings(0.1, 0.9, 0.5).step_size
+        0.1
     """
 
     step_size: float
@@ -180,6 +209,18 @@ def fa_hmc_correlated(
         constant: C.
         correlation_constant: :math:`C_\rho`; ρ is cut at 0.
         noise_constant: :math:`C_g`.
+
+    Returns:
+        η, ρ and σ².
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> found = fa_hmc_correlated(smoothness=1.0, dimension=4, accuracy=0.1, leapfrog_steps=2,
+        ...                           local_steps=5, clients=2)
+        >>> round(found.step_size, 4)
+        0.05
 
     Source: Liang et al. (2024), proposition 4.3.
     """
@@ -236,6 +277,16 @@ def stale_error_step_size(iterations: int, *, staleness: float, constant: float)
         staleness: τ, the largest delay of a gradient in updates, above zero.
         constant: C, not given by the theorem.
 
+    Returns:
+        h, positive.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> round(stale_error_step_size(1000, staleness=8, constant=0.1), 6)
+        0.0025
+
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
     theorem 3 and sections 4 and 5.1.
     """
@@ -261,6 +312,16 @@ def stale_variance_step_size(iterations: int, *, order: int, constant: float) ->
         iterations: L, accepted updates in total.
         order: K of the integrator: 1 for SGLD and the Euler scheme, 2 for a symmetric splitting.
         constant: C, not given by the corollary.
+
+    Returns:
+        h, positive.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> round(stale_variance_step_size(1000, order=1, constant=0.1), 6)
+        0.01
 
     Source: Chen et al. (2016), theorem 4 and corollary 5.
     """
@@ -288,6 +349,16 @@ def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) 
         strong_convexity: μ, the smallest curvature of every agent's :math:`f_i`.
         constant: c, above 1.
 
+    Returns:
+        η, positive.
+
+    Raises:
+        InputError: the constant is not above 1, or another argument out of its range.
+
+    Example:
+        >>> round(de_sgld_step_size(1000, strong_convexity=2.0, constant=1.5), 6)
+        0.00259
+
     Source: Gürbüzbalaban, Gao, Hu, Zhu, "Decentralized stochastic gradient Langevin dynamics and
     Hamiltonian Monte Carlo" (2021), theorem 1 and the discussion after it.
     """
@@ -311,6 +382,16 @@ def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float)
         strong_convexity: μ, the smallest curvature of every agent's :math:`f_i`.
         constant: c, above 1.
 
+    Returns:
+        η, positive.
+
+    Raises:
+        InputError: the constant is not above 1, or another argument out of its range.
+
+    Example:
+        >>> round(de_sghmc_step_size(1000, strong_convexity=2.0, constant=1.5), 4)
+        0.0509
+
     Source: Gürbüzbalaban et al. (2021), theorem 7 and the discussion after it.
     """
     return math.sqrt(
@@ -324,6 +405,10 @@ class DecentralizedULASchedules(NamedTuple):
     Attributes:
         step_size: :math:`\alpha_t`, of the gradient and the noise.
         consensus: :math:`\beta_t`, of the pull towards the neighbours.
+
+    Example:
+        >>> float(decentralized_ula(0.01).step_size(0)) > 0
+        True
     """
 
     step_size: Polynomial
@@ -359,8 +444,15 @@ def decentralized_ula(
         step_size_offset: :math:`b_1`.
         consensus_offset: :math:`b_2`.
 
+    Returns:
+        Two schedules, functions of the iteration.
+
     Raises:
         InputError: the condition on the powers fails.
+
+    Example:
+        >>> round(float(decentralized_ula(0.01).step_size(0)), 6)
+        0.000502
 
     Source: Kungurtsev, Cobb, Javidi, Jalaian, "Decentralized Bayesian learning with
     Metropolis-adjusted Hamiltonian Monte Carlo" (2023), appendix 2, after Parayil et al. (2020).

@@ -18,7 +18,18 @@ Schedule = Callable[[Any], jax.Array]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same step size at every iteration, see `consortia.schedules.constant`."""
+    """The same step size at every iteration, see `consortia.schedules.constant`.
+
+    Attributes:
+        value: h > 0.
+
+    Raises:
+        InputError: the value is not positive and finite.
+
+    Example:
+        >>> float(Constant(0.5)(7))
+        0.5
+    """
 
     value: float
 
@@ -32,7 +43,20 @@ class Constant:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """``initial * (offset / (offset + t)) ** power`` at iteration t, see `polynomial`."""
+    """``initial * (offset / (offset + t)) ** power`` at iteration t, see `polynomial`.
+
+    Attributes:
+        initial: h_0 > 0, the step size at iteration 0.
+        offset: b > 0.
+        power: p ≥ 0.
+
+    Raises:
+        InputError: a number is out of its range.
+
+    Example:
+        >>> Polynomial(1.0, 10.0, 0.6).satisfies_annealing_conditions
+        True
+    """
 
     initial: float
     offset: float
@@ -69,7 +93,19 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages of doubling length and a step size that falls by √2, see `fa_hmc_stages`."""
+    """Stages of doubling length and a step size that falls by √2, see `fa_hmc_stages`.
+
+    Attributes:
+        initial: step size of the first stage, positive.
+        first_stage: iterations of the first stage, 1 or more.
+
+    Raises:
+        InputError: a number is out of its range.
+
+    Example:
+        >>> [round(float(Stages(1.0, 2)(t)), 3) for t in range(6)]
+        [1.0, 1.0, 0.707, 0.707, 0.707, 0.707]
+    """
 
     initial: float
     first_stage: int
@@ -93,7 +129,18 @@ class Stages:
 
 @dataclass(frozen=True)
 class Tabulated:
-    """One step size for each iteration; beyond its ``length`` it is NaN, never a repeated value."""
+    """One step size for each iteration; beyond its ``length`` it is NaN, never a repeated value.
+
+    Attributes:
+        values: (n,), positive and finite.
+
+    Raises:
+        InputError: there are no values, or one is not positive and finite.
+
+    Example:
+        >>> float(Tabulated((0.5, 0.25))(1))
+        0.25
+    """
 
     values: tuple[float, ...]
 
@@ -112,6 +159,7 @@ class Tabulated:
         return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
 
 
+@arguments.hinted
 def constant(value: float) -> Constant:
     r"""Return the same step size for every iteration.
 
@@ -119,10 +167,24 @@ def constant(value: float) -> Constant:
 
     Not guaranteed: that the bias vanishes. Every uncorrected method keeps, at a constant step
     size, a bias of some power of it, which more iterations do not remove.
+
+    Args:
+        value: h > 0.
+
+    Returns:
+        A schedule, a function of the iteration.
+
+    Raises:
+        InputError: the value is not positive and finite.
+
+    Example:
+        >>> constant(0.1)
+        Constant(value=0.1)
     """
     return Constant(value)
 
 
+@arguments.hinted
 def polynomial(initial: float, offset: float, power: float) -> Polynomial:
     r"""Return a step size that falls with a power of the iteration.
 
@@ -141,6 +203,16 @@ def polynomial(initial: float, offset: float, power: float) -> Polynomial:
         offset: b, about how many iterations pass before the step size starts to fall.
         power: p ≥ 0.
 
+    Returns:
+        A schedule, a function of the iteration.
+
+    Raises:
+        InputError: a number is out of its range.
+
+    Example:
+        >>> [round(float(polynomial(1.0, 10.0, 0.5)(t)), 3) for t in (0, 30)]
+        [1.0, 0.5]
+
     Source: the conditions are those of El Mekkaoui, Mesquita, Blomstedt and Kaski, "Federated
     stochastic gradient Langevin dynamics", section 2, after Welling and Teh (2011).
     """
@@ -149,7 +221,15 @@ def polynomial(initial: float, offset: float, power: float) -> Polynomial:
 
 @dataclass(frozen=True)
 class Unchosen:
-    """A step size that is chosen before a run, by the bias that it will have."""
+    """A step size that is chosen before a run, by the bias that it will have.
+
+    Raises:
+        InputError: it is called.
+
+    Example:
+        >>> Unchosen() == as_schedule(None)
+        True
+    """
 
     def __call__(self, iteration: jax.Array) -> jax.Array:
         """Refuse: there is no step size yet."""
@@ -169,6 +249,9 @@ def as_schedule(
             function runs inside a compiled loop: it must be written in ``jax.numpy``. None is a
             step size that `consortia.sample` chooses, see `consortia.theory.tuning`.
         name: the argument's name in messages.
+
+    Returns:
+        A function of the iteration, which gives the step size.
 
     Raises:
         InputError: a number is not positive and finite, or ``value`` is none of the three.
@@ -207,6 +290,10 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
     Raises:
         InputError: the schedule cannot be traced, does not return one number for each iteration,
             or returns one that is not positive and finite.
+
+    Example:
+        >>> evaluate(polynomial(1.0, 1.0, 1.0), range(3)).round(3)
+        array([1.   , 0.5  , 0.333], dtype=float32)
     """
     wanted = np.asarray(list(iterations), dtype=np.int32)
     # In blocks of one shape, so that a run of another length compiles nothing.
@@ -235,7 +322,22 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
 
 
 def varying(schedule: Schedule, iterations: Iterable[int]) -> np.ndarray | None:
-    """Return the step sizes at these iterations, as `evaluate` does; None for a constant one."""
+    """Return the step sizes at these iterations, as `evaluate` does; None for a constant one.
+
+    Args:
+        schedule: any function of the iteration, see `as_schedule`.
+        iterations: iterations, counted from 0.
+
+    Returns:
+        Step sizes, ``(len(iterations),)``, or None.
+
+    Raises:
+        InputError: as `evaluate`.
+
+    Example:
+        >>> varying(constant(0.1), range(3)) is None
+        True
+    """
     return None if isinstance(schedule, Constant) else evaluate(schedule, iterations)
 
 

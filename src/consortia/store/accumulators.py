@@ -116,6 +116,7 @@ def read_spec(keep: Any) -> AccumulatorSpec | None:
 # --- means and covariances -----------------------------------------------------------------------
 
 
+@arguments.hinted
 def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSpec:
     r"""Keep means and covariances over all draws, and some draws evenly spaced over the run.
 
@@ -135,8 +136,15 @@ def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSp
         covariance: ``"diagonal"``, or ``"full"`` for chains × d × d values more.
         draws: draws of each chain to keep at most, at least 4: chains × draws × d values.
 
+    Returns:
+        What to keep, for ``keep`` of `consortia.sample`.
+
     Raises:
         InputError: an argument is out of its range.
+
+    Example:
+        >>> keep_moments(covariance="full").draws
+        1000
     """
     covariance = arguments.one_of("covariance", covariance, ("diagonal", "full"))
     return MomentSpec(covariance, arguments.whole("draws", draws, 4))
@@ -267,6 +275,7 @@ class MomentAccumulator(Accumulator):
 # --- predictions ---------------------------------------------------------------------------------
 
 
+@arguments.hinted
 def keep_predictions(rows: Any, *, log_density: bool = True) -> PredictionSpec:
     r"""Keep nothing but the predictions at some rows.
 
@@ -279,6 +288,18 @@ def keep_predictions(rows: Any, *, log_density: bool = True) -> PredictionSpec:
     Args:
         rows: held-out rows, a pytree of arrays (rows, ...) as one site's data.
         log_density: with the rows' responses: their log predictive density too.
+
+    Returns:
+        What to keep, for ``keep`` of `consortia.sample`.
+
+    Raises:
+        InputError: in `consortia.sample`: the model has no ``predict``, or the arrays of rows have
+            no common row axis.
+
+    Example:
+        >>> spec = keep_predictions({"x": np.ones((2, 1), np.float32)}, log_density=False)
+        >>> spec.log_density
+        False
     """
     return PredictionSpec(rows, arguments.flag("log_density", log_density))
 

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from consortia.core.arguments import hinted
 from consortia.errors import MissingExtraError, StoreError
 from consortia.store.durable import written_beside
 from consortia.store.runs import open_run
 
 
+@hinted
 def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     """Write a result to one netCDF-4 file, groups and attributes as they are.
 
@@ -28,6 +30,10 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     Raises:
         MissingExtraError: the extra ``netcdf`` is not installed.
         StoreError: the file exists or cannot be written, or there is no run.
+
+    Example:
+        >>> import consortia
+        >>> consortia.to_netcdf("runs/breast_cancer", "mine.nc")  # doctest: +SKIP
     """
     try:
         import h5netcdf  # noqa: F401 - xarray finds it by name

@@ -26,6 +26,10 @@ class Scaling:
         response: m_y and s_y; None where the response is as it was.
         basis: in the place of means and sds, where columns are centred in products too: R, with
             which (a, β) = R (ã, β̃), the intercept first.
+
+    Example:
+        >>> Scaling(("age",), (60.0,), (10.0,), None).sds
+        (10.0,)
     """
 
     columns: tuple[str, ...]
@@ -46,6 +50,10 @@ class Metadata:
         scaling: of standardised columns, where `consortia.summary` is to turn ``coefficients`` and
             ``intercept`` back to their units.
         settings: plain values, as in JSON: the study, the model's kind and priors.
+
+    Example:
+        >>> Metadata(labels={"beta": [["age", "sex"]]}).labels["beta"]
+        [['age', 'sex']]
     """
 
     title: str | None = None

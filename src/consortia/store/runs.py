@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.core.printable import printable
-from consortia.errors import InputError, StoreError
+from consortia.errors import InputError, StoreError, warn
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file
@@ -204,9 +204,7 @@ class RunStore:
             _, self.specification = read_record(self.path)
             return None
         for problem in problems:
-            warnings.warn(
-                f"{problem}: going on from round {usable.done}", UserWarning, stacklevel=3
-            )
+            warn(f"{problem}: going on from round {usable.done}")
         self._checkpoints.retain(usable)
         self.specification = usable.header["specification"]
         self._number = usable.header["number"]
@@ -308,6 +306,7 @@ class DamagedRecord(StoreError):  # noqa: N818 - says what is there
     """The file ``run.json`` is not what was written."""
 
 
+@hinted
 def open_run(path: str | os.PathLike[str]) -> Any:
     """Open a stored run lazily.
 
@@ -320,6 +319,12 @@ def open_run(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         StoreError: there is no run, it was written in another format version, or it is damaged.
+
+    Example:
+        >>> import consortia
+        >>> tree = consortia.open_run("runs/breast_cancer")  # doctest: +SKIP
+        >>> tree["posterior"].sizes["draw"]  # doctest: +SKIP
+        2000
     """
     import zarr
 
@@ -332,7 +337,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         if not found:
             raise
         record = dict(found[0].header["record"])
-        warnings.warn(f"{error} The last checkpoint's is used.", UserWarning, stacklevel=2)
+        warn(f"{error} The last checkpoint's is used.")
         record["state"] = "running"
     if record.get("state") == "running":
         found, _ = Checkpoints(directory).readable()

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from consortia import models
 from consortia.algorithms.expanding import expanding
+from consortia.algorithms.preconditioning import preconditioned
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
@@ -168,6 +169,12 @@ class Run(Table):
         "points before the run, so that its bias is predicted where no process has all rows: over "
         "Flower, where they are messages of the kind fit. Elsewhere it is predicted anyway",
     )
+    precondition: bool | None = Field(
+        None,
+        description="let an approximate algorithm run in coordinates in which the posterior is "
+        "about as wide in every direction, by the diagonal of the sites' summed curvature at the "
+        "mode; see consortia.preconditioned. Not over Flower",
+    )
     bias_target: list[float] | None = Field(
         None,
         min_length=2,
@@ -264,6 +271,7 @@ class Study(Table):
     def method(self) -> Method:
         """What samples it."""
         made = self.algorithm._method
+        made = preconditioned(made) if self.run.precondition else made
         return expanding(made) if self.run.predict else made
 
     @property
@@ -279,7 +287,7 @@ class Study(Table):
     @property
     def run_options(self) -> dict[str, Any]:
         """The arguments of `consortia.sample` that ``[run]`` gives."""
-        return self.run.model_dump(exclude={"predict"})
+        return self.run.model_dump(exclude={"predict", "precondition"})
 
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""

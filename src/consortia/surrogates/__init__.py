@@ -11,30 +11,20 @@ which `Recipe` describes.
 
 from __future__ import annotations
 
-from consortia.surrogates.correction import Correction, correction_of, given_correction
-from consortia.surrogates.examination import (
-    Examination,
-    examined,
-    explain_divergence,
-    explain_end,
-    look_phase,
-)
-from consortia.surrogates.fitting import Recipe, Settings, fit_phases
-from consortia.surrogates.gaussian import Gaussian, Natural, read_gaussians
+# What FSGLD and conducive gradients are made of, not for users.
+from consortia.surrogates.correction import Correction as Correction
+from consortia.surrogates.correction import correction_of as correction_of
+from consortia.surrogates.correction import given_correction as given_correction
+from consortia.surrogates.examination import Examination as Examination
+from consortia.surrogates.examination import examined as examined
+from consortia.surrogates.examination import explain_divergence as explain_divergence
+from consortia.surrogates.examination import explain_end as explain_end
+from consortia.surrogates.examination import look_phase as look_phase
+from consortia.surrogates.fitting import Recipe
+from consortia.surrogates.fitting import Settings as Settings
+from consortia.surrogates.fitting import fit_phases as fit_phases
+from consortia.surrogates.gaussian import Gaussian
+from consortia.surrogates.gaussian import Natural as Natural
+from consortia.surrogates.gaussian import read_gaussians as read_gaussians
 
-__all__ = [
-    "Correction",
-    "Examination",
-    "Gaussian",
-    "Natural",
-    "Recipe",
-    "Settings",
-    "correction_of",
-    "examined",
-    "explain_divergence",
-    "explain_end",
-    "fit_phases",
-    "given_correction",
-    "look_phase",
-    "read_gaussians",
-]
+__all__ = ["Gaussian", "Recipe"]

@@ -62,6 +62,10 @@ class Recipe:
     Raises:
         InputError: an argument is out of its range.
 
+    Example:
+        >>> Recipe("laplace", ridge=0.1).kind
+        'laplace'
+
     Source: El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), sections 3.1 and 5, appendix F.2;
     ``"anchored"`` is ours.
     """

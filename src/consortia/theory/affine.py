@@ -117,6 +117,13 @@ class Normal(NamedTuple):
         """Return the law of ``axes`` times the position."""
         return Normal(axes @ self.mean, axes @ self.full @ axes.T)
 
+    def scaled(self, scales: Float[np.ndarray, " d"]) -> Normal:
+        """Return the law of the position times ``scales``, the same for every agent."""
+        every = np.tile(scales, self.mean.size // scales.size)
+        if self.covariance.ndim == 1:
+            return Normal(every * self.mean, every**2 * self.covariance)
+        return Normal(every * self.mean, every[:, None] * self.covariance * every)
+
 
 class Recursion(ABC):
     """The law of a position from iteration to iteration."""

@@ -6,6 +6,7 @@ that law with the posterior, or says why there is no prediction.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, singledispatch
 from typing import Any
@@ -20,6 +21,7 @@ from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.few_rounds import FewRounds
 from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.surrogate_hmc import SurrogateHMC
 from consortia.algorithms.travelling import DSGLD, FSGLD
@@ -99,6 +101,20 @@ class Problem:
         """How far the posterior is from its Gaussian law; None where no site has evaluated it."""
         return None if self._left is not None else min(self.near.k_hat, MOST_K_HAT)
 
+    def seen_by(self, method: Method) -> Problem:
+        """Return the problem in the coordinates in which a method samples it.
+
+        Raises:
+            InputError: the scales of a preconditioner are still to be found.
+        """
+        if not isinstance(method, Preconditioned):
+            return self
+        if method.scales is None:
+            raise InputError("the scales of the preconditioner are found by a run")
+        made = copy(self)
+        vars(made)["near"] = self.near.scaled(np.array(method.scales))
+        return made
+
     def agents(self, *, rows: bool) -> GaussianAgents:
         """Return the sites as agents of equal shares, with every row's expansion if asked for."""
         near = self.near
@@ -112,11 +128,13 @@ class Problem:
         agents = GaussianAgents((curvatures + np.swapaxes(curvatures, 1, 2)) / 2, pulls=pulls)
         if rows:
             target = Target(self.model, starting_parameters(self.model, None, 0, 1)[0])
-            mode = target.unravel(jnp.asarray(near.mode, target.dtype))
+            mode = target.unravel(jnp.asarray(near.mode * near.units, target.dtype))
             expanded = GaussianAgents.near(self.model, self.sites, mode)
             assert expanded.rows is not None
             # Their pulls are H x − ∇ with the origin at 0; here the origin is the mode.
-            agents.rows = tuple((h, p - h @ near.mode) for h, p in expanded.rows)
+            units = near.units * np.ones_like(near.mode)
+            square, origin = np.outer(units, units), near.mode * units
+            agents.rows = tuple((h * square, (p - h @ origin) * units) for h, p in expanded.rows)
         return agents
 
 
@@ -180,6 +198,13 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         return law
     note = "Minibatches widen the draws by an amount that is not predicted."
     return replace(law, variance_known=False, notes=(note,))
+
+
+@law_of.register
+def _preconditioned(method: Preconditioned, problem: Problem) -> Law:
+    """Return the law of the method itself in φ, in the units of θ."""
+    law = law_of(method.inner(), problem.seen_by(method))
+    return law.in_units(np.array(method.scales))
 
 
 @law_of.register

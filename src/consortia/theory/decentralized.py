@@ -108,8 +108,19 @@ def decentralized_ula_moments(
         consensus: (β₀, δ₁, b₂).
         noise: ``"corrected"`` or ``"published"``.
 
+    Returns:
+        The moments of the average over the agents, with those of each agent.
+
     Raises:
         InputError: an argument has a wrong shape or value.
+
+    Example:
+        >>> from consortia.oracles import GaussianAgents
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> found = decentralized_ula_moments(
+        ...     agents, "complete", step_size=0.4, iterations=200, start=0.0)
+        >>> found.sd_ratio.round(2)
+        array([1.02])
     """
     alpha = number(step_size, "step_size", strict=True)
     if noise not in ("corrected", "published"):

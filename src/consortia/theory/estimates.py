@@ -60,6 +60,14 @@ def gradient_noise_variance(
 
     Raises:
         InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> sites = consortia.Sites.from_list([rows, rows])
+        >>> consortia.gradient_noise_variance(model, sites, model.init, batch_size=2).shape
+        (1,)
     """
     batch = arguments.optional_whole("batch_size", batch_size, 1)
     if not replace:
@@ -112,6 +120,17 @@ def largest_curvature(
     Returns:
         Its size; the power method comes from below, so that a step size that it refuses is too
         large.
+
+    Raises:
+        InputError: the model or the data cannot be used.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> model = consortia.models.linear_regression(1)
+        >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+        >>> sites = consortia.Sites.from_list([rows, rows])
+        >>> round(consortia.largest_curvature(model, sites, model.init), 2)
+        9.0
     """
     parameters = jax.tree.map(jnp.asarray, position)
     if rows is None:
@@ -204,6 +223,16 @@ def minibatch_noise(
         rows: n.
         batch_size: B.
         replace: rows with replacement.
+
+    Returns:
+        V, of the shape of ``row_variance``.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> float(minibatch_noise(2.0, 100, 10))
+        2000.0
     """
     n, b = count(rows, "rows"), count(batch_size, "batch_size")
     variance = floats(row_variance, "row_variance") * n**2 / b
@@ -227,6 +256,12 @@ def minibatch_covariance(
         size: n.
         batch_size: m; None is the full batch, without noise.
         replace: rows are drawn with replacement.
+
+    Returns:
+        The covariance, (d, d).
+
+    Raises:
+        InputError: an argument is out of its range.
 
     Example:
         >>> float(minibatch_covariance([[2.0]], 100, 10)[0, 0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,7 @@ class Expansion:
         sizes: n_c, (S,).
         gaussian: True if the curvature is the same two standard deviations away.
         potentials: where it is from.
+        units: scales of the coordinates, by which a point is multiplied for the model.
     """
 
     mode: Float[np.ndarray, " d"]
@@ -66,11 +67,13 @@ class Expansion:
     gaussian: bool
     covariance: Float[np.ndarray, "d d"] = field(repr=False)
     potentials: SitePotentials = field(repr=False)
+    units: Float[np.ndarray, " d"] | float = 1.0
 
     @cached_property
     def row_covariances(self) -> Float[np.ndarray, "S d d"]:
         """Covariance of the gradients of single rows (divided by n_c) at every site."""
-        return self.potentials.rows(self.mode)
+        units = self.units * np.ones_like(self.mode)
+        return self.potentials.rows(self.mode * units) * np.outer(units, units)
 
     @cached_property
     def k_hat(self) -> float:
@@ -87,7 +90,7 @@ class Expansion:
         normal = rng.normal(size=(RATIOS, d))
         inside = normal @ (axes * np.sqrt(values)).T
         places = np.concatenate([np.zeros((1, d)), inside, far])
-        density = self.potentials.values(self.mode + places)
+        density = self.potentials.values((self.mode + places) * self.units)
         density = density - density[0]
         gaussian = -0.5 * np.einsum("ki,ij,kj->k", places, self.precision, places)
         ratios = density - gaussian
@@ -106,6 +109,20 @@ class Expansion:
     def precision(self) -> Float[np.ndarray, "d d"]:
         """Σ_c H_c + P, (d, d)."""
         return self.curvatures.sum(axis=0) + self.prior_curvature
+
+    def scaled(self, scales: Float[np.ndarray, " d"]) -> Expansion:
+        """Return the expansion in φ = θ / scales."""
+        square = np.outer(scales, scales)
+        return replace(
+            self,
+            mode=self.mode / scales,
+            curvatures=self.curvatures * square,
+            gradients=self.gradients * scales,
+            prior_curvature=self.prior_curvature * square,
+            prior_gradient=self.prior_gradient * scales,
+            covariance=self.covariance / square,
+            units=self.units * scales,
+        )
 
     def pieces(
         self, weights: Float[np.ndarray, " S"], shares: Float[np.ndarray, " S"]
@@ -160,4 +177,4 @@ def pareto_shape(log_ratios: Float[np.ndarray, " K"]) -> float:
     from arviz_stats.base.array import array_stats  # a second that few runs need
 
     with np.errstate(all="ignore"):  # of ratios that are all but equal
-        return float(array_stats.psislw(log_ratios)[1])
+        return float(array_stats.psislw(-log_ratios)[1])  # it takes log-likelihoods, 1/ratios

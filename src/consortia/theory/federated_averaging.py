@@ -144,8 +144,20 @@ def leading_order_mean_bias(
     It vanishes for K = T = 1 only, or when all curvatures are equal. The next order is
     :math:`(K\eta)^4`. Arguments are those of `fa_hmc_law`.
 
+    Args:
+        means: m_c, as in `fa_hmc_law`; so are the others.
+        curvatures: L_c.
+        weights: w_c.
+        step_size: η.
+        leapfrog_steps: K.
+        local_steps: T.
+        mass_matrix: M.
+
     Returns:
         The bias, ``(d,)``.
+
+    Raises:
+        InputError: an argument has a wrong shape or value.
 
     Example:
         >>> bias = leading_order_mean_bias([20.0, 1.0], [1.0, 0.25], [0.5, 0.5],

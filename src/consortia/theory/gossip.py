@@ -167,6 +167,12 @@ def de_sghmc_law(
 
     Raises:
         InputError: an argument has a wrong shape or value.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> law = de_sghmc_law(agents, "complete", step_size=0.1, friction=2.0)
+        >>> law.stationary.sd_ratio.round(3)
+        array([1.011])
     """
     eta = number(step_size, "step_size", strict=True)
     gamma = number(friction, "friction", strict=True)

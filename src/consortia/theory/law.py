@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,10 @@ class Moments:
         spread: covariance, (d, d), or the variances (d,) of independent coordinates.
         target: the moments of the target, None for the target itself.
         agents: those of each agent, where the draw is the average of several.
+
+    Example:
+        >>> Moments(np.zeros(2), np.array([4.0, 9.0])).sd
+        array([2., 3.])
     """
 
     mean: Float[np.ndarray, "*times d"]
@@ -93,6 +97,11 @@ class AgentMoments:
         means: of each agent, (N, d).
         covariance: of all positions, agent by agent, (N d, N d).
         target: the moments of the target.
+
+    Example:
+        >>> target = Moments(np.zeros(1), np.ones(1))
+        >>> AgentMoments(np.array([[-1.0], [1.0]]), np.eye(2), target).average.variance
+        array([0.5])
     """
 
     means: Float[np.ndarray, "N d"]
@@ -146,6 +155,13 @@ class Law:
         notes: what it leaves out, and what else it says.
         variance_known: False where it leaves out noise that widens the draws.
         axes: columns are the directions along which the recursion runs; the coordinates when None.
+        scales: units of the recursion's coordinates, (d,); those of the target when None.
+
+    Example:
+        >>> from consortia.oracles import stale_sgld_law
+        >>> law = stale_sgld_law(0.1, 1.0, 0)
+        >>> law.stable, law.stationary.variance.round(3)
+        (True, array([1.053]))
     """
 
     recursion: Recursion = field(repr=False)
@@ -157,6 +173,7 @@ class Law:
     notes: tuple[str, ...] = ()
     variance_known: bool = True
     axes: Float[np.ndarray, "d d"] | None = field(default=None, repr=False)
+    scales: Float[np.ndarray, " d"] | None = field(default=None, repr=False)
 
     @property
     def spectral_radius(self) -> float:
@@ -241,10 +258,17 @@ class Law:
                 return iteration
         return None
 
+    def in_units(self, scales: Float[np.ndarray, " d"]) -> Law:
+        """Return the law of the draw times ``scales``, coordinate by coordinate."""
+        own = Normal(self.target.mean, self.target.spread).scaled(scales)
+        return replace(self, target=Moments(own.mean, own.covariance), scales=scales)
+
     def moments(self, normal: Normal) -> Moments:
         """Return the moments of the draw from those of the recursion's positions."""
         if self.axes is not None:
             normal = normal.turned(self.axes)
+        if self.scales is not None:
+            normal = normal.scaled(self.scales)
         if self.centred:
             mean = self.target.mean + normal.mean
             return Moments(mean, normal.covariance, self.target, shift=normal.mean)
@@ -265,6 +289,8 @@ class Law:
         if spread.shape != (size, size):
             spread = filled(spread, (size,), "covariance")
         law = Normal(mean - self.target.mean if self.centred else mean, spread)
+        if self.scales is not None:
+            law = law.scaled(1 / self.scales)
         return law if self.axes is None else law.turned(self.axes.T)
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -99,6 +100,14 @@ def has_prediction(method: Method) -> bool:
 
 def _dimension(parameters: PyTree) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(parameters))
+
+
+@predict_divergence.register
+def _of_preconditioned(
+    method: Preconditioned, model: Model, sites: Sites, parameters: PyTree
+) -> str | None:
+    """Return None: the law at the mode judges the step, in the units that were found there."""
+    return None
 
 
 # --- gossip --------------------------------------------------------------------------------------
@@ -276,7 +285,18 @@ def server_of(
 
 
 class Condition(NamedTuple):
-    """One condition of a theorem: ``value`` must be below (or at) ``bound``."""
+    """One condition of a theorem: ``value`` must be below (or at) ``bound``.
+
+    Attributes:
+        name: what is bounded.
+        value: its value here.
+        bound: what it must stay below.
+        holds: whether it does.
+
+    Example:
+        >>> Condition("step", 0.1, 0.5, True).holds
+        True
+    """
 
     name: str
     value: float
@@ -361,8 +381,16 @@ def mean_limit(
         correction: None or ``"extra"``.
         momentum: β of D-ASG.
 
+    Returns:
+        The step size, or None.
+
     Raises:
         InputError: no step size is stable.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> round(mean_limit(agents, "complete"), 3)
+        0.423
     """
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
     if not _has_closed_form(matrix, friction, correction):
@@ -443,6 +471,12 @@ def step_bounds(
         correction: ``"extra"`` puts 5 + 3w in place of 4 + 4w; not together with ``friction``.
         momentum: β of D-ASG, 1/(1 + 2β) + w in place of 1 + w.
 
+    Returns:
+        The lower bound and the upper one.
+
+    Raises:
+        InputError: W is not symmetric, or an argument has a wrong shape or value.
+
     Example:
         >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
         >>> print(*(round(bound, 3) for bound in step_bounds(agents, "complete")))
@@ -484,6 +518,14 @@ def gossip_conditions(
 
     Returns:
         The conditions, each with its value, its bound and whether it holds.
+
+    Raises:
+        InputError: an argument has a wrong shape or value.
+
+    Example:
+        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
+        >>> [one.holds for one in gossip_conditions(agents, "complete", step_size=0.01)]
+        [True, True]
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), theorems 1 and 7 as given in the slides on them.
     """

@@ -42,6 +42,12 @@ def stale_stability_limit(staleness: int) -> float:
     Args:
         staleness: τ ≥ 0.
 
+    Returns:
+        The limit of a, above 0.
+
+    Raises:
+        InputError: an argument is out of its range.
+
     Example:
         >>> stale_stability_limit(0)
         2.0
@@ -57,8 +63,14 @@ def check_stale_step_size(step_size: float, curvature: float, staleness: int) ->
         curvature: λ, the largest eigenvalue of the target's precision.
         staleness: τ, constant; W − 1 of W workers that take turns.
 
+    Returns:
+        None.
+
     Raises:
         InputError: hλ is not below `stale_stability_limit`; the message has the largest h.
+
+    Example:
+        >>> check_stale_step_size(0.1, 1.0, 3)
     """
     h = number(step_size, "step_size", strict=True)
     steepest = number(curvature, "curvature", strict=True)
@@ -81,6 +93,10 @@ class LinearServer(NamedTuple):
         broadcast: R, (n,).
         spread: N, (n,): the state's answer to the injected noise and to the gradient's own.
         noise_variance: s², a number or one for each direction, (d,).
+
+    Example:
+        >>> float(langevin_server(0.1).noise_variance)
+        0.2
     """
 
     transition: Float[np.ndarray, "n n"]
@@ -91,7 +107,22 @@ class LinearServer(NamedTuple):
 
 
 def langevin_server(step_size: float, *, gradient_noise: ArrayLike = 0.0) -> LinearServer:
-    """Return a step θ' = θ − h g + N(0, 2h), its gradient noise having the variance V."""
+    """Return a step θ' = θ − h g + N(0, 2h), its gradient noise having the variance V.
+
+    Args:
+        step_size: h.
+        gradient_noise: V, a number or (d,).
+
+    Returns:
+        The step, as matrices of one direction.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> round(float(langevin_server(0.1, gradient_noise=2.0).noise_variance), 4)
+        0.22
+    """
     h = number(step_size, "step_size", strict=True)
     one = np.ones(1)
     s2 = 2 * h + h**2 * _variances(gradient_noise)
@@ -118,8 +149,16 @@ def sghmc_server(
         gradient_noise: V, a number or (d,).
         subtract_noise: inject 2Bh − h²V in place of 2Bh.
 
+    Returns:
+        The step, as matrices of one direction; its state is (θ, q).
+
     Raises:
         InputError: an argument is out of its range, or hV > 2B with ``subtract_noise``.
+
+    Example:
+        >>> sghmc_server(0.1, 2.0).transition
+        array([[1.  , 0.08],
+               [0.  , 0.8 ]])
     """
     h, B = number(step_size, "step_size", strict=True), number(friction, "friction", strict=True)
     V, ahead = _variances(gradient_noise), number(extrapolate, "extrapolate")
@@ -163,6 +202,13 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
     Returns:
         The law of θ; its recursion's state is z, then the last τ broadcasts. It is returned for
         unstable settings too: see ``stable``.
+
+    Raises:
+        InputError: a curvature is not above 0, or the staleness is no whole number of at least 0.
+
+    Example:
+        >>> stale_server_law(langevin_server(0.1), 1.0, 0).stationary.variance.round(4)
+        array([1.0526])
     """
     lam = np.atleast_1d(floats(curvature, "curvature"))
     tau = count(staleness, "staleness", least=0)
@@ -198,6 +244,16 @@ def stale_server_radius(server: LinearServer, curvature: float, staleness: int) 
         server: one step of it.
         curvature: λ.
         staleness: τ ≥ 0.
+
+    Returns:
+        The radius, 0 or more.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> round(stale_server_radius(langevin_server(0.1), 1.0, 0), 6)
+        0.9
     """
     return stale_server_law(server, curvature, staleness).spectral_radius
 
@@ -212,6 +268,12 @@ def stale_sgld_law(
         curvature: λ of each direction, a number or (d,).
         staleness: τ.
         gradient_noise: V, a number or (d,).
+
+    Returns:
+        The law of θ around the target's mean, of d coordinates.
+
+    Raises:
+        InputError: an argument is out of its range.
 
     Example:
         >>> stale_sgld_law(0.02, 1.0, 10).stationary.variance_ratio.round(4)
@@ -238,6 +300,9 @@ def stale_sghmc_law(
         staleness: τ.
         **options: of `sghmc_server`.
 
+    Returns:
+        The law of θ around the target's mean, of d coordinates.
+
     Raises:
         InputError: an argument is out of its range.
 
@@ -263,6 +328,14 @@ def sghmc_error_slopes(
 
     Returns:
         Errors (k,) and slopes log|e_i/e_{i+1}| / log(h_i/h_{i+1}), (k − 1,).
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> errors, slopes = sghmc_error_slopes([0.1, 0.05], 1.0, staleness=1)
+        >>> slopes.round(2)
+        array([1.1])
     """
     steps = floats(step_sizes, "step_sizes")
     laws = [stale_sghmc_law(float(h), friction, **options) for h in steps]
@@ -281,6 +354,9 @@ def stale_sgld_variance(contraction: float, staleness: int, noise_variance: floa
         contraction: a = hλ > 0.
         staleness: τ ≥ 0.
         noise_variance: s² = 2h + h²V.
+
+    Returns:
+        The variance of θ.
 
     Raises:
         InputError: the recursion is not stable; the message has the limit.
@@ -324,8 +400,15 @@ def random_staleness_variance(
         probabilities: p_j of τ = 0, 1, ..., K.
         noise_variance: s².
 
+    Returns:
+        The variance of θ.
+
     Raises:
         InputError: the probabilities are none, or the chain is not stable in the mean square.
+
+    Example:
+        >>> round(random_staleness_variance(0.1, [1.0], 0.2), 4)
+        1.0526
     """
     a = number(contraction, "contraction", strict=True)
     s2 = number(noise_variance, "noise_variance")
@@ -358,6 +441,16 @@ def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
     Args:
         contraction: a = hλ.
         probabilities: p_j of τ = 0, 1, ..., K.
+
+    Returns:
+        The factor, 0 or more.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> round(mean_square_growth(0.1, [1.0]), 4)
+        0.81
     """
     import scipy.sparse.linalg
 
@@ -399,6 +492,10 @@ class SquareError(NamedTuple):
         mean_square: E(φ̂ − φ̄)².
         bias: E φ̂ − φ̄.
         variance: Var φ̂.
+
+    Example:
+        >>> round(stale_square_error(0.1, 0, 0.2, 100, target_variance=1.0).bias, 4)
+        0.0078
     """
 
     mean_square: float
@@ -432,6 +529,17 @@ def stale_square_error(
         start_mean: m₀.
         target_mean: m, to which the chain is drawn.
         target_variance: φ̄ = m² + this.
+
+    Returns:
+        Mean square, bias and variance of the average.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> found = stale_square_error(0.1, 0, 0.2, 1000, target_variance=1.0)
+        >>> round(found.bias, 4)
+        0.0481
     """
     a, tau = number(contraction, "contraction", strict=True), count(staleness, "staleness", least=0)
     s2, length = number(noise_variance, "noise_variance"), count(updates, "updates")
@@ -498,6 +606,11 @@ def stale_trace_law(
 
     Raises:
         InputError: shapes do not fit, or a staleness reaches behind the start.
+
+    Example:
+        >>> law = stale_trace_law(langevin_server(0.1), [0, 0, 1], [1.0], start_mean=1.0)
+        >>> law.mean[:, 0].round(3)
+        array([0.9 , 0.81, 0.72])
     """
     tau, who = _events(staleness, workers)
     lam = np.atleast_2d(floats(curvature, "curvature"))
@@ -545,6 +658,13 @@ def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: fl
 
     Returns:
         The factor over the second half of the trace, so that the start does not count.
+
+    Raises:
+        InputError: the staleness is none of whole numbers of at least 0 that end at the start.
+
+    Example:
+        >>> round(stale_trace_growth(langevin_server(0.1), [0] * 10, 1.0), 4)
+        0.9
     """
     tau, _ = _events(staleness, None)
     lam = number(curvature, "curvature", strict=True)
@@ -580,6 +700,13 @@ def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
 
     Returns:
         The covariance, (d, d).
+
+    Raises:
+        InputError: shapes do not fit, or the shares are not positive and of sum one.
+
+    Example:
+        >>> site_noise([[1.0], [-1.0]], [0.5, 0.5])
+        array([[4.]])
     """
     g, f = floats(gradients, "gradients"), floats(shares, "shares")
     if g.ndim != 2 or f.shape != g.shape[:1]:

@@ -335,6 +335,13 @@ def location_shards(
 
     Returns:
         ``means``, ``precisions`` and ``gradient_noise``.
+
+    Raises:
+        InputError: a shard is not (n_s, d).
+
+    Example:
+        >>> sorted(location_shards([np.zeros((3, 1)), np.ones((2, 1))], 1))
+        ['gradient_noise', 'means', 'precisions']
     """
     rows = [floats(shard, f"shards[{i}]") for i, shard in enumerate(shards)]
     noise = [
@@ -364,6 +371,13 @@ def gradient_constants(
 
     Returns:
         γ_s² and ε_s², maxima over the grid, which bound nothing outside it.
+
+    Raises:
+        InputError: shapes do not fit.
+
+    Example:
+        >>> gradient_constants(np.ones((1, 2, 1)), np.full((1, 1), 2.0))
+        (1.0, 0.0)
 
     Source: El Mekkaoui et al. (2021), assumption 1, lemma 2, figure 4.
     """

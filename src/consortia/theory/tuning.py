@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from consortia import schedules
+from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.diagnostics.prediction import BiasPrediction
@@ -27,6 +28,9 @@ HALVINGS = 40
 
 REFINEMENTS = 6
 """Bisections between a step that meets the target and twice as long a one that does not."""
+
+SOME_STEP = 1e-6
+"""Phases are alike whatever the step is; arguments that bound it allow so short a one."""
 
 LEAST_DRAWS = 100.0
 """Effective draws that a run must be worth, all chains together."""
@@ -109,6 +113,14 @@ def unchosen(method: Method) -> bool:
     return any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
 
 
+def completed(method: Method, dimension: int) -> Method:
+    """Return the method with some step and scales where they are to be found, for its phases."""
+    made: Any = method
+    if isinstance(method, Preconditioned) and method.scales is None:
+        made = dataclasses.replace(made, scales=(1.0,) * dimension)
+    return dataclasses.replace(made, step_size=SOME_STEP) if unchosen(method) else made
+
+
 def choose_step(
     problem: Problem, method: Method, target: BiasTarget, *, rounds: int, chains: int
 ) -> Choice:
@@ -154,7 +166,7 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
-    near = problem.near
+    near = problem.seen_by(method).near
     steepest = float(np.linalg.eigvalsh(near.precision)[-1])
     step = 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(len(near.sizes), 1)
     fits = None

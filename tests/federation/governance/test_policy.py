@@ -161,12 +161,6 @@ def test_two_sites_need_a_word() -> None:
     assert "two_sites" not in proposed(TERMS)
 
 
-def test_a_proposal_says_where_a_study_may_need_more_than_is_safe() -> None:
-    learning = dataclasses.replace(TERMS, parameters={"step_size": None})
-    assert "The study learns its step size" in proposed(learning)
-    assert "The study learns its step size" not in proposed(TERMS)
-
-
 def test_too_few_rows_are_refused() -> None:
     policy_of().permits_rows(50)
     with pytest.raises(PolicyError, match="minimum_rows") as caught:

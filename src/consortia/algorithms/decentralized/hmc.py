@@ -15,7 +15,6 @@ accepted, and :math:`\omega_i - \epsilon(p_i + \tfrac\epsilon2 g_i)` corrected. 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Mix, Phase, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 from consortia.graphs import MixingMatrix
 
 Vector = Float[Array, " d"]
@@ -68,8 +67,7 @@ class Agents(Method):
         """Refuse a matrix of the wrong size; warn of a network that falls into parts."""
         parts = self.separate_parts(names)
         if parts:
-            text = f"{parts}, so each samples its own data"
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warn(f"{parts}, so each samples its own data")
 
     def separate_parts(self, names: tuple[str, ...]) -> str:
         """Return how the network falls into parts; empty when it is connected."""

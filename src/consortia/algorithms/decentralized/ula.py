@@ -3,7 +3,6 @@ r"""Decentralized unadjusted Langevin algorithm: agents on a network, without gr
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Draws, Info, Mix, Phase, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
 
 Vector = Float[Array, " d"]
@@ -109,12 +108,10 @@ class DecentralizedULA(Agents):
         matrix = graphs.resolve(self.mixing, len(names))
         strongest = first * start**-slow * largest_laplacian_eigenvalue(matrix)
         if strongest >= 2:
-            warnings.warn(
+            warn(
                 f"consensus: β times the largest eigenvalue of the Laplacian is {strongest:.3g} at "
                 f"the start, and the agents part from 2 on: give a β₀ below "
-                f"{2 * first / strongest:.3g}",
-                UserWarning,
-                stacklevel=3,
+                f"{2 * first / strongest:.3g}"
             )
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:

@@ -31,12 +31,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from consortia import schedules
 from consortia.algorithms.federated_hmc.wire import FullWidth, Quantized
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Sum
+from consortia.core.prior import normal_at
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, adaptation, metropolis
@@ -61,6 +62,13 @@ FIRST_STEPS = 10
 
 FIRST_STEP_SIZE = 0.1
 
+REACH = 5.0
+"""Standard deviations of the prior to which trajectories of the warm-up reach from its centre: any
+two of their points are then within the 10 that a site's policy proposes."""
+
+FURTHER = 1.5
+"""A chain that was beyond the reach may go so many times as far as it was."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedHMC(Method):
@@ -78,7 +86,9 @@ class FederatedHMC(Method):
     What is not given is learned in the warm-up rounds of `consortia.sample`, by each chain for
     itself, and then kept: the step size by dual averaging, a diagonal mass matrix from draws and
     gradients, the length of trajectories from the widest direction. 200 to 500 warm-up rounds are
-    usual.
+    usual. While something is learned, a trajectory ends before it would go beyond five standard
+    deviations of the prior from its centre, or 1.5 times as far as the chain has been: steps that
+    are too large yet would go anywhere, and a site answers no question there.
 
     Log-densities are summed in double precision where JAX runs in it, and else with compensation:
     plain single-precision sums over 10⁶ rows would decide many tests wrongly.
@@ -264,7 +274,8 @@ class FederatedHMC(Method):
             evaluation=wire.evaluation,
         )
         draws = Draws(hub=lambda hub, inbox: hub.here.position)
-        return Algorithm(partial(_init, self), (begin, leapfrog, end), draws, setup=(setup,))
+        init = partial(_init, self, target)
+        return Algorithm(init, (begin, leapfrog, end), draws, setup=(setup,))
 
 
 federated_hmc = FederatedHMC
@@ -293,6 +304,28 @@ class Trajectory(NamedTuple):
     steps: Count
 
 
+class Reach(NamedTuple):
+    """Where trajectories may go; everywhere after the warm-up, and where the prior is flat.
+
+    Attributes:
+        centre: of the prior, (d,).
+        radius: from it, in each coordinate, (d,).
+    """
+
+    centre: Vector
+    radius: Vector
+
+    def holds(self, position: Vector) -> Bool[Array, ""]:
+        """Return True if a position is within the reach."""
+        return jnp.all(jnp.abs(position - self.centre) <= self.radius)
+
+    def after(self, time: Time, position: Vector) -> Reach:
+        """Return the reach after an iteration that ended at this position."""
+        radius = jnp.maximum(self.radius, FURTHER * jnp.abs(position - self.centre))
+        radius = jnp.where(time.iteration + 1 < time.warmup, radius, jnp.inf)
+        return self._replace(radius=radius)
+
+
 class Hub(NamedTuple):
     """The state of the server.
 
@@ -302,6 +335,7 @@ class Hub(NamedTuple):
         kinetic: energy at the trajectory's start.
         evaluations: of all sites so far, communication rounds.
         learned: None when all is given.
+        reach: of trajectories while something is learned; None when all is given.
         wire: what the wire keeps.
     """
 
@@ -310,6 +344,7 @@ class Hub(NamedTuple):
     kinetic: Scalar
     evaluations: Count
     learned: adaptation.Adaptation | None
+    reach: Reach | None
     wire: PyTree
 
 
@@ -335,13 +370,17 @@ class End(NamedTuple):
     time: Time
 
 
-def _init(method: FederatedHMC, position: Vector) -> tuple[tuple[()], Hub, PyTree]:
+def _init(method: FederatedHMC, target: Target, position: Vector) -> tuple[tuple[()], Hub, PyTree]:
     zero, vector = jnp.zeros((), position.dtype), jnp.zeros_like(position)
     count = jnp.zeros((), jnp.int32)
     here = Point(position, metropolis.Potential(zero, zero), vector)
     trial = Trajectory(here, vector, vector, vector, zero, count, count)
     wire = method.wire.state(position)
-    hub = Hub(here, trial, zero, count, _nothing_learned(method, position), wire)
+    learned, reach = _nothing_learned(method, position), None
+    if learned is not None:
+        centre, sd = normal_at(target, position)
+        reach = Reach(centre, jnp.maximum(REACH * sd, FURTHER * jnp.abs(position - centre)))
+    hub = Hub(here, trial, zero, count, learned, reach, wire)
     return (), hub, method.wire.down(wire, position)
 
 
@@ -395,20 +434,30 @@ def _begin(method: FederatedHMC, shared: Begin, hub: Hub, message: PyTree) -> Py
         _steps(method, shared.time, hub.learned, step_size),
     )
     if not method.wire.fresh_start:
-        trial = _drifted(_kicked(method, hub.learned, trial, step_size / 2))
+        trial = _kicked(method, hub.learned, trial, step_size / 2)
+        inside = _inside(hub, trial)
+        steps = jnp.where(inside, trial.steps, 0)
+        trial = _moved(inside, trial)._replace(steps=steps)
     return _reply(method, hub._replace(trial=trial, kinetic=jnp.sum(normal**2) / 2), trial.end)
 
 
 def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -> PyTree:
-    """Kick with the summed gradient, and drift unless this was the last step."""
+    """Kick with the summed gradient, and drift unless this was the last step.
+
+    It is the last where the next would go beyond the reach of the warm-up.
+    """
     potential, gradient, wire = method.wire.up(hub.wire, message)
     trial = hub.trial._replace(end=Point(hub.trial.end.position, potential, gradient))
-    last = trial.step + 1 >= _evaluations(method, hub)
+    step_size, step = trial.step_size, trial.step + 1
+    last = step >= _evaluations(method, hub)
     half = last | (trial.step == 0) if method.wire.fresh_start else last
-    step_size = trial.step_size
-    trial = _kicked(method, hub.learned, trial, jnp.where(half, step_size / 2, step_size))
-    position = jnp.where(last, trial.end.position, _drifted(trial).end.position)
-    trial = trial._replace(end=trial.end._replace(position=position), step=trial.step + 1)
+    kicked = _kicked(method, hub.learned, trial, jnp.where(half, step_size / 2, step_size))
+    ends = last | ~_inside(hub, kicked)
+    if hub.reach is not None:
+        half = half | ends
+        kicked = _kicked(method, hub.learned, trial, jnp.where(half, step_size / 2, step_size))
+    steps = jnp.where(ends, step - int(method.wire.fresh_start), trial.steps)
+    trial = _moved(~ends, kicked)._replace(step=step, steps=steps)
     return _reply(method, hub._replace(trial=trial, wire=wire), trial.end)
 
 
@@ -429,9 +478,19 @@ def _kicked(
     return trial._replace(velocity=trial.velocity - change, impulse=trial.impulse + impulse)
 
 
-def _drifted(trial: Trajectory) -> Trajectory:
-    position = trial.end.position + trial.step_size * trial.velocity
+def _moved(goes_on: Bool[Array, ""], trial: Trajectory) -> Trajectory:
+    """Return the trajectory after a drift, if it goes on."""
+    position = jnp.where(goes_on, _drifted(trial), trial.end.position)
     return trial._replace(end=trial.end._replace(position=position))
+
+
+def _drifted(trial: Trajectory) -> Vector:
+    return trial.end.position + trial.step_size * trial.velocity
+
+
+def _inside(hub: Hub, trial: Trajectory) -> Bool[Array, ""]:
+    """Return True if a drift stays within the reach."""
+    return jnp.array(True) if hub.reach is None else hub.reach.holds(_drifted(trial))
 
 
 def _end(method: FederatedHMC, shared: End, hub: Hub, message: PyTree) -> PyTree:
@@ -441,6 +500,8 @@ def _end(method: FederatedHMC, shared: End, hub: Hub, message: PyTree) -> PyTree
     energy_error = trial.end.potential.above(here.potential) - gained
     # A point whose gradient is not finite could not be left again.
     usable = jnp.all(jnp.isfinite(trial.end.gradient))
+    if hub.reach is not None:  # whose first drift was too long, it has gone nowhere
+        usable = usable & (trial.steps > 0)
     energy_error = jnp.where(usable, energy_error, jnp.nan)
     rate = metropolis.acceptance(energy_error)
     accepted = shared.level < rate
@@ -466,7 +527,10 @@ def _end(method: FederatedHMC, shared: End, hub: Hub, message: PyTree) -> PyTree
             learn_variance=method.mass_matrix == "diagonal",
         )
     wire = method.wire.adapted(hub.wire, *shared.time, learned)
-    hub = hub._replace(here=here, evaluations=hub.evaluations + made, learned=learned, wire=wire)
+    reach = None if hub.reach is None else hub.reach.after(shared.time, here.position)
+    hub = hub._replace(
+        here=here, evaluations=hub.evaluations + made, learned=learned, reach=reach, wire=wire
+    )
     return _reply(method, hub, here, info)
 
 

@@ -82,6 +82,9 @@ MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 MOST_LIMITED = 56
 """Rounds of the search by gradients only."""
 
+USUAL_ROUNDS = 14
+"""In which ordinary regressions end, the draws included."""
+
 MOST_WALKED = 64
 """Trajectories in which chains may forget where they were started."""
 
@@ -181,6 +184,7 @@ class FewRounds(Method):
     step_size = None
     most_warmup = MOST_SEARCH + MOST_FITS + MOST_WALKED
     most_rounds = MOST_DRAWS
+    usual_rounds = USUAL_ROUNDS
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers in every round",

@@ -74,6 +74,11 @@ class FlowerEngine(Engine):
     Raises:
         MissingExtraError: a Flower grid is given, and flwr is not installed.
         InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia
+        >>> engine = consortia.FlowerEngine(grid, ["oslo", "lima", "bern"])  # doctest: +SKIP
+        >>> tree = consortia.sample(..., engine=engine)  # doctest: +SKIP
     """
 
     name = "flower"

@@ -52,8 +52,6 @@ def joined(channel: RequestChannel, deadline: float) -> None:
         polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
         if len(channel.node) < len(channel.names):
             time.sleep(POLLS[polls])
-    channel.messages += 1
-    channel.seconds += time.monotonic() - began
 
 
 def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> bool:

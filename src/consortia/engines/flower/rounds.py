@@ -190,9 +190,11 @@ class StageLoop(Iteration):
         """Run a phase as often as the chain wants that wants it most; as of `Iteration`."""
         if phase.local is None:
             return self._hub_phase(drawn, carry)[0]
-        for repetition in range(int(self._counts(drawn.phase, carry).max())):
+        repetition = 0
+        while repetition < self._counts(drawn.phase, carry).max():
             label = drawn._replace(repetition=repetition)
             carry = self.phase(phase, label, carry, sites, per_node, chains)[0]
+            repetition += 1
         return carry
 
     # --- exchanges ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -234,6 +235,14 @@ class FlowerRun(Run):
 
     # --- what the caller sees ---------------------------------------------------------------------
 
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far."""
+        now, since, took = time.monotonic(), dict(self._channel.since), dict(self._channel.took)
+        return {
+            name: (took.get(site), now - since[site] if site in since else None)
+            for site, name in enumerate(self.names)
+        }
+
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
@@ -270,13 +279,13 @@ class FlowerRun(Run):
         return facts, {"participation": taking_part}
 
     def expected(self, messages: int, rounds: int) -> str:
-        """Return how long rounds of so many messages will take, by the messages so far."""
-        each = max(
-            self._channel.seconds / max(self._channel.messages, 1), self._channel.transport.seconds
-        )
+        """Return how long rounds of so many messages will take, as the messages so far have."""
+        each, how = self._channel.transport.seconds, self._channel.transport.kind
+        if self._channel.messages:
+            each, how = self._channel.seconds / self._channel.messages, f"{how}, as measured"
         return (
             f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
-            f"site, one after the other, {each:.2g} s each ({self._channel.transport.kind}), and "
+            f"site, one after the other, {each:.2g} s each ({how}), and "
             "the sites' own work"
         )
 

@@ -55,6 +55,11 @@ class MPIEngine(Engine):
     Raises:
         MissingExtraError: mpi4py or an MPI library is not installed.
         InputError: an argument is out of its range.
+
+    Example:
+        >>> import consortia
+        >>> engine = consortia.MPIEngine(deadline=60.0)  # doctest: +SKIP
+        >>> tree = consortia.sample(..., engine=engine)  # doctest: +SKIP
     """
 
     name = "mpi"

@@ -24,11 +24,6 @@ apps = ["{app}"]
 """
 
 
-LEARNS = """\
-# (The study learns its step size: its first trajectories may be refused here. Have the study give
-# step_size rather than larger numbers.)
-"""
-
 AGREED = """\
 # The study has two sites, each of which can compute the other's messages: that is agreed to.
 two_sites = true
@@ -60,7 +55,6 @@ def proposed(
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
     names = ", ".join(f'"{kind}"' for kind in terms.messages)
     agreed = AGREED if terms.sites == 2 else ""
-    learns = LEARNS if terms.parameters.get("step_size", 0) is None else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -84,7 +78,7 @@ maximum_runs = {RUNS}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
-{learns}maximum_position = {MAXIMUM_POSITION}
+maximum_position = {MAXIMUM_POSITION}
 maximum_step = {MAXIMUM_STEP}
 
 # Each place of a run has one answer; after so many refusals nothing more of a run is answered.

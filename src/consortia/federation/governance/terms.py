@@ -87,6 +87,8 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     method = study.method
     algorithm = _example(method)
     rounds = study.run.warmup + study.run.rounds
+    asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
+    each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
@@ -99,7 +101,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         rounds=rounds,
         chains=study.run.chains,
         sites=len(study.data.files or ()),
-        exchanges=before + rounds * _exchanges(algorithm.phases),
+        exchanges=before + rounds * each,
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
     )

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,40 @@ class Finding:
     numbers: dict[str, float | int | str]
 
 
+class Rehearsal(NamedTuple):
+    """What an attack is tried on.
+
+    Attributes:
+        path: the study file.
+        study: what is in it.
+        built: the same with the site's own rows at every site.
+        files: of all sites by name, each the site's own.
+        name: of the site.
+        before: text of a policy without limits on what is asked.
+        policy: of the one under which the site would take part.
+        folder: for what sites keep.
+    """
+
+    path: Path
+    study: Study
+    built: Built
+    files: dict[str, Path]
+    name: str
+    before: str
+    policy: str
+    folder: Path
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The features of the site, (rows, features)."""
+        rows = self.built.sites.site(list(self.files).index(self.name))
+        return np.asarray(rows["x"], np.float64)
+
+    def stage(self, part: str, policy: str, *, private: bool = True) -> Stage:
+        """Return the study in one process, with a folder of its own."""
+        return Stage(self.path, self.files, self.folder / part, policy, private=private)
+
+
 def rehearsed(
     study: str | os.PathLike[str],
     data: str | os.PathLike[str],
@@ -87,7 +122,6 @@ def rehearsed(
     name = file.stem if site is None else site
     if name not in names:
         raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
-    files = dict.fromkeys(names, file)
     terms = terms_of(loaded)
     text = proposed(terms, two_sites=True, rows=1)
     if policy is not None:
@@ -100,9 +134,10 @@ def rehearsed(
         built = loaded.build(own=own)
     yield _count(loaded, built, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        yield _lying(path, files, place / "server", before, text, name, built)
-        yield _looking(path, files, place / "minibatch", before, text, name, built)
+        files = dict.fromkeys(names, file)
+        rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
+        yield _lying(rehearsal)
+        yield _looking(rehearsal)
     yield _membership(loaded, built, names.index(name))
 
 
@@ -132,45 +167,30 @@ def _count(study: Study, built: Built, index: int) -> Finding:
     )
 
 
-def _lying(
-    path: Path,
-    files: dict[str, Path],
-    folder: Path,
-    before: str,
-    text: str,
-    name: str,
-    built: Built,
-) -> Finding:
+def _lying(on: Rehearsal) -> Finding:
     attack = "a server that lies"
-    study = load_study(path)
-    if not (attacks.is_logistic(study) and attacks.sends_gradients(study)):
+    if not (attacks.is_logistic(on.study) and attacks.sends_gradients(on.study)):
         return Finding(
             attack,
             "not tried: it reads rows of logistic regression with an intercept from gradients "
             "that are sent as they are (debias = true without gradient_noise).",
             {},
         )
-    rows = len(built.sites.site(list(files).index(name))["x"])
-    free = attacks.lying_server(
-        Stage(path, files, folder / "free", before), name, built, attacks.STEEP
-    )
-    steep = attacks.lying_server(
-        Stage(path, files, folder / "steep", text), name, built, attacks.STEEP
-    )
-    limit = load_policy(folder / "steep" / name / "site-policy.toml").maximum_position
-    scale = max(abs(float(v)) for v in _ends(built, list(files).index(name)))
-    flat = attacks.lying_server(
-        Stage(path, files, folder / "flat", text), name, built, limit / max(scale, 1.0)
-    )
+    x, name, built = on.rows, on.name, on.built
+    free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
+    steep = attacks.lying_server(on.stage("steep", on.policy), name, built, attacks.STEEP)
+    limit = load_policy(on.folder / "steep" / name / "site-policy.toml").maximum_position
+    farthest = max(1 - float(x[:, 0].min()), 1 + float(x[:, 0].max()))  # cuts go one beyond
+    flat = attacks.lying_server(on.stage("flat", on.policy), name, built, limit / farthest)
     return Finding(
         attack,
-        f"without limits on what is asked it reads {free.rows} of {rows} patients with "
+        f"without limits on what is asked it reads {free.rows} of {len(x)} patients with "
         f"{free.messages} messages. Under the policy it reads {steep.rows}"
         + (f", with {steep.messages} answers before: {steep.refused}" if steep.refused else "")
         + f". A server that keeps within the limits reads {flat.rows} with {flat.messages} "
         "messages.",
         {
-            "rows": rows,
+            "rows": len(x),
             "read_before": free.rows,
             "messages_before": free.messages,
             "read_after": steep.rows,
@@ -181,34 +201,20 @@ def _lying(
     )
 
 
-def _ends(built: Built, index: int) -> tuple[float, float]:
-    first = np.asarray(built.sites.site(index)["x"])[:, 0]
-    return float(first.min()) - 1, float(first.max()) + 1
-
-
-def _looking(
-    path: Path,
-    files: dict[str, Path],
-    folder: Path,
-    before: str,
-    text: str,
-    name: str,
-    built: Built,
-) -> Finding:
+def _looking(on: Rehearsal) -> Finding:
     attack = "a server that only looks"
-    study = load_study(path)
-    if not (attacks.is_logistic(study) and attacks.moves_once(study)):
+    if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
         return Finding(
             attack,
             "not tried: it reads rows of logistic regression with an intercept from single steps "
             "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
             {},
         )
-    x = np.asarray(built.sites.site(list(files).index(name))["x"], np.float64)
+    x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))
-    seed = Stage(path, files, folder / "seed", before, private=False)
-    known = attacks.looking_server(seed, name, built)
-    secret = attacks.looking_server(Stage(path, files, folder / "secret", text), name, built)
+    from_seed = on.stage("seed", on.before, private=False)
+    known = attacks.looking_server(from_seed, on.name, on.built)
+    secret = attacks.looking_server(on.stage("secret", on.policy), on.name, on.built)
     return Finding(
         attack,
         f"where row numbers follow from the seed it guesses a feature with a median error of "

@@ -108,21 +108,18 @@ class Stage:
             SiteMissingError: a site refused, or was refused.
         """
         self._until = until
+        try:
+            return self.sample(self.engine())
+        except Halted:
+            return None
+
+    def sample(self, engine: FlowerEngine, **options: Any) -> Any:
+        """Return the result of the study with such an engine, and further options of a run."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            try:
-                engine = self.engine()
-                built = self.study.build(engine)
-                return consortia.sample(
-                    built.model,
-                    built.sites,
-                    built.algorithm,
-                    **self.study.run_options,
-                    engine=engine,
-                    progress=False,
-                )
-            except Halted:
-                return None
+            built = self.study.build(engine)
+            run = self.study.run_options | options | {"engine": engine, "progress": False}
+            return consortia.sample(built.model, built.sites, built.algorithm, **run)
 
 
 class Halted(BaseException):

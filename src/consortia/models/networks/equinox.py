@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.errors import InputError, MissingExtraError
 from consortia.models._shared import Array
@@ -16,6 +17,7 @@ from consortia.models.networks.model import Network, named_weights, network_mode
 SOURCE = "from_equinox"
 
 
+@hinted
 def from_equinox(
     module: Any,
     rows: Any,
@@ -48,6 +50,13 @@ def from_equinox(
         InputError: the module keeps a state (batch normalisation), needs a key (dropout), or
             returns what the likelihood cannot take.
         MissingExtraError: Equinox is not installed.
+
+    Example:
+        >>> import equinox, jax, numpy as np
+        >>> rows = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int32)}
+        >>> model = from_equinox(lambda key: equinox.nn.Linear(3, 2, key=key), rows)
+        >>> sorted(model.init(jax.random.key(0)))
+        ['bias', 'weight']
     """
     try:
         import equinox as eqx  # optional

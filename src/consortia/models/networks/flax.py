@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.errors import InputError, MissingExtraError
 from consortia.models._shared import Array
@@ -32,6 +33,7 @@ DROPOUT = (
 )
 
 
+@hinted
 def from_flax(
     module: Any,
     rows: Any,
@@ -68,6 +70,13 @@ def from_flax(
         InputError: the module depends on other rows of a batch (batch normalisation), draws random
             numbers (dropout), or returns what the likelihood cannot take.
         MissingExtraError: Flax is not installed.
+
+    Example:
+        >>> import flax.linen, jax, numpy as np
+        >>> rows = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int32)}
+        >>> model = from_flax(flax.linen.Dense(2), rows)
+        >>> sorted(model.init(jax.random.key(0)))
+        ['bias', 'kernel']
     """
     try:
         from flax import linen, nnx  # optional

@@ -114,7 +114,9 @@ def estimates_of(
     arguments.positive("level", level, below=1.0)
     if "coefficients" not in draws:
         raise InputError("the formula has no coefficients: there are no effects to show.")
-    names, columns = _flat("coefficients", draws["coefficients"], labels)
+    values = draws["coefficients"]
+    names = flat_names("coefficients", values.shape[2:], labels)
+    columns = values.reshape(-1, len(names))
     effects = columns if effect is None else np.exp(columns)
     low, high = np.quantile(effects, interval_ends(level), axis=0)
     return Estimates(
@@ -129,17 +131,24 @@ def estimates_of(
     )
 
 
-def _flat(
-    name: str, values: np.ndarray, labels: Mapping[str, Sequence[Sequence[str] | None]]
-) -> tuple[list[str], np.ndarray]:
-    """Return a name for each number of a draw, and the draws, (draws of all chains, numbers)."""
+def flat_names(
+    name: str, shape: tuple[int, ...], labels: Mapping[str, Sequence[Sequence[str] | None]]
+) -> list[str]:
+    """Return a name for each number of a natural parameter of this shape."""
     axes = [axis or () for axis in labels.get(name, ())]
-    names = [""]
-    for axis in reversed(axes):
-        names = [f"{one} {rest}".strip() for one in axis for rest in names]
-    if len(axes) == 2:  # classes after the column that they are of
-        names = [f"{column}, {one}" for one in axes[0] for column in axes[1]]
-    return names, values.reshape(-1, len(names))
+    if name == "coefficients":
+        names = [""]
+        for axis in reversed(axes):
+            names = [f"{one} {rest}".strip() for one in axis for rest in names]
+        if len(axes) == 2:  # classes after the column that they are of
+            names = [f"{column}, {one}" for one in axes[0] for column in axes[1]]
+        return names
+    known = dict(enumerate(axes))
+    found = []
+    for index in np.ndindex(*shape):
+        parts = [known[i][one] if known.get(i) else str(one) for i, one in enumerate(index)]
+        found.append(f"{name}[{', '.join(parts)}]" if parts else name)
+    return found
 
 
 def interval_ends(level: float) -> tuple[float, float]:

@@ -25,7 +25,13 @@ from consortia.errors import InputError
 from consortia.models.regression.agreement import agree
 from consortia.models.regression.correlations import LKJ
 from consortia.models.regression.density import CORRELATION, Density
-from consortia.models.regression.design import group_names, new_rows, site_rows, template
+from consortia.models.regression.design import (
+    group_names,
+    new_rows,
+    site_rows,
+    template,
+    time_rows,
+)
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import ALIASES, FAMILIES, Family
 from consortia.models.regression.formula import SITE, expression, parse
@@ -65,6 +71,13 @@ class Regression:
         notes: what the user should know.
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> table = {"sick": np.array([0, 1, 1, 0]), "age": np.array([40.0, 60.0, 70.0, 50.0])}
+        >>> made = consortia.regression("sick ~ age", {"a": table, "b": table}, family="bernoulli")
+        >>> made.names, sorted(made.priors)
+        (('age',), ['age', 'intercept'])
     """
 
     specification: Specification
@@ -339,6 +352,13 @@ class Regression:
             found = found.isel(group=0)
         return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
 
+    def with_response(self, rows: Mapping[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a site's rows with another response; of a time one whose event was seen."""
+        found = dict(rows)
+        if self.family.response == "time":
+            found |= time_rows(self.specification, y, np.ones(len(y)))
+        return found | {"y": y.astype(rows["y"].dtype)}
+
     def prior_predictive(self, draws: int, seed: int, rows: Any = None) -> dict[str, np.ndarray]:
         """Return responses simulated from the prior alone, and the parameters they came from.
 
@@ -359,6 +379,7 @@ class Regression:
         return found | {"y": self.density.simulated(rng, params, batch)}
 
 
+@arguments.hinted
 def regression(
     formula: str,
     sites: Any,

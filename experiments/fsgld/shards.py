@@ -1,0 +1,30 @@
+"""Section 5.3, table 1, with the paper's 90,000 rows a shard: what its printed step does there.
+
+The settings are those of `experiments.fsgld.table`. The drift of a step is h N/2 times a row's
+gradient, and N is 2.7 million.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.claims import Finding
+from experiments.fsgld import table
+from experiments.fsgld.susy import susy_is_here
+
+# shards, rows of each, visits, seeds
+SCALES = {"quick": (4, 2000, 60, 1), "small": (30, 90_000, 500, 1), "full": (30, 90_000, 5000, 10)}
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Return the cells of the table."""
+    return table.cells(*SCALES[scale], seed, real=scale == "full" and susy_is_here())
+
+
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the cells of the test rows."""
+    found = table.findings(results)
+    return {f"rows-{name}": one for name, one in found.items() if name.endswith("-test")}
+
+
+draw = table.draw
