@@ -126,6 +126,7 @@ def _draws(
         thin=1 if long else case.rounds,
         seed=5,
         progress=False,
+        on_divergence="ignore",  # settings are bad on purpose
     )
     values = np.asarray(tree["posterior"]["theta"], float)[..., 0]
     if not long:

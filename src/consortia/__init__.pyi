@@ -16,6 +16,7 @@ from consortia.core.version import __version__
 from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
+from consortia.diagnostics.left_out import loo
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
@@ -68,6 +69,7 @@ __all__ = [
     "keep_predictions",
     "largest_curvature",
     "latency",
+    "loo",
     "models",
     "natural",
     "open_run",

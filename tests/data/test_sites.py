@@ -47,11 +47,25 @@ def test_a_site_is_found_by_index_and_by_name() -> None:
         sites.site(2)
 
 
-def test_nothing_is_copied_when_the_types_agree() -> None:
+def test_arrays_that_nobody_can_change_are_not_copied() -> None:
     data = shard(5)
+    for leaf in data.values():
+        leaf.flags.writeable = False
     sites = Sites.from_list([data])
     assert np.shares_memory(sites.site(0)["x"], data["x"])
     assert sites.pooled() is sites.site(0)
+
+
+def test_arrays_that_are_changed_later_change_no_site() -> None:
+    data, other = shard(5), shard(5)
+    views = {name: leaf[:] for name, leaf in other.items()}
+    for leaf in views.values():
+        leaf.flags.writeable = False  # but what they are views of can be changed
+    sites = Sites.from_list([data, views])
+    before = [site["x"].copy() for site in sites]
+    data["x"][0] = other["x"][0] = 99
+    for site, was in zip(sites, before, strict=True):
+        np.testing.assert_array_equal(site["x"], was)
 
 
 def test_the_arrays_are_read_only_and_the_given_ones_stay_writable() -> None:

@@ -30,6 +30,7 @@ from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.sbc import sbc
 from consortia.cli.site import site
+from consortia.cli.watch import watch
 from consortia.core.version import __version__
 from consortia.run.compiled import keep_compiled_programs
 
@@ -70,6 +71,7 @@ CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODE
 app.command(epilog=CODES)(check)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
+app.command()(watch)
 app.command(epilog=CODES)(report)
 app.command(epilog=CODES)(sbc)
 app.command()(init)

@@ -429,8 +429,20 @@ def cifar10(*, download: bool = False) -> Dataset:
     Lossy, as `cifar2` is, whose images are the first of them, and sorted by class. Decoding takes
     some seconds. There is no address to download this form from.
 
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
     Raises:
         MissingExtraError: Pillow is not installed.
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> cifar10().train["x"].shape  # doctest: +SKIP
+        (50000, 32, 32, 3)
     """
     try:
         from PIL import Image  # comes with Matplotlib, an extra

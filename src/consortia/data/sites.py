@@ -28,11 +28,10 @@ class Sites:
     r"""The rows of n = Σ_c n_c data that N sites hold, unequal sizes n_c being the normal case.
 
     Made by `Sites.from_list`, by the functions of `consortia.partition`, or by
-    `consortia.read_sites` where each process of several reads its own sites only. Immutable: the
-    arrays are read-only views of the given ones, and nothing is copied that need not be. **Do not
-    change the arrays that were given**: a run takes their content when it first needs it, and later
-    runs on the same sites go on with that; make new sites of changed arrays. Compares and hashes by
-    identity.
+    `consortia.read_sites` where each process of several reads its own sites only. Immutable:
+    given arrays that could be changed are copied; read-only ones, those of JAX and files mapped for
+    reading are kept as they are (``array.flags.writeable = False`` saves the copy). Compares and
+    hashes by identity.
 
     Attributes:
         names: one name per site.
@@ -88,6 +87,7 @@ class Sites:
         parts = [
             read_rows(shard, f"site {name!r}") for shard, name in zip(shards, names, strict=True)
         ]
+        parts = [replace(part, leaves=tuple(map(_unchanging, part.leaves))) for part in parts]
         kept = alike(names, parts)
         for name, part in zip(names, parts, strict=True):
             check_finite(name, part)
@@ -256,8 +256,11 @@ class Rows:
     rows: int
 
     def take(self, index: np.ndarray) -> PyTree:
-        """Return the pytree of the rows with these indices."""
-        return self.structure.unflatten([leaf[index] for leaf in self.leaves])
+        """Return the pytree of the rows with these indices, read-only."""
+        taken = [leaf[index] for leaf in self.leaves]
+        for leaf in taken:
+            leaf.flags.writeable = False
+        return self.structure.unflatten(taken)
 
 
 def read_rows(tree: PyTree, where: str) -> Rows:
@@ -415,6 +418,16 @@ def _finite(leaf: np.ndarray, where: str) -> None:
             f"{_capital(where)}: {bad} of {len(leaf)} rows hold NaN or an infinity. "
             "Remove or impute them at the site."
         )
+
+
+def _unchanging(array: np.ndarray) -> np.ndarray:
+    """Return the array, or a copy where it or what it is a view of could be changed."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return array.copy()
+        owner = owner.base
+    return array
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

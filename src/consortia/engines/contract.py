@@ -286,6 +286,13 @@ class Run(ABC):
         """Return how long rounds of so many messages will take, where messages decide that."""
         return None
 
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far.
+
+        It may be called from another thread while a round runs. Empty where no site is remote.
+        """
+        return {}
+
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes and groups of the result that only the run itself knows."""
         return {}, {}

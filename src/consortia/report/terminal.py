@@ -17,6 +17,7 @@ from consortia.diagnostics.verdict import Severity, Verdict
 if TYPE_CHECKING:  # commands that only print need no report
     from consortia.report.run_report import RunReport
     from consortia.report.tables import Table
+    from consortia.report.watching import View
 
 MOST_ROWS = 40
 COLOURS = {
@@ -101,3 +102,28 @@ def _grid(table: Table, title: str | None = None) -> Grid:
     for row in table.rows:
         grid.add_row(*map(escape, row))
     return grid
+
+
+def view_panel(view: View) -> Any:
+    """Return a run that is watched."""
+    from rich.progress_bar import ProgressBar
+
+    facts = Grid.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column()
+    facts.add_row("state", f"[{'green' if view.alive else 'bold'}]{escape(view.state)}[/]")
+    for label, value in view.facts:
+        facts.add_row(label, escape(value))
+    bar = Grid.grid(expand=True)
+    bar.add_row(ProgressBar(total=1.0, completed=view.share))
+    parts: list[Any] = [bar, facts]
+    for _, heads, rows in view.tables:
+        grid = Grid(box=None, pad_edge=False, header_style="bold")
+        for place, head in enumerate(heads):
+            right = place > 0 and rows is view.parameters
+            grid.add_column(head, justify="right" if right else "left")
+        for cells in rows:
+            colour = "yellow" if cells[-1].startswith(("SLOW", "MISSING")) else ""
+            grid.add_row(*map(escape, cells), style=colour)
+        parts += ["", grid]
+    return Panel(Group(*parts), title=escape(printable(view.title)), title_align="left")

@@ -33,7 +33,7 @@ from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
-from consortia.run.progress import doing, progress_of
+from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import (
     Request,
@@ -280,9 +280,12 @@ def execute(
         }
         writer.save(header, arrays | recorder.state())
 
-    with progress_of(
-        algorithm.name, length.total, algorithm.usual_rounds, show=progress and run.root
-    ) as shown:
+    usual = algorithm.usual_rounds
+    telling = progress_of(algorithm.name, length.total, usual, show=progress and run.root)
+    if writer is not None:
+        lengths, traffic = (length.total, length.warmup), (plan.bytes_up, plan.bytes_down)
+        telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)
+    with telling as shown:
         loop = RunLoop(
             run,
             carry,

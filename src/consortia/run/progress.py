@@ -7,10 +7,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from consortia.store.status import write_status
+
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_WRITES = 1.0
 
 
 class Progress:
@@ -107,6 +111,76 @@ class Bar(Progress):
         rate = self._rate(rounds)
         shown = "compiled" if rate is None else f"{rate:,.0f}/s"
         self._bar.update(self._task, completed=rounds, rate=shown)
+
+
+class Written(Progress):
+    """Keeps ``status.json`` of a run directory up to date, beside what shows the progress.
+
+    A thread writes it, so that it goes on while a round waits for a site.
+
+    Args:
+        shown: is told everything, too.
+        directory: of the run.
+        algorithm: its name.
+        length: rounds in all, and those of the warm-up.
+        traffic: bytes up and down an iteration, of all chains.
+        answering: how the sites answer, see `consortia.engines.contract.Run.answering`.
+    """
+
+    def __init__(
+        self,
+        shown: Progress,
+        directory: Path,
+        algorithm: str,
+        length: tuple[int, int],
+        traffic: tuple[int, int],
+        answering: Callable[[], dict[str, tuple[float | None, float | None]]],
+    ) -> None:
+        self._shown, self._directory, self._answering = shown, directory, answering
+        self._traffic, self._began = traffic, time.monotonic()
+        self._state: dict[str, Any] = {"algorithm": algorithm, "rounds": 0, "draws": 0}
+        self._state |= {"of": length[0], "warmup": length[1], "state": "running"}
+        self._state |= {"rounds_per_second": None, "seconds_left": None}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_writing, daemon=True)
+
+    def __enter__(self) -> Written:
+        self._shown.__enter__()
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any = None, *details: Any) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._state["state"] = "ended" if kind is None else "ended by an error"
+        self._write()
+        self._shown.__exit__(kind, *details)
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Take the numbers; the thread writes them."""
+        rate = self._rate(rounds)
+        left = None if rate is None else (self._state["of"] - rounds) / rate
+        self._state |= {"rounds": rounds, "draws": kept}
+        self._state |= {"rounds_per_second": rate, "seconds_left": left}
+        self._shown.update(rounds, kept)
+
+    def _keep_writing(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_WRITES):
+            self._write()
+
+    def _write(self) -> None:
+        state = dict(self._state)
+        up, down = (each * state["rounds"] for each in self._traffic)
+        state |= {"written": time.time(), "seconds": time.monotonic() - self._began}
+        state |= {"bytes_up": up, "bytes_down": down}
+        state["sites"] = [
+            {"name": name, "answered": answered, "waiting": waiting}
+            for name, (answered, waiting) in self._answering().items()
+        ]
+        # A disk that is full, or a folder that is gone, is the store's to tell.
+        with contextlib.suppress(OSError):
+            write_status(self._directory, state)
 
 
 @contextlib.contextmanager

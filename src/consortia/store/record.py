@@ -76,6 +76,32 @@ class Record(_Typed):
     scaling: Json[Scaled] | None = None
 
 
+class SiteStatus(_Typed):
+    """How one site answers."""
+
+    name: Text
+    answered: Number | None
+    waiting: Number | None
+
+
+class Status(_Typed):
+    """Where a run is just now."""
+
+    written: Number
+    state: Text
+    algorithm: Text
+    rounds: Count
+    of: Count
+    warmup: Count
+    draws: Count
+    seconds: Number
+    rounds_per_second: Number | None
+    seconds_left: Number | None
+    bytes_up: Count
+    bytes_down: Count
+    sites: list[SiteStatus]
+
+
 class RunRequest(_Typed):
     """The scalar arguments of a run."""
 

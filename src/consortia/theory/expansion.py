@@ -177,4 +177,4 @@ def pareto_shape(log_ratios: Float[np.ndarray, " K"]) -> float:
     from arviz_stats.base.array import array_stats  # a second that few runs need
 
     with np.errstate(all="ignore"):  # of ratios that are all but equal
-        return float(array_stats.psislw(log_ratios)[1])
+        return float(array_stats.psislw(-log_ratios)[1])  # it takes log-likelihoods, 1/ratios

@@ -76,6 +76,8 @@ class RequestChannel:
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
+        since: when each site was asked that has not answered yet, by `time.monotonic`.
+        took: seconds that the last answer of each site took.
     """
 
     def __init__(
@@ -95,6 +97,8 @@ class RequestChannel:
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.messages, self.seconds = 0, 0.0
+        self.since: dict[int, float] = {}
+        self.took: dict[int, float] = {}
         self._wait = 0.0
         self._open: dict[str, int] = {}
         self._closed: set[str] = set()
@@ -135,6 +139,7 @@ class RequestChannel:
         answers: dict[int, Read] = {}
         failures = dict.fromkeys(bodies, 0)
         began = time.monotonic()
+        self.since = dict.fromkeys(bodies, began)
         sent: dict[int, float] = {}
         polls, waiting, last = 0, None, began
         while len(answers) < len(bodies):
@@ -171,6 +176,7 @@ class RequestChannel:
                 try:
                     if answer is not None:
                         answers[asked] = read(asked, answer)
+                        self.took[asked] = time.monotonic() - self.since.pop(asked, began)
                         self._open.pop(arrival.message)
                         continue
                 except EnvelopeError as error:

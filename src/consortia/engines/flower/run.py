@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -233,6 +234,14 @@ class FlowerRun(Run):
         return self.names[lost[0]] if lost else None
 
     # --- what the caller sees ---------------------------------------------------------------------
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far."""
+        now, since, took = time.monotonic(), dict(self._channel.since), dict(self._channel.took)
+        return {
+            name: (took.get(site), now - since[site] if site in since else None)
+            for site, name in enumerate(self.names)
+        }
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return who took part in which round, and the replies that were not used."""

@@ -144,6 +144,7 @@ class Ledger:
         self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
+        self._lock = FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS)
         self.refresh()
 
     def refresh(self) -> None:
@@ -201,7 +202,7 @@ class Ledger:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS):
+            with self._lock:
                 yield
         except Timeout:
             raise LedgerError(
@@ -213,12 +214,13 @@ class Ledger:
     def _catch_up(self) -> bytes:
         """Read the lines since the last time; return what a crash left of another."""
         data = b""
-        if self.path.exists():
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self._offset:
+            raise LedgerError(f"{self.path} has become shorter while it was in use.")
+        if size > self._offset:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-                if file.tell() < self._offset or self.path.stat().st_size < self._offset:
-                    raise LedgerError(f"{self.path} has become shorter while it was in use.")
         *lines, torn = data.split(b"\n")
         for line in lines:
             try:
@@ -227,8 +229,9 @@ class Ledger:
                 line_number = 1 if self._last is None else self._last.index + 2
                 raise LedgerError(_broken(self.path, line_number, str(error))) from None
             self._offset += len(line) + 1
-        problem = _head_problem(self.path, self._last)
-        if self._last is not None and self._last.index and _read_head(self.path) is None:
+        head = _read_head(self.path)
+        problem = _head_problem(head, self.path, self._last)
+        if self._last is not None and self._last.index and head is None:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
         if problem is not None:
             line_number = 1 if self._last is None else self._last.index + 1
@@ -284,7 +287,8 @@ class Ledger:
             write_through(file, line + b"\n")
         if new:
             sync_directory(self.path.parent)
-        entry = _parse(line, last)
+        arrays = tuple((name, dtype, tuple(shape)) for name, dtype, shape in values["arrays"])
+        entry = Entry(**{**record, "arrays": arrays})
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
@@ -315,7 +319,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         except ValueError as error:
             return Verification(tuple(entries), str(error), line_number, ())
     last = entries[-1] if entries else None
-    problem = _head_problem(path, last)
+    head = _read_head(path)
+    problem = _head_problem(head, path, last)
     if problem is not None:
         return Verification(tuple(entries), problem, len(lines) + bool(torn), ())
     notes = []
@@ -325,7 +330,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             "while it wrote it, and no message left for it. The next message removes it and says "
             "so."
         )
-    if last is not None and _read_head(path) is None:
+    if last is not None and head is None:
         notes.append(
             f"there is no {path.name}.head: lines removed from the end would not be noticed."
         )
@@ -384,9 +389,8 @@ def _read_head(path: Path) -> tuple[int, str] | None:
         return -1, ""
 
 
-def _head_problem(path: Path, last: Entry | None) -> str | None:
+def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) -> str | None:
     """Return what the head has against the last line; a crash may leave it one line behind."""
-    head = _read_head(path)
     if head is None:
         return None
     index = -1 if last is None else last.index

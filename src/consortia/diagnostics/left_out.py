@@ -1,0 +1,240 @@
+r"""Predictive accuracy for rows left out, from sums that leave the sites: PSIS-LOO and WAIC.
+
+.. math::
+    \widehat{\mathrm{elpd}}_{\mathrm{loo}} = \sum_i \log\sum_s w_{is}\,p(y_i \mid \theta_s), \qquad
+    w_{is} \propto 1/p(y_i \mid \theta_s)\ \text{smoothed}, \qquad
+    \widehat{\mathrm{elpd}}_{\mathrm{waic}} = \sum_i \Bigl[\log \overline{p(y_i \mid \theta)} -
+    \mathrm{Var}\,\log p(y_i \mid \theta)\Bigr]
+
+Of the log-likelihood of single rows nothing leaves a site but sums over its rows: of each model's
+terms, of their products between models, and how many shapes k-hat lie in which range.
+
+Source: Vehtari, Gelman, Gabry, "Practical Bayesian model evaluation using leave-one-out
+cross-validation and WAIC" (2017); smoothing and k-hat by ArviZ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.core.parameters import draw_weights, join, posterior_draws, structure_of, variables
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
+from consortia.diagnostics.summary import aligned
+from consortia.engines.contract import Engine
+from consortia.engines.local import LocalEngine
+from consortia.errors import InputError
+
+RANGES = (0.7, 1.0)
+"""Ends of the ranges of k-hat that are counted: good, bad, very bad."""
+
+MOST_DRAWS, LEAST_DRAWS = 1000, 100
+AT_ONCE = 4096
+"""Rows whose log-likelihood is held at the same time."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """How well models predict rows that are left out; `str` renders it, the best model first.
+
+    Attributes:
+        names: of the models.
+        unit: what is left out, "row" or "site".
+        rows: how many there are.
+        sums: Σ_i elpd_i of each model, (models,).
+        products: Σ_i elpd_i elpd'_i, (models, models).
+        parameters: effective number of parameters, (models,).
+        waic: Σ_i of WAIC's terms, (models,).
+        shapes: how many k-hat are below 0.7, below 1 and above, (models, 3).
+    """
+
+    names: tuple[str, ...]
+    unit: str
+    rows: int
+    sums: np.ndarray
+    products: np.ndarray
+    parameters: np.ndarray
+    waic: np.ndarray
+    shapes: np.ndarray
+
+    def standard_error(self, weights: np.ndarray) -> float:
+        """Return the standard error of Σ_i Σ_m weights_m elpd_{m,i}."""
+        square, total = weights @ self.products @ weights, weights @ self.sums
+        variance = max(square / self.rows - (total / self.rows) ** 2, 0.0)
+        return float(np.sqrt(self.rows * variance * self.rows / max(self.rows - 1, 1)))
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        header = ["", "elpd", "se", "less", "se", "p", "waic", "k > 0.7"]
+        order, one = np.argsort(-self.sums), np.eye(len(self.names))
+        body = []
+        for place in order:
+            apart = one[order[0]] - one[place]
+            body.append(
+                [
+                    self.names[place],
+                    f"{self.sums[place]:.1f}",
+                    f"{self.standard_error(one[place]):.1f}",
+                    f"{apart @ self.sums:.1f}",
+                    f"{self.standard_error(apart):.1f}",
+                    f"{self.parameters[place]:.1f}",
+                    f"{self.waic[place]:.1f}",
+                    f"{self.shapes[place, 1:].sum():.0f} of {self.rows}",
+                ]
+            )
+        lines = aligned([header, *body])
+        worst = int(self.shapes[:, 1:].sum(axis=1).max())
+        if worst:
+            lines.append(
+                f"* {worst} {self.unit}s have a k-hat above 0.7: what their leaving out would do "
+                "is not known from these draws"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_dataframe(self) -> Any:
+        """Return elpd, its standard error, p, waic and counts of k-hat, a line for each model."""
+        import pandas as pd  # heavy, and only wanted here
+
+        one = np.eye(len(self.names))
+        columns: dict[str, Any] = {"elpd": self.sums, "p": self.parameters, "waic": self.waic}
+        columns["se"] = [self.standard_error(weights) for weights in one]
+        bad = self.shapes[:, 1:].sum(axis=1)
+        return pd.DataFrame({**columns, "k_above_0.7": bad}, index=list(self.names))
+
+
+def loo(
+    results: Mapping[str, tuple[Any, Model, Sites]], *, engine: Engine | None = None
+) -> LeftOut:
+    """Return how well models predict rows that are left out, from sums over each site's rows.
+
+    Of a model with a likelihood of each site (`Model.site_log_likelihood`) a site is left out.
+
+    Args:
+        results: by a name for each model, the result of its run, the model and its sites; the rows
+            of all models must be the same, in the same order.
+        engine: where the rows are in several processes; all call this alike, and those without a
+            result give None for it.
+
+    Returns:
+        The sums, and their table; of several models also the differences.
+
+    Raises:
+        InputError: the models are not of the same rows, the draws have weights, or there are fewer
+            than 100.
+    """
+    together: Engine = LocalEngine() if engine is None else engine
+    if not isinstance(results, Mapping) or not results:
+        raise InputError("loo: give a dict of names to (result, model, sites).")
+    names = tuple(map(str, results))
+    models = [model for _, model, _ in results.values()]
+    if len({model.by_site for model in models}) > 1:
+        raise InputError("loo: one model has a likelihood of rows, another of sites.")
+    first, *others = (sites for _, _, sites in results.values())
+    for sites in others:
+        if sites.names != first.names or list(sites.sizes) != list(first.sizes):
+            raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
+    drawn = _positions(results, together)
+    targets = [Target(model, structure_of(model.init)) for model in models]
+
+    def own() -> dict[str, Any]:
+        found = {}
+        for index in first.here:
+            shards = [sites.shards[index] for _, _, sites in results.values()]
+            found[str(index)] = _of_site(targets, drawn, shards)
+        return found
+
+    sums: dict[str, Any] = {}
+    for process in together.allgather(own):
+        sums |= {index: site for index, site in process.items() if index not in sums}
+    if len(sums) < len(first):
+        raise InputError("loo: no process has the rows of all sites: give engine=.")
+    total = {
+        key: np.sum([np.asarray(site[key], float) for site in sums.values()], axis=0)
+        for key in next(iter(sums.values()))
+    }
+    unit = "site" if models[0].by_site else "row"
+    rows = len(first) if unit == "site" else first.rows
+    return LeftOut(names, unit, rows, **total)
+
+
+def _positions(results: Mapping[str, Any], engine: Engine) -> list[np.ndarray]:
+    """Return draws of every model as flat positions, (draws, d), of a process that has them."""
+
+    def own() -> list[Any] | None:
+        found = []
+        for tree, model, _ in results.values():
+            if tree is None:
+                return None
+            if draw_weights(tree) is not None:
+                raise InputError("loo: the draws have weights of unlike steps, which LOO has not.")
+            flat = join(posterior_draws(tree), variables(structure_of(model.init)))
+            flat = flat.reshape(-1, flat.shape[-1])
+            if len(flat) < LEAST_DRAWS:
+                raise InputError(f"loo: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more.")
+            every = np.linspace(0, len(flat) - 1, min(len(flat), MOST_DRAWS)).round().astype(int)
+            found.append(flat[every].tolist())
+        return found
+
+    known = [one for one in engine.allgather(own) if one is not None]
+    if not known:
+        raise InputError("loo: no process has a result.")
+    return [np.asarray(one, float) for one in known[0]]
+
+
+def _of_site(targets: list[Target], drawn: list[np.ndarray], shards: list[Any]) -> dict[str, Any]:
+    """Return the sums of one site as plain values."""
+    terms, parameters, waic, shapes = [], [], [], []
+    for target, positions, rows in zip(targets, drawn, shards, strict=True):
+        loo_terms, waic_terms, density, k = _pointwise(target, positions, rows)
+        terms.append(loo_terms)
+        parameters.append(float(np.sum(density - loo_terms)))
+        waic.append(float(waic_terms.sum()))
+        # a k-hat that cannot be found is as bad as any
+        edges = np.array([-np.inf, *RANGES, np.inf])
+        shapes.append(np.histogram(np.nan_to_num(k, nan=np.inf, posinf=1e9), edges)[0].tolist())
+    matrix = np.stack(terms)
+    return {
+        "sums": matrix.sum(axis=1).tolist(),
+        "products": (matrix @ matrix.T).tolist(),
+        "parameters": parameters,
+        "waic": waic,
+        "shapes": shapes,
+    }
+
+
+def _pointwise(
+    target: Target, positions: np.ndarray, rows: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the terms of LOO and WAIC, the log predictive density and k-hat, (rows,) each."""
+    from arviz_stats.base.array import array_stats  # a second that few runs need
+
+    count = jax.tree.leaves(rows)[0].shape[0]
+    size = count if target.model.by_site else AT_ONCE
+    parts = []
+    for begin in range(0, count, size):
+        part = jax.tree.map(lambda leaf, at=begin: in_jax_width(leaf[at : at + size]), rows)
+        values = _log_likelihoods(target, jnp.asarray(positions, target.dtype), part)
+        values = np.asarray(values, np.float64)  # (draws, rows)
+        density = np.logaddexp.reduce(values, axis=0) - np.log(len(values))
+        with np.errstate(all="ignore"):  # of ratios that are all but equal
+            weights, k = array_stats.psislw(values, axis=0)  # it takes log-likelihoods
+        left_out = np.logaddexp.reduce(weights.T + values, axis=0)
+        parts.append((left_out, density - values.var(axis=0, ddof=1), density, k))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return columns[0], columns[1], columns[2], columns[3]
+
+
+@partial(jax.jit, static_argnums=0)
+def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
+    mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
+    return jax.lax.map(lambda one: target.summands(one, rows, mask), positions, batch_size=64)

@@ -1,0 +1,246 @@
+"""What is to be seen of a run while it runs, from its directory alone: over any engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.core.printable import printable
+from consortia.diagnostics.summary import summary
+from consortia.errors import StoreError
+from consortia.report.canvas import COLOURS
+from consortia.report.run_report import short_names
+from consortia.store.runs import open_run, read_record
+from consortia.store.status import read_status
+
+COORDINATES = 50
+"""Parameters of which R-hat and ESS are computed while a run runs."""
+
+SHOWN = 8
+"""Of them, those with the smallest ESS."""
+
+PARAMETER_HEADS = ("parameter", "R-hat", "bulk ESS", "tail ESS")
+SITE_HEADS = ("site", "rows", "state")
+Listed = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
+
+SILENT = 30.0
+"""Seconds without a word after which a run is taken for dead: it writes each second."""
+
+SLOW, SLOW_SECONDS = 3.0, 5.0
+"""A site is slow that takes so many times what the middle one takes, and so many seconds more."""
+
+MISSING_SECONDS = 60.0
+"""A site is missing that has been waited for so long."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A run at one moment.
+
+    Attributes:
+        title: of the run.
+        state: running, finished, interrupted, ...
+        alive: whether something is still to come.
+        facts: label and value of each fact.
+        share: of the rounds that are done, in [0, 1].
+        parameters: name, R-hat, bulk and tail ESS of those with the smallest ESS, as text.
+        sites: name, rows, state, as text.
+    """
+
+    title: str
+    state: str
+    alive: bool
+    facts: list[tuple[str, str]]
+    share: float
+    parameters: list[tuple[str, ...]]
+    sites: list[tuple[str, str, str]]
+
+    @property
+    def tables(self) -> list[Listed]:
+        """Heading, columns and rows of what is listed; nothing that is empty."""
+        listed: list[Listed] = [
+            ("Parameters with the fewest draws", PARAMETER_HEADS, self.parameters),
+            ("Sites", SITE_HEADS, self.sites),
+        ]
+        return [one for one in listed if one[2]]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, as in JSON."""
+        return {**vars(self), "facts": dict(self.facts)}
+
+
+@dataclass
+class Watch:
+    """Looks at a run again and again; R-hat and ESS only when there are new draws.
+
+    Args:
+        directory: of the run.
+    """
+
+    directory: Path
+    _kept: int = -1
+    _parameters: list[tuple[str, ...]] = field(default_factory=list)
+    _worst: str = "no draws yet"
+
+    def look(self) -> View:
+        """Return the run at this moment.
+
+        Raises:
+            StoreError: there is no run, or its record is damaged.
+        """
+        record, _ = read_record(self.directory)
+        status = read_status(self.directory)
+        self._diagnose()
+        running = record.get("state") == "running"
+        silent = 0.0 if status is None else max(time.time() - status["written"], 0.0)
+        state = str(record.get("state", "unknown"))
+        if running and status is None:
+            state = "starting"
+        elif running and (silent > SILENT or (status and status["state"] != "running")):
+            state = f"no sign of life for {duration(silent)}: consortia resume goes on with it"
+        alive = running and silent <= SILENT
+        facts = [("algorithm", str(record.get("algorithm", "")))]
+        share = 1.0 if state == "finished" else 0.0
+        if status is not None:
+            done, of = status["rounds"], status["of"]
+            share = share or (done / of if of else 0.0)
+            warm = f", {status['warmup']:,} of them warm-up" if status["warmup"] else ""
+            most = " at most" if record.get("end") is None and alive else ""
+            facts.append(("rounds", f"{done:,} of {of:,}{most}{warm}"))
+            facts.append(("draws", f"{status['draws']:,} kept of each chain"))
+            facts.append(("running for", duration(status["seconds"])))
+            if alive:
+                left, rate = status["seconds_left"], status["rounds_per_second"]
+                shown = "unknown until two calls are timed" if left is None else duration(left)
+                facts.append(("left", shown + ("" if rate is None else f", {rate:.3g} rounds/s")))
+            up, down = status["bytes_up"], status["bytes_down"]
+            facts.append(("sent", f"{size(up)} up, {size(down)} down"))
+        facts.append(("R-hat, ESS", self._worst))
+        return View(
+            str(record.get("title") or self.directory.name),
+            state,
+            alive,
+            facts,
+            min(share, 1.0),
+            self._parameters,
+            _sites(record, status if alive else None),
+        )
+
+    def _diagnose(self) -> None:
+        try:
+            tree = open_run(self.directory)
+        except StoreError:
+            return  # between two writes; the next look sees it
+        kept = tree["posterior"].sizes.get("draw", 0) if "posterior" in tree.children else 0
+        if kept == self._kept or kept < 4:
+            return
+        table = summary(tree, units="sampled", max_coordinates=COORDINATES)
+        self._kept = kept
+        rows: list[tuple[float, tuple[str, ...]]] = []
+        columns = (table[name] for name in ("r_hat", "ess_bulk", "ess_tail"))
+        for name, r_hat, bulk, tail in zip(short_names(table), *columns, strict=True):
+            if np.isfinite([r_hat, bulk, tail]).all():
+                numbers = f"{r_hat:.3f}", f"{bulk:,.0f}", f"{tail:,.0f}"
+                rows.append((float(min(bulk, tail)), (printable(name), *numbers)))
+        if not rows:
+            return
+        rows.sort(key=lambda row: row[0])
+        self._parameters = [cells for _, cells in rows[:SHOWN]]
+        highest = max(float(cells[1]) for _, cells in rows)
+        self._worst = f"at most {highest:.3f}, at least {rows[0][0]:,.0f} after {kept:,} draws"
+
+
+def _sites(record: dict[str, Any], status: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return name, rows and state of every site."""
+    answers = {one["name"]: one for one in (status or {}).get("sites", ())}
+    took = [one["answered"] for one in answers.values() if one["answered"] is not None]
+    middle = float(np.median(took)) if took else 0.0
+    found = []
+    names, sizes = (json.loads(record.get(key, "[]")) for key in ("sites", "site_rows"))
+    for name, rows in zip(names, sizes, strict=False):
+        own, state = answers.get(name), "" if answers else "in processes of the run"
+        if own is not None:
+            last = own["answered"]
+            state = "" if last is None else f"answers in {duration(last)}"
+            if last is not None and last > max(SLOW * middle, middle + SLOW_SECONDS):
+                state = f"SLOW: {state}"
+            waited = own["waiting"]
+            if waited is not None and waited > max(SLOW * middle, SLOW_SECONDS):
+                word = "MISSING" if waited > MISSING_SECONDS else "SLOW"
+                state = f"{word}: waited for since {duration(waited)}"
+        found.append((printable(name), f"{rows:,}", state))
+    return found
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words of two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def watch_page(view: View) -> str:
+    """Return the page of a run at one moment; it loads nothing and runs nothing."""
+    style = (resources.files("consortia.report") / "page" / "report.css").read_text("utf-8")
+    light = "".join(f"--{name}: {one}; " for name, (one, _) in COLOURS.items())
+    dark = "".join(f"--{name}: {one}; " for name, (_, one) in COLOURS.items())
+    ok = view.state in ("running", "starting", "finished")
+    tone = "good" if ok and not _late(view) else "warning"
+    parts = [_table(*one) for one in [("How far", ("", ""), view.facts), *view.tables]]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(f'{view.share:.0%} {view.title}')}</title><style>{style}"
+        f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+        "progress { width: 100%; height: 1rem; accent-color: var(--accent); }"
+        "</style></head><body><header>"
+        f'<p class="eyebrow">A run, watched</p><h1>{escape(view.title)}</h1></header><main>'
+        f'<section class="verdict {tone}"><h2>{escape(view.state)}</h2>'
+        f'<progress max="1" value="{view.share:.4f}" aria-label="rounds that are done"></progress>'
+        f'</section><div class="figures">{"".join(parts)}</div></main></body></html>'
+    )
+
+
+def _late(view: View) -> bool:
+    return any(state.startswith(("SLOW", "MISSING")) for _, _, state in view.sites)
+
+
+def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    head = "".join(f"<th scope='col'>{escape(one)}</th>" for one in heads)
+    body = "".join(
+        "<tr>"
+        + f"<th scope='row'>{escape(first)}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
+    return (
+        f"<section><h2>{escape(title)}</h2><div class='scroll' tabindex='0' role='region' "
+        f"aria-label='{escape(title)}'><table>{top}<tbody>{body}</tbody></table></div></section>"
+    )

@@ -1,0 +1,152 @@
+"""LOO and WAIC from sums that leave the sites, against ArviZ on pooled rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import consortia
+from consortia.engines.local import LocalEngine
+from consortia.errors import InputError
+
+RNG = np.random.default_rng(0)
+N, CUTS = 60, (30, 59)
+X = RNG.normal(size=N)
+Y = RNG.poisson(np.exp(0.3 + 0.5 * X)).astype(float)
+Y[7] = 25.0  # an outlier, with a large k-hat
+SITES = {
+    name: {"x": part[0], "y": part[1]}
+    for name, part in zip(
+        ("oslo", "lima", "bern"),
+        zip(np.split(X, CUTS), np.split(Y, CUTS), strict=True),
+        strict=True,
+    )
+}
+
+
+def fitted(right: str, **more: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    made = consortia.regression(f"y ~ {right}", SITES, family="poisson", **more)
+    params = {
+        name: np.asarray(0.1 * RNG.normal(size=(2, 300, *np.shape(start))) + start, np.float32)
+        for name, start in made.model.init.items()
+    }
+    return made, params
+
+
+ONE, OTHER = fitted("x"), fitted("1")
+RESULTS = {
+    name: (draws, made.model, made.sites) for name, (made, draws) in (("x", ONE), ("1", OTHER))
+}
+
+
+def reads(sites: consortia.Sites, which: list[int]) -> consortia.Sites:
+    """Return the sites as a process knows them that reads some of them."""
+    elsewhere = frozenset(range(len(sites))) - set(which)
+    return replace(sites, elsewhere=elsewhere)
+
+
+def pointwise(made: Any, draws: Any) -> np.ndarray:
+    """Return the log-likelihood of pooled rows, (chain, draw, rows)."""
+    pooled = made.sites.pooled()
+    of_draw = jax.vmap(jax.vmap(lambda one: made.model.log_likelihood(one, pooled)))
+    return np.asarray(jax.jit(of_draw)(draws), float)
+
+
+def test_the_sums_are_those_of_arviz_on_pooled_rows() -> None:
+    arviz_stats = pytest.importorskip("arviz_stats")
+    import xarray
+
+    found = consortia.loo(RESULTS)
+    terms = []
+    for place, (made, draws) in enumerate((ONE, OTHER)):
+        values = pointwise(made, draws)
+        array = xarray.DataArray(values, dims=("chain", "draw", "row"))
+        tree = xarray.DataTree.from_dict(
+            {
+                "/log_likelihood": xarray.Dataset({"y": array}),
+                "/posterior": xarray.Dataset({"a": array[..., 0]}),
+            }
+        )
+        with pytest.warns(UserWarning, match="shape parameter of Pareto distribution"):
+            wanted = arviz_stats.loo(tree, pointwise=True, reff=1.0)
+        assert found.sums[place] == pytest.approx(wanted.elpd, rel=1e-4)
+        assert found.parameters[place] == pytest.approx(wanted.p, rel=1e-3)
+        assert found.standard_error(np.eye(2)[place]) == pytest.approx(wanted.se, rel=0.02)
+        k = np.asarray(wanted.pareto_k)
+        assert found.shapes[place].tolist() == [
+            (k < 0.7).sum(),
+            ((k >= 0.7) & (k < 1)).sum(),
+            (k >= 1).sum(),
+        ]
+        terms.append(np.asarray(wanted.elpd_i))
+        flat = values.reshape(-1, N)
+        waic = np.log(np.exp(flat).mean(axis=0)) - flat.var(axis=0, ddof=1)
+        assert found.waic[place] == pytest.approx(waic.sum(), rel=1e-4)
+    # the error of a difference is that of paired rows
+    gap = terms[0] - terms[1]
+    error = np.sqrt(N) * gap.std(ddof=1)
+    assert found.standard_error(np.array([1.0, -1.0])) == pytest.approx(error, rel=1e-3)
+    unpaired = np.hypot(*(np.sqrt(N) * one.std(ddof=1) for one in terms))
+    assert abs(error / unpaired - 1) > 0.05  # which the test above can tell apart
+    text = str(found)
+    assert "k-hat above 0.7" in text
+    assert found.to_dataframe().loc["x", "elpd"] == found.sums[0]
+
+
+def test_of_a_likelihood_of_each_site_a_site_is_left_out() -> None:
+    made, draws = fitted("x + (1 | site)", integrate=True)
+    found = consortia.loo({"integrated": (draws, made.model, made.sites)})
+    assert (found.unit, found.rows) == ("site", 3)
+    assert found.shapes.sum() == 3
+
+
+def test_processes_that_read_some_sites_give_the_sums_of_all() -> None:
+    whole = consortia.loo(RESULTS)
+    answers: list[Any] = []
+
+    class First(LocalEngine):
+        """Notes what one process would send."""
+
+        def allgather(self, make: Any) -> list[Any]:
+            answers.append(make())
+            return [answers[-1]]
+
+    parts = {name: (t, m, reads(s, [0, 1])) for name, (t, m, s) in RESULTS.items()}
+    with pytest.raises(InputError, match="no process has the rows of all sites"):
+        consortia.loo(parts, engine=First())
+    positions, early = answers
+
+    class Second(LocalEngine):
+        """Has the other site and no result."""
+
+        def allgather(self, make: Any) -> list[Any]:
+            own = make()
+            return [positions, own] if own is None else [early, own]
+
+    rest = {name: (None, m, reads(s, [2])) for name, (_, m, s) in RESULTS.items()}
+    found = consortia.loo(rest, engine=Second())
+    np.testing.assert_allclose(found.sums, whole.sums, rtol=1e-6)
+    np.testing.assert_allclose(found.products, whole.products, rtol=1e-6)
+    assert "y" not in early
+    assert all(len(np.ravel(site["products"])) == 4 for site in early.values())
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    draws, model, sites = RESULTS["x"]
+    few = {name: value[:, :30] for name, value in draws.items()}
+    with pytest.raises(InputError, match="60 draws are too few: keep 100 or more"):
+        consortia.loo({"x": (few, model, sites)})
+    made, own = fitted("x + (1 | site)", integrate=True)
+    with pytest.raises(InputError, match="one model has a likelihood of rows, another of sites"):
+        consortia.loo({"x": (draws, model, sites), "z": (own, made.model, made.sites)})
+    shorter = consortia.regression(
+        "y ~ x", {**SITES, "oslo": {k: v[1:] for k, v in SITES["oslo"].items()}}, family="poisson"
+    )
+    with pytest.raises(InputError, match="are of other rows"):
+        consortia.loo({"x": (draws, model, sites), "z": (draws, shorter.model, shorter.sites)})
+    with pytest.raises(InputError, match="give a dict of names"):
+        consortia.loo({})
