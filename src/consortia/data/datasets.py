@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
 from consortia.errors import InputError, MissingExtraError
@@ -548,6 +549,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
 """Data sets of `load`, by name."""
 
 
+@hinted
 def load(name: str, *, download: bool = False) -> Dataset:
     """Return a data set by its name in `AVAILABLE`.
 
