@@ -60,6 +60,7 @@ html_title = "consortia"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_domain_indices = False  # the reference is one; this one cannot be read on a dark page
 html_show_sourcelink = False
 html_theme_options = {
     "show_toc_level": 2,
