@@ -40,7 +40,7 @@ print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:
 """
 SMOKE = """
 import importlib.metadata, json, warnings
-warnings.simplefilter("error")
+warnings.filterwarnings("error", module="consortia")
 import numpy as np
 import consortia
 assert importlib.metadata.version("consortia") == consortia.__version__
