@@ -66,9 +66,27 @@ def test_the_bias_of_a_run_over_flower_is_predicted_from_what_the_sites_tell(tmp
     found = prediction_in(tree)
     assert found is not None
     assert found.reason is None
-    # Both searches for the mode end within a thousandth of a standard deviation of it.
-    np.testing.assert_allclose(found.shift, whole.shift, rtol=2e-3, atol=1e-5)
-    np.testing.assert_allclose(found.sd_ratio, whole.sd_ratio, rtol=1e-4)
+    # The two searches end at modes that differ in their last step: measured, shifts of about 2e-3
+    # differ by 1.1e-7 standard deviations and the ratios by 8e-11 of them; ten times that is left
+    # for other processors. Nothing here is random.
+    np.testing.assert_allclose(found.shift, whole.shift, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.sd_ratio, whole.sd_ratio, rtol=1e-9)
     report = report_of(tree)
     assert report.title == "Three hospitals"
     assert "not predicted" not in " ".join(report.verdict.lines())
+
+
+def skewed(p, rows):
+    """Log-density of rows given the first of many parameters."""
+    return -((rows["x"][:, 0] - p["z"][0]) ** 2) / 2
+
+
+@pytest.mark.engines
+def test_chains_that_no_family_stands_for_are_those_of_one_process(tmp_path):
+    init = {"z": np.ones(30)}
+    model = consortia.Model(lambda p: (p["z"] - jax.numpy.exp(p["z"])).sum(), skewed, init)
+    more = {"proposals": 256, "effective_size": None, "components": 1}
+    sites = flower_sites.Sites(tmp_path, "few_rounds", 3, 2, model=model, warmup=0, **more)
+    over = sites.sampled(rounds=1)
+    assert "federated HMC" in over.attrs["handed_over"]
+    assert_same_run(over, sites.sampled(consortia.LocalEngine(), rounds=1))

@@ -241,7 +241,7 @@ def _report(
         skipped=tuple(skipped),
         stein=stein,
     )
-    _write(report, directory, figure=figure)
+    _write(report, directory)
     console.print(report_tables(report))
     if built.regression is not None and built.regression.names:
         effects = [str(built.regression.estimates(tree))]
@@ -253,6 +253,8 @@ def _report(
         text = "\n\n".join(effects)
         (directory / ESTIMATES).write_text(f"{text}\n", encoding="utf-8")
         console.print(text, markup=False, highlight=False)
+    if figure:  # the table does not wait for it
+        _draw(report, directory)
     console.print(
         f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
     )
@@ -327,15 +329,19 @@ def _figure_wanted(study: Study, skipped: list[str]) -> bool:
     return True
 
 
-def _write(report: RunReport, directory: Path, *, figure: bool) -> None:
-    from consortia.report.document import write_figures
+def _write(report: RunReport, directory: Path) -> None:
     from consortia.report.tables import text_of
 
     with writing(directory):
         replace_file(directory / "summary.txt", [text_of(report).encode()])
         replace_file(directory / "summary.json", [report.json().encode()])
-        if figure:
-            write_figures(report, directory)
+
+
+def _draw(report: RunReport, directory: Path) -> None:
+    from consortia.report.document import write_figures
+
+    with writing(directory):
+        write_figures(report, directory)
 
 
 def _free_directory(name: str) -> Path:

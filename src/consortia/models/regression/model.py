@@ -417,6 +417,7 @@ class Regression:
         return found | {"y": self.density.simulated(rng, params, batch)}
 
 
+@arguments.hinted
 def regression(
     formula: str,
     sites: Any,
