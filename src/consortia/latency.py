@@ -212,6 +212,7 @@ class Recorded:
         return {"kind": "Recorded", "events": len(self.workers)}
 
 
+@arguments.hinted
 def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
     """Return equal durations of all tasks of a worker; workers then take turns.
 
@@ -232,6 +233,7 @@ def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
     return Constant(_means(mean), _cost(server_cost))
 
 
+@arguments.hinted
 def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0) -> LogNormal:
     """Return log-normal durations.
 
@@ -255,6 +257,7 @@ def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0)
     )
 
 
+@arguments.hinted
 def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
     """Return exponential durations; the staleness that they cause has no bound.
 
@@ -275,6 +278,7 @@ def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
     return Exponential(_means(mean), _cost(server_cost))
 
 
+@arguments.hinted
 def straggler(
     mean: Any = 1.0, *, slowdown: float = 10.0, probability: float = 0.1, server_cost: float = 0.0
 ) -> Straggler:
@@ -304,6 +308,7 @@ def straggler(
     )
 
 
+@arguments.hinted
 def recorded(events: Any, *, times: Any = None) -> Recorded:
     """Return the replay of a log: which worker's gradient came next, computed at which version.
 

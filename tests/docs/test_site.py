@@ -42,7 +42,7 @@ def test_every_public_module_has_a_page_in_the_reference() -> None:
 def test_every_page_is_in_a_list_of_pages() -> None:
     lists = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
     for page in DOCS.glob("*.md"):
-        assert page.stem == "index" or f"\n{page.stem}\n" in lists, page.name
+        assert page.stem == "index" or lists.count(f"\n{page.stem}\n") == 1, page.name
 
 
 def test_links_between_pages_lead_to_files() -> None:

@@ -70,6 +70,7 @@ class Preconditioned(Method):
         return made
 
 
+@arguments.hinted
 def preconditioned(method: Method, scales: Any = None) -> Any:
     r"""Return a method with a diagonal preconditioner from the curvatures of all sites.
 

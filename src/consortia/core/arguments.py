@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import tomllib
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -182,7 +183,7 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
 
 def hinted(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, which answers an unknown keyword with the nearest that it knows."""
-    known = inspect.signature(function).parameters
+    known = [name for name in inspect.signature(function).parameters if name != "cls"]
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
@@ -190,6 +191,26 @@ def hinted(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **options)
 
     return call
+
+
+class Hinted(ABCMeta):
+    """Classes that answer an unknown keyword with the nearest that they know."""
+
+    @property
+    def called(cls) -> str:
+        """The name in messages."""
+        return cls.__name__
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the class, which `__call__` would hide."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Return a new object of the class."""
+        check_keywords(cls.called, options, inspect.signature(cls).parameters)
+        return super().__call__(*args, **options)
 
 
 def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> None:

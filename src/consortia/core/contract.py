@@ -21,8 +21,7 @@ with equal shapes.
 
 from __future__ import annotations
 
-import inspect
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -320,22 +319,15 @@ class Claims:
     source: str
 
 
-class Named(ABCMeta):
-    """Classes with a name that answer an unknown keyword with the nearest that they know."""
+class Named(arguments.Hinted):
+    """Classes with a name of their own in messages."""
 
     name: str
 
     @property
-    def __signature__(cls) -> inspect.Signature:
-        """The arguments of the class, which `__call__` would hide."""
-        own = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return own.replace(parameters=list(own.parameters.values())[1:])
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Return a new object of the class."""
-        known = inspect.signature(cls).parameters
-        arguments.check_keywords(cls.name, options, known)
-        return super().__call__(*args, **options)
+    def called(self) -> str:
+        """The name in messages."""
+        return self.name
 
 
 class Method(metaclass=Named):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consortia.core.arguments import Hinted
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
@@ -13,7 +14,7 @@ PyTree = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(metaclass=Hinted):
     r"""A posterior density given by additive pieces, over any pytree of floating parameters.
 
     .. math:: \log\pi(\theta) = \log p(\theta) + \sum_i \log p(z_i \mid \theta) + \text{const}

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
 from consortia.errors import InputError, MissingExtraError
@@ -429,8 +430,20 @@ def cifar10(*, download: bool = False) -> Dataset:
     Lossy, as `cifar2` is, whose images are the first of them, and sorted by class. Decoding takes
     some seconds. There is no address to download this form from.
 
+    Args:
+        download: get the files from where they are published, if they are nowhere here.
+
+    Returns:
+        The data set.
+
     Raises:
         MissingExtraError: Pillow is not installed.
+        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetCorrupted: a file is not the published one.
+
+    Example:
+        >>> cifar10().train["x"].shape  # doctest: +SKIP
+        (50000, 32, 32, 3)
     """
     try:
         from PIL import Image  # comes with Matplotlib, an extra
@@ -536,6 +549,7 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
 """Data sets of `load`, by name."""
 
 
+@hinted
 def load(name: str, *, download: bool = False) -> Dataset:
     """Return a data set by its name in `AVAILABLE`.
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.core.contract import Method
 from consortia.core.printable import is_printable
 from consortia.data import digest
@@ -210,6 +211,7 @@ class Gatherer(Protocol):
         ...
 
 
+@hinted
 def read_sites(
     read: Callable[[int], Arrays], names: Sequence[str], algorithm: Method, engine: Gatherer
 ) -> Sites:

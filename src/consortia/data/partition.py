@@ -30,6 +30,7 @@ ATTEMPTS = 1000
 """How often `dirichlet` draws its shares before it gives up on ``minimum_rows``."""
 
 
+@arguments.hinted
 def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
     """Deal rows out at random; sizes differ by one row at most.
 
@@ -53,6 +54,7 @@ def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
     return _deal(data, np.array_split(generator.permutation(data.rows), sites))
 
 
+@arguments.hinted
 def dirichlet(
     arrays: PyTree,
     sites: int,
@@ -109,6 +111,7 @@ def dirichlet(
     )
 
 
+@arguments.hinted
 def label_shards(
     arrays: PyTree,
     sites: int,
@@ -155,6 +158,7 @@ def label_shards(
     return _deal(data, [np.concatenate([pieces[i] for i in mine]) for mine in dealt])
 
 
+@arguments.hinted
 def quantity(
     arrays: PyTree,
     sites: int,
@@ -204,6 +208,7 @@ def quantity(
     return _deal(data, np.split(generator.permutation(data.rows), ends[:-1]))
 
 
+@arguments.hinted
 def by_column(
     arrays: PyTree,
     column: str | np.ndarray,

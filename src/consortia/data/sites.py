@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.data import digest
 from consortia.errors import InputError
 
@@ -61,6 +62,7 @@ class Sites:
     elsewhere: frozenset[int] = frozenset()
 
     @classmethod
+    @hinted
     def from_list(cls, shards: Sequence[PyTree], names: Sequence[str] | None = None) -> Sites:
         """Return sites of one pytree of arrays each.
 

@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
 from consortia.errors import InputError
 
 
+@hinted
 def natural(
     tree: Any,
     model: Model,

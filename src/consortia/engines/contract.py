@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from consortia.core.arguments import Hinted
 from consortia.core.contract import Method, Site
 from consortia.core.target import Target
 from consortia.data.facts import SiteFacts, merge_facts
@@ -27,7 +28,7 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import StoreError
 
 
-class Engine(ABC):
+class Engine(metaclass=Hinted):
     """How the sites of a study are run; all processes of a job make the same one.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import Any
 from consortia.core import arguments
 
 
+@arguments.hinted
 def complete(agents: int) -> Any:
     """Return the graph in which every agent is a neighbour of every other.
 
@@ -28,6 +29,7 @@ def complete(agents: int) -> Any:
     return networkx.complete_graph(arguments.whole("agents", agents, 1))
 
 
+@arguments.hinted
 def ring(agents: int) -> Any:
     """Return the graph of neighbours i − 1 and i + 1, the last one beside the first.
 
@@ -51,6 +53,7 @@ def ring(agents: int) -> Any:
     return networkx.cycle_graph(agents)
 
 
+@arguments.hinted
 def path(agents: int) -> Any:
     """Return a ring without the edge from the last agent to the first.
 
@@ -72,6 +75,7 @@ def path(agents: int) -> Any:
     return networkx.path_graph(arguments.whole("agents", agents, 1))
 
 
+@arguments.hinted
 def star(agents: int) -> Any:
     """Return the graph of agent 0 beside all others, which have no other neighbour.
 
@@ -93,6 +97,7 @@ def star(agents: int) -> Any:
     return networkx.star_graph(arguments.whole("agents", agents, 1) - 1)
 
 
+@arguments.hinted
 def grid(rows: int, columns: int) -> Any:
     """Return a rectangle: agent r · columns + c beside those above, below, left and right.
 
@@ -113,6 +118,7 @@ def grid(rows: int, columns: int) -> Any:
     return _rectangle(rows, columns, periodic=False)
 
 
+@arguments.hinted
 def torus(rows: int, columns: int) -> Any:
     """Return a `grid` whose opposite sides are joined.
 
@@ -133,6 +139,7 @@ def torus(rows: int, columns: int) -> Any:
     return _rectangle(rows, columns, periodic=True)
 
 
+@arguments.hinted
 def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
     """Return a graph that joins each pair of agents with this probability, independently.
 
@@ -162,6 +169,7 @@ def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
     )
 
 
+@arguments.hinted
 def cliques(count: int, size: int) -> Any:
     """Return ``count`` complete graphs of ``size`` agents without an edge between them.
 

@@ -269,7 +269,10 @@ def _frozen(array: Array) -> Array:
 
 def _square(shape: tuple[int, ...], name: str) -> int:
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
-        raise InputError(f"{name} has shape {shape}: it must be (agents, agents).")
+        raise InputError(
+            f"{name} has shape {shape}: it must be (agents, agents). Of a graph "
+            "consortia.graphs.mixing_matrix makes one."
+        )
     return int(shape[0])
 
 

@@ -106,6 +106,7 @@ class MixingSchedule:
         }
 
 
+@arguments.hinted
 def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> MixingSchedule:
     """Return a schedule in which every link of a network fails now and then.
 

@@ -159,6 +159,7 @@ class Tabulated:
         return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
 
 
+@arguments.hinted
 def constant(value: float) -> Constant:
     r"""Return the same step size for every iteration.
 
@@ -183,6 +184,7 @@ def constant(value: float) -> Constant:
     return Constant(value)
 
 
+@arguments.hinted
 def polynomial(initial: float, offset: float, power: float) -> Polynomial:
     r"""Return a step size that falls with a power of the iteration.
 

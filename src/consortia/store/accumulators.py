@@ -116,6 +116,7 @@ def read_spec(keep: Any) -> AccumulatorSpec | None:
 # --- means and covariances -----------------------------------------------------------------------
 
 
+@arguments.hinted
 def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSpec:
     r"""Keep means and covariances over all draws, and some draws evenly spaced over the run.
 
@@ -274,6 +275,7 @@ class MomentAccumulator(Accumulator):
 # --- predictions ---------------------------------------------------------------------------------
 
 
+@arguments.hinted
 def keep_predictions(rows: Any, *, log_density: bool = True) -> PredictionSpec:
     r"""Keep nothing but the predictions at some rows.
 

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from consortia.core.arguments import hinted
 from consortia.errors import MissingExtraError, StoreError
 from consortia.store.durable import written_beside
 from consortia.store.runs import open_run
 
 
+@hinted
 def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     """Write a result to one netCDF-4 file, groups and attributes as they are.
 

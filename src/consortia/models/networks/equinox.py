@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.errors import InputError, MissingExtraError
 from consortia.models._shared import Array
@@ -16,6 +17,7 @@ from consortia.models.networks.model import Network, named_weights, network_mode
 SOURCE = "from_equinox"
 
 
+@hinted
 def from_equinox(
     module: Any,
     rows: Any,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.errors import InputError, MissingExtraError
 from consortia.models._shared import Array
@@ -32,6 +33,7 @@ DROPOUT = (
 )
 
 
+@hinted
 def from_flax(
     module: Any,
     rows: Any,

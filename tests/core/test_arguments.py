@@ -1,0 +1,56 @@
+"""What a keyword that nobody knows is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import consortia
+from consortia import datasets, graphs, latency, models, partition, schedules
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.errors import InputError, KeywordError
+
+CALLS: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "Model": (consortia.Model, "loglikelihood", "log_likelihood"),
+    "Sites.from_list": (consortia.Sites.from_list, "name", "names"),
+    "LocalEngine": (consortia.LocalEngine, "device", "devices"),
+    "MPIEngine": (consortia.MPIEngine, "deadlin", "deadline"),
+    "sample": (consortia.sample, "round", "rounds"),
+    "resume": (consortia.resume, "round", "rounds"),
+    "summary": (consortia.summary, "quantile_probabilities", "probabilities"),
+    "predict": (consortia.predict, "draws", "max_draws"),
+    "verify": (consortia.verify, "engin", "engine"),
+    "preconditioned": (consortia.preconditioned, "scale", "scales"),
+    "regression": (consortia.regression, "familly", "family"),
+    "keep_moments": (consortia.keep_moments, "covarince", "covariance"),
+    "stop_when": (consortia.stop_when, "r_hat", "rhat"),
+    "partition.iid": (partition.iid, "n_sites", "sites"),
+    "partition.dirichlet": (partition.dirichlet, "concentraton", "concentration"),
+    "datasets.load": (datasets.load, "downloads", "download"),
+    "graphs.ring": (graphs.ring, "agent", "agents"),
+    "latency.lognormal": (latency.lognormal, "spred", "spread"),
+    "schedules.polynomial": (schedules.polynomial, "off", "offset"),
+    "models.logistic_regression": (models.logistic_regression, "feature", "features"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_unknown_keyword_is_answered_with_the_nearest_known_one(name):
+    function, given, meant = CALLS[name]
+    with pytest.raises(KeywordError, match=rf"{given} is unknown; did you mean '{meant}'\?"):
+        function(**{given: 1})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_so_is_one_of_every_algorithm(name):
+    entry = ALGORITHMS[name]
+    known = next(iter(entry.example))
+    with pytest.raises(KeywordError, match=f"did you mean '{known}'"):
+        entry.factory(**{f"{known}s": 1})
+
+
+def test_a_graph_in_the_place_of_its_matrix_is_answered_with_how_one_is_made():
+    with pytest.raises(InputError, match=r"consortia\.graphs\.mixing_matrix makes one"):
+        consortia.de_sgld(0.1, graphs.ring(5))
