@@ -14,6 +14,7 @@ import json
 import math
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from statistical import drawn
 from statistical.pieces import kept
 
 import consortia
-from consortia.cli.exits import BAD
+from consortia.cli.exits import BAD, UNUSABLE
 from consortia.errors import ConsortiaError
 from consortia.report.run_report import load_run
 from consortia.theory.bias import Problem, law_of
@@ -64,7 +65,8 @@ def outcome(seed: int) -> Outcome:
     """Return the outcome of a study, the one that is kept if there is one."""
 
     def make() -> Outcome:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of wrong settings, which is right
             return found_in(drawn.study(seed), Path(folder))
 
     shift, spread, words = kept(f"study-{seed}", make)
@@ -74,19 +76,20 @@ def outcome(seed: int) -> Outcome:
 def found_in(one: drawn.Study, folder: Path) -> Outcome:
     path, directory = drawn.written(one, folder), folder / "run"
     checked = invoke("check", path, "--json", "--code")
+    if checked.exit_code == UNUSABLE:  # the step is far beyond what is stable at the start
+        assert invoke("run", path, "--output", directory, "--quiet").exit_code == UNUSABLE
+        return Outcome(math.inf, math.inf, ("none",) * 4)
     assert checked.exit_code in (0, BAD), checked.output
     check = json.loads(checked.stdout)["verdict"]
     assert (check == "bad") == (checked.exit_code == BAD)
     ran = invoke("run", path, "--output", directory, "--anyway", "--quiet")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            tree = consortia.sample(
-                one.model, one.sites, one.method, **one.table["run"], progress=False
-            )
-        except ConsortiaError:
-            assert ran.exit_code != 0
-            return Outcome(math.inf, math.inf, (check, "none", "none", "none"))
+    try:
+        tree = consortia.sample(
+            one.model, one.sites, one.method, **one.table["run"], progress=False
+        )
+    except ConsortiaError:
+        assert ran.exit_code != 0
+        return Outcome(math.inf, math.inf, (check, "none", "none", "none"))
     assert ran.exit_code == 0, ran.output
     run = json.loads((directory / "summary.json").read_text())["verdict"]
     report = load_run(directory, code=True).verdict.word
@@ -110,7 +113,7 @@ def true_error(one: drawn.Study, table: Any) -> tuple[float, float]:
     return float(np.abs(shifts).max()), float(np.abs(spreads).max())
 
 
-def held(seeds: range) -> list[Outcome]:
+def held(seeds: Sequence[int]) -> list[Outcome]:
     """Return the outcomes of studies, of which no wrong one is called good by anybody."""
     found = [outcome(seed) for seed in seeds]
     for seed, one in zip(seeds, found, strict=True):
@@ -122,7 +125,9 @@ def held(seeds: range) -> list[Outcome]:
 
 
 def test_of_a_few_studies_drawn_at_random_no_wrong_answer_is_called_good():
-    assert any(one.wrong for one in held(range(2)))
+    wrong, right = held((36, 7))
+    assert wrong.wrong
+    assert right.right
 
 
 @pytest.mark.slow
