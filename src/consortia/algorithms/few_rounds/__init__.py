@@ -734,8 +734,8 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     # Far from the posterior the share is noise: only a family that would do may be kept.
     ends = good | (stands & usable) | (fits >= MOST_FITS)
     d = hub.centre.size
-    # Fewer effective points than parameters teach nothing, unless they soon grow; nor do more rounds
-    # of a family that no longer comes nearer.
+    # Fewer effective points than parameters teach nothing, unless they soon grow; nor do more
+    # rounds of a family that no longer comes nearer.
     hopeless = (fits >= REFITS) & (quality.share * method.points < d)
     late = (fits >= TRIED) & (quality.share < GROWTH * before) & ~mixing & (mixed != 1)
     ends |= ~usable & (hopeless | late)
