@@ -4,7 +4,7 @@ BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-engines bench bench-guard lint format docs lock wheel clean
+.PHONY: help setup setup-dev demo test test-all test-engines bench bench-guard lint format docs lock wheel release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the new
 
 wheel: setup-dev ## build dist/consortia-*.whl
 	$(BIN)/python -m build --wheel --no-isolation
+
+release-check: setup-dev ## build, and try the oldest and newest dependencies in empty environments
+	$(BIN)/python scripts/release_check.py
 
 clean: ## remove .venv and what the tools made; runs/ stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

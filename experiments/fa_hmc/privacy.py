@@ -205,6 +205,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axis.semilogx([e["epsilon"] for e in noisy], [e[name] for e in noisy], "o-", ms=3, lw=0.9)
         axis.axhline(plain[name], color="0.5", lw=0.7, ls=":")
         axis.set(xlabel="ε of one gradient, δ = 10⁻⁵ (dots: no noise)", ylabel=name)
+    axes[0].set_ylim(plain["accuracy"] - 0.02, plain["accuracy"] + 0.02)
     for entry in noisy:
         axes[0].annotate(
             f"σ² = {entry['noise']:g}", (entry["epsilon"], entry["accuracy"]), fontsize=6

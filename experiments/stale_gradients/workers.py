@@ -36,6 +36,8 @@ LATENCY = consortia.latency.lognormal(server_cost=0.1)
 WORKERS = (1, 2, 4, 6, 9)
 SERVERS = (1, 3, 5, 7)
 WORKERS_PER_SERVER = 2
+LINE: dict[str, Any] = {"lw": 0.9, "marker": "o", "ms": 1.5}
+"""Of a curve: a short run has a single point."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +369,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         loss = np.array(entry["loss"], float)
         label = f"W = {entry['workers']}"
         for axis, name in zip(axes[:2], ("iterations", "time"), strict=True):
-            (line,) = axis.plot(entry[name], loss.mean(axis=0), lw=0.9, label=label)
+            (line,) = axis.plot(entry[name], loss.mean(axis=0), **LINE, label=label)
             axis.fill_between(
                 entry[name], loss.min(axis=0), loss.max(axis=0), color=line.get_color(), alpha=0.2
             )
@@ -377,7 +379,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     places = part["workers"][0]["iterations"]
     for entry in results["servers"]:
         (line,) = axes[2].plot(
-            places, entry["loss_of_the_average"], lw=0.9, label=f"S = {entry['servers']}"
+            places, entry["loss_of_the_average"], **LINE, label=f"S = {entry['servers']}"
         )
         axes[2].plot(places, entry["loss"], ":", lw=0.9, color=line.get_color())
     axes[2].set(xlabel="iterations a worker; dots: loss of one")
@@ -386,7 +388,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     for entry in own["workers"]:
         loss = np.array(entry["loss"], float)
         shown = np.minimum(loss.mean(axis=0), 10.0)
-        axes[3].plot(entry["iterations"], shown, lw=0.9, label=f"W = {entry['workers']}")
+        axes[3].plot(entry["iterations"], shown, **LINE, label=f"W = {entry['workers']}")
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         axis.set_yscale("log")

@@ -131,6 +131,11 @@ def loo(
     Raises:
         InputError: the models are not of the same rows, the draws have weights, or there are fewer
             than 100.
+
+    Example:
+        >>> import consortia
+        >>> found = consortia.loo({"plain": (tree, model, sites)})  # doctest: +SKIP
+        >>> print(found)  # doctest: +SKIP
     """
     together: Engine = LocalEngine() if engine is None else engine
     if not isinstance(results, Mapping) or not results:

@@ -78,14 +78,8 @@ class Summary:
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
-        heads = "".join(f"<th>{escape(name)}</th>" for name in ("", *self.columns))
-        rows = [
-            f"<th>{escape(name)}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            for name, *cells in self.cells(tuple(self.columns), MAX_ROWS)
-        ]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        below = "<br>".join(map(escape, self._notes(MAX_ROWS)))
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
+        rows = [("", *self.columns), *self.cells(tuple(self.columns), MAX_ROWS)]
+        return html_of([rows], self._notes(MAX_ROWS))
 
     def to_dataframe(self) -> Any:
         """Return the table as a `pandas.DataFrame`, a row for each coordinate."""
@@ -141,6 +135,21 @@ class Summary:
         if shown < len(self):
             notes.insert(0, f"* the first {shown} of {len(self)} coordinates")
         return notes if self.verdict is None else [*notes, *self.verdict.lines()]
+
+
+def html_of(tables: Sequence[Sequence[Sequence[str]]], notes: Sequence[str]) -> str:
+    """Return tables for a notebook, the first row of each its heading, and the notes below."""
+    text = ""
+    for first, *rest in tables:
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in first)
+        body = "".join(
+            f"<tr><th>{escape(name)}</th>"
+            + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            + "</tr>"
+            for name, *cells in rest
+        )
+        text += f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{text}<p>{'<br>'.join(map(escape, notes))}</p>" if notes else text
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

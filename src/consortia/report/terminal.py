@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table as Grid
@@ -27,6 +27,9 @@ COLOURS = {
     Severity.BAD: "red",
 }
 """The colours of a verdict."""
+
+NAME_LEAST = 12
+"""Letters of a row's name that are kept before a column is left out."""
 
 WIDTH = 100
 """Of output that does not go to a terminal."""
@@ -67,18 +70,17 @@ def report_tables(report: RunReport) -> Any:
 
     beside = report.reference_table is not None
     columns = tables.BESIDE if beside else tables.ALONE
-    posterior = _grid(tables.parameter_table(report, columns, MOST_ROWS))
-    posterior.title = "Posterior" + (f" beside {report.beside}" if beside else "")
+    title = "Posterior" + (f" beside {report.beside}" if beside else "")
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
     count = len(report.shown_table)
     if count > MOST_ROWS:
         notes.append(f"the first {MOST_ROWS} of {count} parameters; all are in summary.txt")
-    posterior.caption = escape("; ".join(notes)) or None
-    posterior.caption_justify = "left"
+    shown = tables.parameter_table(report, columns, MOST_ROWS)
+    posterior = Fitting(shown, title, escape("; ".join(notes)) or None)
     worst = map(escape, report.worst.lines())
     parts: list[Any] = [posterior, *worst, "", verdict_text(report.verdict), ""]
     scores = tables.score_table(report)
-    parts += [] if scores is None else [_grid(scores, title=scores.caption), ""]
+    parts += [] if scores is None else [Fitting(scores, scores.caption), ""]
     cost = Grid.grid(padding=(0, 2))
     cost.add_column(style="bold")
     for label, value in tables.cost_table(report).rows:
@@ -93,15 +95,36 @@ def verdict_text(verdict: Verdict) -> Any:
     return "\n".join([f"[bold {colour}]{first}[/]", *(f"  {line}" for line in rest)])
 
 
-def _grid(table: Table, title: str | None = None) -> Grid:
-    grid = Grid(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for place, head in enumerate(table.columns):
-        justify: Any = "right" if place else "left"
-        overflow: Any = "fold" if place else "ellipsis"
-        grid.add_column(head if place else "", justify=justify, overflow=overflow, no_wrap=True)
-    for row in table.rows:
-        grid.add_row(*map(escape, row))
-    return grid
+class Fitting:
+    """A table that leaves out its last columns where the terminal is too narrow, and no digit.
+
+    Args:
+        table: its cells.
+        title: above it, or None.
+        caption: below it, or None.
+    """
+
+    def __init__(self, table: Table, title: str | None = None, caption: str | None = None) -> None:
+        self._table, self._title, self._caption = table, title, caption
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table, columns = self._table, len(self._table.columns)
+        widths = [max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True)]
+        name = min(widths[0], NAME_LEAST)
+        while columns > 2 and name + sum(widths[1:columns]) + 2 * (columns - 1) > options.max_width:
+            columns -= 1
+        grid = Grid(box=None, pad_edge=False, header_style="bold", title_justify="left")
+        grid.title, grid.caption, grid.caption_justify = self._title, self._caption, "left"
+        room = max(options.max_width - sum(widths[1:columns]) - 2 * (columns - 1), name)
+        grid.add_column("", width=min(widths[0], room), no_wrap=True, overflow="ellipsis")
+        for head, width in zip(table.columns[1:columns], widths[1:columns], strict=True):
+            grid.add_column(head, justify="right", width=width, no_wrap=True)
+        for row in table.rows:
+            grid.add_row(*map(escape, row[:columns]))
+        yield grid
+        if columns < len(table.columns):
+            left_out = ", ".join(table.columns[columns:])
+            yield Text(f"no room for {left_out}: a wider terminal shows them", style="dim")
 
 
 def view_panel(view: View) -> Any:

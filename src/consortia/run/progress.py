@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from consortia.store.status import write_status
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_WRITES = 1.0
+SECONDS_BETWEEN_MOVES = 0.2
+
+NARROW = 80
+"""Columns of a terminal below which a bar has no room."""
 
 
 class Progress:
@@ -87,16 +92,14 @@ class Bar(Progress):
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} rounds, {task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("elapsed,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=Console(stderr=True),
-        )
+        console = Console(stderr=True)
+        done = TextColumn("{task.completed}/{task.total} rounds, {task.fields[rate]}")
+        columns = [TextColumn("{task.description}"), BarColumn(), done]
+        columns += [TimeElapsedColumn(), TextColumn("elapsed,")]
+        columns += [TimeRemainingColumn(), TextColumn("left")]
+        if console.width < NARROW:  # numbers before pictures
+            columns = [done, TimeRemainingColumn(), TextColumn("left")]
+        self._bar = RichProgress(*columns, console=console)
         self._task = self._bar.add_task(name, total=total, rate="compiling")
 
     def __enter__(self) -> Bar:
@@ -111,6 +114,42 @@ class Bar(Progress):
         rate = self._rate(rounds)
         shown = "compiled" if rate is None else f"{rate:,.0f}/s"
         self._bar.update(self._task, completed=rounds, rate=shown)
+
+
+class Notebook(Progress):
+    """A bar in the output of a notebook's cell."""
+
+    def __init__(self, name: str, total: int) -> None:
+        from IPython.display import HTML, display  # it runs this code
+
+        self._name, self._total, self._html = name, total, HTML
+        self._shown = display(HTML(self._text(0, "compiling")), display_id=True)
+        self._last = 0.0
+
+    def __exit__(self, *details: Any) -> None:
+        if self._rounds is not None:
+            self._show(*self._rounds)
+
+    _rounds: tuple[int, float | None] | None = None
+
+    def update(self, rounds: int, kept: int) -> None:
+        """Move the bar, a few times a second."""
+        self._rounds = rounds, self._rate(rounds)
+        if time.monotonic() - self._last > SECONDS_BETWEEN_MOVES:
+            self._show(*self._rounds)
+            self._last = time.monotonic()
+
+    def _show(self, rounds: int, rate: float | None) -> None:
+        said = "compiled"
+        if rate is not None:
+            said = f"{rate:,.3g} rounds/s, {(self._total - rounds) / rate:,.0f} s left"
+        self._shown.update(self._html(self._text(rounds, said)))
+
+    def _text(self, rounds: int, said: str) -> str:
+        return (
+            f'<label>{escape(self._name)} <progress max="{self._total}" value="{rounds}">'
+            f"</progress> {rounds:,}/{self._total:,} rounds, {escape(said)}</label>"
+        )
 
 
 class Written(Progress):
@@ -213,4 +252,15 @@ def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Prog
     """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
         return Progress()
+    if _in_notebook():
+        return Notebook(name, total)
     return Bar(name, total) if sys.stderr.isatty() else Lines(name, total, usual)
+
+
+def _in_notebook() -> bool:
+    """Return True if a notebook's kernel runs this code, and shows what it displays."""
+    if "IPython" not in sys.modules:  # nobody has imported it: no kernel runs
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter

@@ -357,6 +357,15 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     return tree_of(groups, record)
 
 
+LENGTHS_MAX = 8
+"""Lengths that the arrays of one group may have; a write that was cut short leaves two."""
+
+
+def _axis(array: Any) -> int:
+    """Return which axis of an array is that of the draws."""
+    return tuple(array.metadata.dimension_names).index(DRAW)
+
+
 def _group(path: Path, name: str, kept: int | None) -> Any:
     """Open one group lazily; of a run that has not ended its first ``kept`` draws.
 
@@ -388,9 +397,11 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
     if kept is None:
         found = opened([DRAW])
     else:
+        lengths = {key: arrays[key].shape[_axis(arrays[key])] for key in growing}
+        if len(set(lengths.values())) > LENGTHS_MAX:
+            raise ValueError(f"its arrays have more than {LENGTHS_MAX} lengths")
         found = opened(growing)
-        for variable in growing:
-            if variable != DRAW:
-                part = opened([other for other in growing if other != variable])
-                found = found.merge(part.isel(draw=slice(0, kept)))
+        for length in set(lengths.values()):  # those of one length are opened together
+            part = opened([key for key in growing if key == DRAW or lengths[key] != length])
+            found = found.merge(part.isel(draw=slice(0, kept), missing_dims="ignore"))
     return found.assign_coords(draw=pandas.RangeIndex(count, name=DRAW))

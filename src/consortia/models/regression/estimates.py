@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
-from consortia.diagnostics.summary import aligned
+from consortia.diagnostics.summary import aligned, html_of
 from consortia.errors import InputError
 
 
@@ -42,8 +42,9 @@ class Estimates:
         """Return the number of rows."""
         return len(self.names)
 
-    def __str__(self) -> str:
-        """Return the table as plain text."""
+    @property
+    def _rows(self) -> list[list[str]]:
+        """Heading and rows as text."""
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         header = ["", self.effect, low, high, f"P(> {0 if self.effect == 'difference' else 1})"]
         rows = [
@@ -52,9 +53,17 @@ class Estimates:
                 self.names, self.median, self.lower, self.upper, self.above, strict=True
             )
         ]
-        return "\n".join([*aligned([header, *rows]), *(f"* {note}" for note in self.notes)])
+        return [header, *rows]
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        return "\n".join([*aligned(self._rows), *(f"* {note}" for note in self.notes)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return html_of([self._rows], [f"* {note}" for note in self.notes])
 
     def to_dataframe(self) -> Any:
         """Return the table as a `pandas.DataFrame`, the names as its index."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
-from consortia.diagnostics.summary import aligned
+from consortia.diagnostics.summary import aligned, html_of
 from consortia.models.regression.estimates import interval_ends, short
 
 Kind = Literal["site", "common", "new site", "spread"]
@@ -94,11 +94,12 @@ class SiteEffects:
             blocks[head] = [one for one in self.rows if one.term == term and one is not spread]
         return blocks
 
-    def __str__(self) -> str:
-        """Return the table as plain text."""
+    @property
+    def _tables(self) -> list[list[list[str]]]:
+        """Heading and rows of each coefficient, as text."""
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         bound = 0 if self.effect == "difference" else 1
-        lines: list[str] = []
+        tables = []
         for term in self.terms:
             header = [term, self.effect, low, high, f"P(> {bound})", "shrinkage"]
             body = [
@@ -111,10 +112,19 @@ class SiteEffects:
                 for row in self.rows
                 if row.term == term
             ]
-            lines += [*aligned([header, *body]), ""]
-        return "\n".join([*lines[:-1], *(f"* {note}" for note in self.notes)])
+            tables.append([header, *body])
+        return tables
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        tables = "\n\n".join("\n".join(aligned(table)) for table in self._tables)
+        return "\n".join([tables, *(f"* {note}" for note in self.notes)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return html_of(self._tables, [f"* {note}" for note in self.notes])
 
     def to_dataframe(self) -> Any:
         """Return the table as a `pandas.DataFrame`, one line for each row."""

@@ -1,0 +1,85 @@
+"""What a person sees in a terminal of any width and in a notebook."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import consortia
+from consortia.models.regression.estimates import estimates_of
+from consortia.report.tables import Table
+from consortia.report.terminal import Fitting
+from consortia.run import progress
+
+HEADS = ("parameter", "mean", "sd", "5 %", "95 %", "R-hat", "ESS")
+ROWS = (
+    ("coefficients[smoker yes]", "0.498", "0.268", "0.051", "0.942", "1.000", "1,936"),
+    ("age", "0.0650", "0.0112", "0.0472", "0.0839", "1.003", "12,356"),
+)
+
+
+def printed(width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(Fitting(Table("Numbers", HEADS, ROWS)))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(40, 4), (50, 5), (60, 7), (100, 7)])
+def test_a_narrow_terminal_loses_columns_and_no_digits(width, columns):
+    text = printed(width)
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines)
+    for row in ROWS:
+        line = next(one for one in lines if row[1] in one)
+        assert line.split()[-(columns - 1) :] == list(row[1:columns])
+    left_out = HEADS[columns:]
+    told = " ".join(text.split())
+    assert (f"no room for {', '.join(left_out)}" in told) == bool(left_out)
+
+
+def test_estimates_are_a_table_in_a_notebook_with_their_text_escaped():
+    draws = {"coefficients": np.random.default_rng(0).normal(size=(2, 100, 2))}
+    found = estimates_of(draws, {"coefficients": [["age", "<b>"]]}, "odds ratio", 0.95, ("a & b",))
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "<th>&lt;b&gt;</th>" in shown
+    assert "a &amp; b" in shown
+    cells = re.findall(r"<td>(.*?)</td>", shown)
+    assert all(cell in str(found) for cell in cells)
+    assert list(found.to_dataframe().index) == ["age", "<b>"]
+
+
+def test_in_a_notebook_progress_is_one_output_that_moves(monkeypatch):
+    display = pytest.importorskip("IPython.display", reason="needs IPython")
+    shown: list[Any] = []
+
+    class Output:
+        def update(self, content: Any) -> None:
+            shown.append(content.data)
+
+    def first(content: Any, display_id: bool) -> Output:
+        shown.append(content.data)
+        return Output()
+
+    monkeypatch.setattr(display, "display", first)
+    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_MOVES", -1.0)
+    with progress.progress_of("fa_hmc", 40, None, show=True) as told:
+        told.update(10, 0)
+        told.update(30, 5)
+    assert "compiling" in shown[0]
+    assert 'max="40" value="30"' in shown[-1]
+    assert "s left" in shown[-1]
+
+
+def test_outside_of_a_notebook_progress_is_not_shown_in_one():
+    assert not progress._in_notebook()
+
+
+def test_completion_offers_the_public_names_only():
+    assert set(dir(consortia)) == {*consortia.__all__, "__version__"}
