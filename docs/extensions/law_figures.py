@@ -190,7 +190,9 @@ def _figure(
         figure = Figure(figsize=(7, 3), layout="constrained")
         axes = figure.add_subplot()
         low, high = np.quantile(draws, [0.001, 0.999])
-        grid = np.linspace(min(low, posterior[0] - 3 * posterior[1]), high, 300)
+        reach = 3 * posterior[1]
+        ends = min(low, posterior[0] - reach), max(high, posterior[0] + reach)
+        grid = np.linspace(*ends, 300)
         axes.hist(draws, bins=50, range=(grid[0], grid[-1]), density=True, color="#c9d6ea")
         if law is not None:
             axes.plot(grid, _density(grid, *law), color="#14477e", lw=2, label="its law")

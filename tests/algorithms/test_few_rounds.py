@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 
 import consortia
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds import search, weights
+from consortia.algorithms.few_rounds import limited, search, weights
 from consortia.algorithms.few_rounds.independence import metropolis_chains
 from consortia.algorithms.few_rounds.state import Chains
 from consortia.core.target import Target
@@ -226,6 +226,40 @@ def test_the_mode_of_a_regression_is_reached_from_anywhere_in_a_few_rounds() -> 
         assert np.linalg.norm(np.linalg.solve(root, other - centre)) < 0.25
 
 
+def test_the_mode_of_300_parameters_is_reached_by_gradients_in_a_few_rounds() -> None:
+    rng = np.random.default_rng(5)
+    scales = np.logspace(0, 1, 300).astype(np.float32)
+    rows = [{"y": rng.normal(size=(4, 300)).astype(np.float32)} for _ in range(2)]
+
+    def log_likelihood(p: Any, row: Any) -> Any:
+        away = scales[None] * (p["x"][None] - row["y"])
+        return -jnp.sum(jnp.sqrt(1 + away**2), axis=-1)
+
+    init = {"x": jnp.zeros(300)}
+    model = consortia.Model(lambda p: -jnp.sum(p["x"] ** 2) / 2, log_likelihood, init)
+    target = Target(model, init)
+    method = consortia.few_rounds()
+    arrays = site_arrays(model, consortia.Sites.from_list(rows), method, np.arange(2))
+
+    @jax.jit
+    def step(state: limited.Limited) -> limited.Limited:
+        def at(index: Any) -> limited.Answer:
+            here = arrays.site(index)
+            return limited.answer(target, state.best.position, state.candidates, here)
+
+        answers = jax.lax.map(at, jnp.arange(2))
+        return limited.step(state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers))
+
+    state, rounds = limited.first(jnp.full(300, 3.0)), 0
+    while rounds < 40 and not bool(limited.ended(state)):
+        state, rounds = step(state), rounds + 1
+    assert rounds <= 20
+    away = scales * (np.asarray(state.best.position) - np.concatenate([r["y"] for r in rows]))
+    curvature = 1 + scales**2 * np.sum((1 + away**2) ** -1.5, axis=0)
+    # Squared distance to the mode, in standard deviations; a point of the posterior has 300.
+    assert np.sum(np.asarray(state.best.gradient) ** 2 / curvature) < 0.05 * 300
+
+
 def test_a_saddle_is_left() -> None:
     def log_prior(p: Any) -> Any:
         return -((p["a"] * p["b"] - 2) ** 2) - (p["a"] ** 2 + p["b"] ** 2) / 10
@@ -321,7 +355,15 @@ def test_a_run_that_is_resumed_after_any_round_has_the_same_draws(
 
 def test_too_many_parameters_are_refused_and_told_where_to_go() -> None:
     with pytest.raises(InputError, match="federated_hmc"):
-        METHOD.check(np.array([3, 4]), ("a", "b"), 201)
+        METHOD.check(np.array([3, 4]), ("a", "b"), 20_001)
+
+
+def test_with_hundreds_of_parameters_a_message_carries_as_many_chains_as_fit() -> None:
+    assert METHOD.points_of(200) == 256
+    method = consortia.few_rounds(chains=4)
+    assert method.points_of(201) == 4000
+    assert method.points_of(2000) == 1048
+    assert method.points_of(20_000) == 104
 
 
 def test_a_flat_direction_is_refused_with_what_was_seen() -> None:

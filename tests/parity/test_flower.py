@@ -74,3 +74,19 @@ def test_the_bias_of_a_run_over_flower_is_predicted_from_what_the_sites_tell(tmp
     report = report_of(tree)
     assert report.title == "Three hospitals"
     assert "not predicted" not in " ".join(report.verdict.lines())
+
+
+def skewed(p, rows):
+    """Log-density of rows given the first of many parameters."""
+    return -((rows["x"][:, 0] - p["z"][0]) ** 2) / 2
+
+
+@pytest.mark.engines
+def test_chains_that_no_family_stands_for_are_those_of_one_process(tmp_path):
+    init = {"z": np.ones(30)}
+    model = consortia.Model(lambda p: (p["z"] - jax.numpy.exp(p["z"])).sum(), skewed, init)
+    more = {"proposals": 256, "effective_size": None, "components": 1}
+    sites = flower_sites.Sites(tmp_path, "few_rounds", 3, 2, model=model, warmup=0, **more)
+    over = sites.sampled(rounds=1)
+    assert "federated HMC" in over.attrs["handed_over"]
+    assert_same_run(over, sites.sampled(consortia.LocalEngine(), rounds=1))

@@ -57,9 +57,13 @@ RUNGS = 8
 FARTHEST = 1e3
 """A trajectory that comes further from the centre, in white coordinates, is rejected."""
 
-FORGOTTEN = 0.015
-"""Variance between superchains by that within, beyond that of their size, when they are alike: of
-a bias of all starts together its square root is left, an eighth, and less with each trajectory."""
+FORGOTTEN = 0.01
+"""Variance between superchains by that within, beyond that of their size and its noise, when they
+are alike: of a bias of all starts together its square root is left, less with each trajectory."""
+
+MOST_DRIFT = 0.05
+"""By so many standard deviations, beyond the noise, means and spreads may still move in a
+trajectory: superchains that all began too near to one another may be alike and yet wrong."""
 
 CAREFUL = 1.5
 """By so much the step size is made smaller where a few chains do not move, or diverge."""
@@ -86,7 +90,9 @@ class Measured(NamedTuple):
     Attributes:
         rate: mean acceptance rate.
         nested_r_hat: largest, over the coordinates, their distances to the mean, and U.
-        excess: variance between superchains by that within, beyond what their size explains.
+        excess: variance between superchains by that within, beyond what their numbers explain.
+        drift: of means and standard deviations in the trajectory, in standard deviations, beyond
+            the noise.
         correlation: of begin and end of the trajectory, of the coordinate where it is largest in
             absolute value.
         idle: share of chains that have not moved for long.
@@ -97,6 +103,7 @@ class Measured(NamedTuple):
     rate: Scalar
     nested_r_hat: Scalar
     excess: Scalar
+    drift: Scalar
     correlation: Scalar
     idle: Scalar
     divergent: Scalar
@@ -189,7 +196,7 @@ def begun(ensemble: Ensemble, normals: Float[Array, "W d"], learning: Bool[Array
     levels = (_rungs(seen, normals.shape[0]).astype(normals.dtype) + 0.5) / RUNGS
     used = jnp.where(known, ensemble.step_size * widest * spread**-levels, 0)
     steps = jnp.clip(jnp.round(ensemble.length / ensemble.step_size), 1, LONGEST)
-    momenta = normals - used[:, None] / 2 * _against(ensemble.root, here.gradients)
+    momenta = normals - used[:, None] / 2 * against(ensemble.root, here.gradients)
     ensemble = ensemble._replace(
         trial=here,
         momenta=momenta,
@@ -215,7 +222,7 @@ def _rungs(seen: Count, count: int) -> Int[Array, " W"]:
 
 def _drifted(ensemble: Ensemble, time: Float[Array, " W"]) -> Ensemble:
     """Return the chains after a drift; what goes too far stays where it began."""
-    there = ensemble.trial.places + time[:, None] * _along(ensemble.root, ensemble.momenta)
+    there = ensemble.trial.places + time[:, None] * along(ensemble.root, ensemble.momenta)
     near = jnp.all(jnp.abs(there) <= FARTHEST, axis=1)
     lost = ensemble.lost | ~near
     places = jnp.where(lost[:, None], ensemble.here.places, there)
@@ -233,7 +240,7 @@ def moved(
     )
     last = ensemble.step + 1 >= ensemble.steps
     kick = jnp.where(last, ensemble.used / 2, ensemble.used)
-    momenta = ensemble.momenta - kick[:, None] * _against(ensemble.root, gradients)
+    momenta = ensemble.momenta - kick[:, None] * against(ensemble.root, gradients)
     ensemble = ensemble._replace(momenta=momenta, step=ensemble.step + 1)
     return _drifted(ensemble, jnp.where(last, 0, ensemble.used))
 
@@ -254,13 +261,16 @@ def ended(ensemble: Ensemble, levels: Float[Array, " W"]) -> Ensemble:
     )
     idle = jnp.where(accepted, 0, ensemble.idle + 1)
     between, within = _variances(monitored(after))
-    size = _groups(accepted.size)[1]
+    groups, size = _groups(accepted.size)
+    # The variance of so many means is known so well, and the largest of many is looked at.
+    noise = 4 * math.sqrt(2 / (groups - 1)) / size
     ratio = jnp.max(jnp.where(within > 0, between / within, jnp.inf))
     d = after.places.shape[1]
     measured = Measured(
         rate=jnp.mean(rates),
         nested_r_hat=jnp.sqrt(1 + ratio),
-        excess=ratio - 1 / size,
+        excess=ratio - 1 / size - noise,
+        drift=_drift(here.places, after.places) - 4 * math.sqrt(2 / accepted.size),
         correlation=_largest(_correlation(here.places, after.places)),
         idle=jnp.mean((idle >= LONG_IDLE).astype(rates.dtype)),
         # Of larger steps than will be used they say nothing.
@@ -322,6 +332,13 @@ def _correlation(first: Float[Array, "W d"], second: Float[Array, "W d"]) -> Vec
     return jnp.where(squares > 0, product / jnp.sqrt(squares), 0)
 
 
+def _drift(first: Float[Array, "W d"], second: Float[Array, "W d"]) -> Scalar:
+    """Return the largest change of a mean or a standard deviation, in standard deviations."""
+    sd, means = jnp.std(second, axis=0), jnp.mean(second - first, axis=0)
+    spreads = sd - jnp.std(first, axis=0)
+    return jnp.max(jnp.maximum(jnp.abs(means), jnp.abs(spreads)) / jnp.maximum(sd, 1e-30))
+
+
 def _largest(values: Vector) -> Scalar:
     return values[jnp.argmax(jnp.abs(values))]
 
@@ -354,7 +371,7 @@ def learned(ensemble: Ensemble) -> Ensemble:
 def settled(ensemble: Ensemble) -> Bool[Array, ""]:
     """Return True if the chains have forgotten their starts, and move everywhere."""
     measured = ensemble.measured
-    forgotten = measured.excess <= FORGOTTEN
+    forgotten = (measured.excess <= FORGOTTEN) & (measured.drift <= MOST_DRIFT)
     return (ensemble.trajectories > SHORTEST) & forgotten & _moves(measured)
 
 
@@ -367,6 +384,8 @@ def obstacles(measured: Measured) -> list[str]:
     """Return in words what keeps the chains from being settled; on the host."""
     found = {
         f"nested R-hat is {float(measured.nested_r_hat):.3g}": measured.excess > FORGOTTEN,
+        f"means or spreads still drift by {float(measured.drift):.2g} sd": measured.drift
+        > MOST_DRIFT,
         f"{float(measured.idle):.2%} of the chains do not move": measured.idle > MOST_IDLE,
         f"{float(measured.divergent):.2%} of the trajectories diverge": measured.divergent
         > MOST_DIVERGENT,
@@ -411,11 +430,11 @@ def _metric(ensemble: Ensemble) -> Root:
     return jnp.linalg.cholesky((covariance + covariance.T) / 2)
 
 
-def _along(root: Root, vectors: Float[Array, "W d"]) -> Float[Array, "W d"]:
+def along(root: Root, vectors: Float[Array, "W d"]) -> Float[Array, "W d"]:
     """Return R v of each chain."""
     return vectors * root[None] if root.ndim == 1 else vectors @ root.T
 
 
-def _against(root: Root, vectors: Float[Array, "W d"]) -> Float[Array, "W d"]:
+def against(root: Root, vectors: Float[Array, "W d"]) -> Float[Array, "W d"]:
     """Return Rᵀ g of each chain."""
     return vectors * root[None] if root.ndim == 1 else vectors @ root

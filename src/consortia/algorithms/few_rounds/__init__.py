@@ -23,6 +23,7 @@ a leapfrog step of all of them, an iteration a trajectory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds import search, weights
+from consortia.algorithms.few_rounds import limited, search, weights
 from consortia.algorithms.few_rounds.family import FREEDOM, Family, Numbers
 from consortia.algorithms.few_rounds.independence import metropolis_chains, resampled
 from consortia.algorithms.few_rounds.state import (
@@ -48,7 +49,9 @@ from consortia.algorithms.few_rounds.state import (
     Count,
     History,
     Hub,
+    Limited,
     Memory,
+    Search,
 )
 from consortia.core import arguments
 from consortia.core.contract import (
@@ -76,17 +79,24 @@ KEPT = 4
 MOST_SEARCH, MOST_FITS, MOST_DRAWS = 40, 16, 100
 """Rounds of each kind, at most."""
 
+MOST_LIMITED = 56
+"""Rounds of the search by gradients only."""
+
 USUAL_ROUNDS = 14
 """In which ordinary regressions end, the draws included."""
 
 MOST_WALKED = 64
 """Trajectories in which chains may forget where they were started."""
 
-MOST_MESSAGES = 100
-"""Communication rounds before which they have to."""
+MOST_MESSAGES, MOST_MESSAGES_BY_GRADIENTS = 100, 400
+"""Communication rounds before which they have to; the second with more than 200 parameters."""
 
-MOST_PARAMETERS = 200
-"""With more the curvature, d² numbers a candidate, is too much for a message."""
+MOST_CURVED, MOST_PARAMETERS = 200, 20_000
+"""With more parameters the curvature, d² numbers a candidate, is too much for a message; and with
+more than these so are enough chains."""
+
+MOST_NUMBERS, FEWEST_CHAINS = 2**21, 64
+"""Of all positions in a message, where there are more than 200 parameters; and chains at least."""
 
 POINTS_PER_EFFECTIVE = 4
 """K by the asked effective size: one round of a good family is then enough."""
@@ -102,7 +112,7 @@ GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
 GROWTH = 1.1
 """The fit goes on while the effective share grows by this factor a round."""
 
-TRIED = 4
+TRIED = 6
 """Rounds after which a family that does not come nearer to the posterior is given up."""
 
 REFITS = 3
@@ -136,7 +146,8 @@ class FewRounds(Method):
     comes near the posterior K chains of federated Hamiltonian Monte Carlo go on from it, each a few
     trajectories long; the attribute ``handed_over`` has the reason. Where these have not forgotten
     their starts within 100 communication rounds, or some of them do not move, the run ends and says
-    so, with what to do, in place of an answer.
+    so, with what to do, in place of an answer. With more than 200 parameters the mode is sought by
+    gradients only, and chains begin there, as many as 8 MB hold, with 400 communication rounds.
 
     ``sample_stats`` holds acceptance_rate, k_hat (the Pareto shape of the importance weights: the
     usual bound is .7), effective_share of the weights, and longest_rejection.
@@ -154,7 +165,7 @@ class FewRounds(Method):
             ``sample(..., chains=...)``.
 
     Raises:
-        InputError: an argument is out of its range; there are more than 200 parameters.
+        InputError: an argument is out of its range; there are more than 20,000 parameters.
 
     Example:
         >>> FewRounds(effective_size=500).points
@@ -211,14 +222,20 @@ class FewRounds(Method):
         """The mode and the family are sought before the first draw."""
         return True
 
+    def points_of(self, dimension: int) -> int:
+        """Return K; with more than 200 parameters as many chains as a message carries."""
+        if dimension <= MOST_CURVED:
+            return self.points
+        most = max(MOST_NUMBERS // dimension, FEWEST_CHAINS)
+        return self.chains * max(min(self.points, most) // self.chains, 1)
+
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        """Refuse a model whose curvature is too large for messages."""
+        """Refuse a model of which a message cannot carry many chains."""
         if dimension > MOST_PARAMETERS:
             raise InputError(
-                f"few_rounds: the model has {dimension} parameters; with more than "
-                f"{MOST_PARAMETERS} the curvature is too much for a message, and no family comes "
-                "near enough. Use federated_hmc: some hundreds of rounds, "
-                f"{4 * dimension + 8} bytes up a site in each."
+                f"few_rounds: the model has {dimension} parameters; the most is {MOST_PARAMETERS}, "
+                "of which a message still carries many chains. Use federated_hmc: some hundreds of "
+                f"rounds, {4 * dimension + 8} bytes up a site in each."
             )
 
     def warm(self, hub: Hub) -> bool:
@@ -230,7 +247,7 @@ class FewRounds(Method):
         if int(hub.stage) != FAILED:
             return None
         rounds = int(hub.rounds)
-        if int(hub.fits) == 0:
+        if not int(np.sum(_walked_iterations(hub))) and int(hub.fits) == 0:
             return (
                 f"few_rounds: the mode was not reached in {rounds} rounds: the last step was "
                 f"{math.sqrt(float(hub.search.decrement)):.2g} standard deviations long"
@@ -241,8 +258,9 @@ class FewRounds(Method):
         messages = int(np.sum(np.asarray(hub.history.messages)))
         obstacles = " and ".join(ensemble.obstacles(hub.walkers.measured)) or "more rounds are due"
         return (
-            f"few_rounds: {_why(hub)}; and {self.points} chains of federated HMC did not settle in "
-            f"{messages} communication rounds in all: {obstacles}. Use federated_hmc for some "
+            f"few_rounds: {_why(hub)}; and {len(hub.walkers.idle)} chains of federated HMC did not "
+            f"settle in {messages} communication rounds in all: {obstacles}. Use federated_hmc for "
+            "some "
             "hundreds of rounds, from init=fitted_mean with mass_matrix=1/fitted_variance "
             "(attributes of error.tree), write scales of hierarchical models on the scale on which "
             "their data inform them (centred where there are many, non-centred where few), or "
@@ -285,12 +303,12 @@ class FewRounds(Method):
             lines.append({"for": names[purpose]} | values)
         facts: dict[str, Any] = {
             "rounds_used": lines,
-            "family_components": int(np.sum(hub.family.shares > 0)),
+            "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,
         }
         if int(hub.stage) in (WALK, WALK_DRAW):
             facts["handed_over"] = (
-                f"{_why(hub)}. {self.points} chains of federated HMC, preconditioned by the last "
-                "fit, each a few trajectories long, have made the draws"
+                f"{_why(hub)}. {len(hub.walkers.idle)} chains of federated HMC, preconditioned by "
+                "the last fit, each a few trajectories long, have made the draws"
             )
         if int(hub.stage) == FAILED and int(hub.fits) > 0:
             proposal = _proposal(hub).family
@@ -303,15 +321,21 @@ class FewRounds(Method):
         return facts
 
     def full_iterations(self, hub: Hub, done: int) -> float:
-        """Return the rounds of points."""
-        return sum(self.phases_run(hub, done)[3:6:2])
+        """Return the rounds of points and of chains."""
+        return sum(self._rounds_of(hub, done)[1:])
 
     def phases_run(self, hub: Hub, done: int) -> tuple[int, ...]:
         """Return how often each phase has run: that of the mode, of points, or of the chains."""
+        sought, proposed, walked = self._rounds_of(hub, done)
+        points = () if isinstance(hub.search, Limited) else (done, proposed)
+        return done, sought, *points, done, walked, done
+
+    def _rounds_of(self, hub: Hub, done: int) -> tuple[int, int, int]:
+        """Return the communication rounds for the mode, of points and of the chains."""
         purpose = np.asarray(hub.history.purpose)[:done]
-        sought, walking = int(np.sum(purpose == SEARCH)), np.isin(purpose, (WALK, WALK_DRAW))
+        sought, walking = int(np.sum(purpose == SEARCH)), _walked_iterations(hub)[:done]
         walked = int(np.sum(np.asarray(hub.history.messages)[:done][walking]))
-        return done, sought, done, done - sought - int(np.sum(walking)), done, walked, done
+        return sought, done - sought - int(np.sum(walking)), walked
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
@@ -319,11 +343,12 @@ class FewRounds(Method):
 
     def build(self, target: Target) -> Algorithm:
         """Return one message an iteration, for the mode or for points, and what it teaches."""
+        curved = target.dimension <= MOST_CURVED
         aim = Phase(None, hub=_aim)
         seek = Phase(
             partial(_answer, target),
             Sum(),
-            hub=_sought,
+            hub=partial(_sought, search.step if curved else limited.step),
             repeats=lambda hub: _due(hub, SEARCH),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
@@ -345,13 +370,14 @@ class FewRounds(Method):
             repeats=lambda hub: jnp.where(_walking(hub), ensemble.due(hub.walkers), 0),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
-        learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self))
+        learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self, target))
+        points = (propose, evaluate) if curved else ()
         return Algorithm(
             partial(_init, self),
-            (aim, seek, propose, evaluate, begin, leap, learn),
+            (aim, seek, *points, begin, leap, learn),
             Draws(
                 hub=_drawn,
-                per_iteration=self.points // self.chains,
+                per_iteration=self.points_of(target.dimension) // self.chains,
                 chains=self.chains,
             ),
             one_exchange=True,
@@ -376,8 +402,18 @@ MEASURED = {
 """What is measured in a round, by its purpose."""
 
 
+def _walked_iterations(hub: Hub) -> np.ndarray:
+    """Return True for the iterations that were trajectories of chains."""
+    return np.isin(np.asarray(hub.history.purpose), (WALK, WALK_DRAW))
+
+
 def _why(hub: Hub) -> str:
     """Return why no family does: what was measured in the last round of one."""
+    if not int(hub.fits):
+        return (
+            f"with more than {MOST_CURVED} parameters no family of proposals comes near enough to "
+            "the posterior"
+        )
     history = jax.tree.map(np.asarray, hub.history)
     last = np.flatnonzero(history.purpose[: int(hub.rounds)] == FIT)[-1]
     return (
@@ -406,10 +442,14 @@ class Proposal(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """u of K Metropolis tests, and one for the places where the chains start."""
+    """u of K Metropolis tests, and one for the places where the chains start.
+
+    With too many parameters for a family ``begins`` has standard normal numbers for these.
+    """
 
     tests: Float[Array, " K"]
     start: Float[Array, ""]
+    begins: PyTree = ()
 
 
 class Momenta(NamedTuple):
@@ -426,21 +466,25 @@ class Walked(NamedTuple):
 
 
 def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()]]:
-    d, dtype, points, chains = position.size, position.dtype, method.points, method.chains
+    d, dtype, chains = position.size, position.dtype, method.chains
+    points, curved = method.points_of(d), d <= MOST_CURVED
     zero = jnp.zeros((), jnp.int32)
-    first = families.single(d, method.components, dtype)
-    several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (KEPT, *leaf.shape)), first)
+    root = jnp.eye(d, dtype=dtype) if curved else jnp.ones(d, dtype)
+    # With too many parameters for a family nothing of it is kept.
+    kept, size = (points, d) if curved else (1, 1)
+    family = families.single(size, method.components, dtype)
+    several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (KEPT, *leaf.shape)), family)
     length = method.most_warmup + MOST_DRAWS
     hub = Hub(
         stage=zero,
         due=zero,
         rounds=zero,
-        search=search.first(position),
+        search=search.first(position) if curved else limited.first(position),
         centre=position,
-        root=jnp.eye(d, dtype=dtype),
-        family=first,
+        root=root,
+        family=family,
         memory=Memory(
-            jnp.zeros((KEPT, points, d), dtype), jnp.zeros((KEPT, points), dtype), several, zero
+            jnp.zeros((KEPT, kept, size), dtype), jnp.zeros((KEPT, kept), dtype), several, zero
         ),
         fits=zero,
         mixed=zero,
@@ -450,7 +494,7 @@ def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()
             jnp.zeros((chains, points // chains, d), dtype),
             jnp.zeros(chains, jnp.int32),
         ),
-        walkers=ensemble.start(jnp.zeros((points, d), dtype), jnp.eye(d, dtype=dtype)),
+        walkers=ensemble.start(jnp.zeros((points, d), dtype), root),
         history=History(
             jnp.zeros(length, jnp.int32),
             jnp.zeros(length, jnp.int32),
@@ -475,14 +519,20 @@ def _candidates(hub: Hub) -> Candidates:
 
 def _answer(
     target: Target, noise: PyTree, shared: PyTree, state: PyTree, inbox: Candidates, site: Site
-) -> tuple[PyTree, search.Answer, Info]:
-    """Send U_c, ∇U_c and ∇²U_c at the candidates."""
-    return state, search.answer(target, inbox.reference, inbox.positions, site), {}
+) -> tuple[PyTree, search.Answer | limited.Answer, Info]:
+    """Send U_c, ∇U_c and, where it is small enough, ∇²U_c at the candidates."""
+    answer = search.answer if target.dimension <= MOST_CURVED else limited.answer
+    return state, answer(target, inbox.reference, inbox.positions, site), {}
 
 
-def _sought(shared: PyTree, hub: Hub, message: search.Answer) -> tuple[Hub, Candidates, Info]:
+def _sought(
+    step: Callable[..., Search | Limited],
+    shared: PyTree,
+    hub: Hub,
+    message: search.Answer | limited.Answer,
+) -> tuple[Hub, Candidates, Info]:
     """Go on to the best candidate."""
-    hub = hub._replace(search=search.step(hub.search, message))
+    hub = hub._replace(search=step(hub.search, message))
     return hub, _candidates(hub), {}
 
 
@@ -514,8 +564,12 @@ def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:
     )
 
 
-def _levels(method: FewRounds, rng: RandomStreams) -> Levels:
-    return Levels(rng.uniform("accept", (method.points,)), rng.uniform("start"))
+def _levels(method: FewRounds, target: Target, rng: RandomStreams) -> Levels:
+    d = target.dimension
+    begins: PyTree = ()
+    if d > MOST_CURVED:
+        begins = rng.normal("begins", (ensemble.SUPERCHAINS, d))
+    return Levels(rng.uniform("accept", (method.points_of(d),)), rng.uniform("start"), begins)
 
 
 def _evaluate(
@@ -558,7 +612,7 @@ def _walking(hub: Hub) -> Bool[Array, ""]:
 
 
 def _momenta(method: FewRounds, target: Target, rng: RandomStreams) -> Momenta:
-    return Momenta(rng.normal("momentum", (method.points, target.dimension)))
+    return Momenta(rng.normal("momentum", (method.points_of(target.dimension), target.dimension)))
 
 
 def _begin(shared: Momenta, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
@@ -570,7 +624,7 @@ def _begin(shared: Momenta, hub: Hub, message: PyTree) -> tuple[Hub, Candidates,
 
 
 def _asked(hub: Hub) -> tuple[Hub, Candidates, Info]:
-    places = hub.centre[None] + hub.walkers.trial.places @ hub.root.T
+    places = hub.centre[None] + ensemble.along(hub.root, hub.walkers.trial.places)
     return hub, Candidates(hub.search.best.position, places), {}
 
 
@@ -589,7 +643,7 @@ def _walked(
 
 def _leap(shared: PyTree, hub: Hub, message: Walked) -> tuple[Hub, Candidates, Info]:
     """Kick and drift all chains."""
-    gradients = message.gradients @ hub.root
+    gradients = ensemble.against(hub.root, message.gradients)
     return _asked(hub._replace(walkers=ensemble.moved(hub.walkers, message.heights, gradients)))
 
 
@@ -600,14 +654,10 @@ def _learn(
     method: FewRounds, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
     """Go on with the search, the fit or the chains."""
-    branches = (
-        _after_search,
-        partial(_after_fit, method),
-        partial(_after_draws, method),
-        _idle,
-        _after_walk,
-        _after_walked_draws,
-    )
+    points: tuple[Any, Any] = (partial(_after_fit, method), partial(_after_draws, method))
+    if isinstance(hub.search, Limited):
+        points = _idle, _idle
+    branches = (_after_search, *points, _idle, _after_walk, _after_walked_draws)
     hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
     at, history, walkers = hub.rounds, hub.history, hub.walkers
     walking = _walking(hub)
@@ -638,12 +688,25 @@ def _idle(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
 
 
 def _after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
-    """Begin the fit at the mode, where the search has ended."""
+    """Begin the fit at the mode, where the search has ended; or chains, of too many parameters."""
+    if isinstance(hub.search, Limited):
+        return _after_limited(shared, hub, hub.search)
     centre, root = search.laplace(hub.search)
     ended = search.ended(hub.search)
     late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search)
     stage = jnp.where(ended, FIT, jnp.where(late, FAILED, SEARCH)).astype(jnp.int32)
     return _idle(shared, hub._replace(stage=stage, centre=centre, root=root))
+
+
+def _after_limited(shared: Levels, hub: Hub, found: Limited) -> tuple[Hub, weights.Quality]:
+    """Begin chains near the mode, where the search has ended."""
+    centre, root = limited.laplace(found)
+    late = (hub.rounds + 1 >= MOST_LIMITED) | limited.stuck(found)
+    stage = jnp.where(limited.ended(found), WALK, jnp.where(late, FAILED, SEARCH))
+    begins = shared.begins[ensemble.superchains(hub.walkers.idle.size)]
+    walkers = ensemble.start(begins, jnp.ones_like(root))
+    hub = hub._replace(stage=stage.astype(jnp.int32), centre=centre, root=root, walkers=walkers)
+    return _idle(shared, hub)
 
 
 def _newest(hub: Hub) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
@@ -671,9 +734,9 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     # Far from the posterior the share is noise: only a family that would do may be kept.
     ends = good | (stands & usable) | (fits >= MOST_FITS)
     d = hub.centre.size
-    # Fewer effective points than parameters teach nothing; nor do more rounds of a family that no
-    # longer comes nearer.
-    hopeless = quality.share * method.points < d
+    # Fewer effective points than parameters teach nothing, unless they soon grow; nor do more
+    # rounds of a family that no longer comes nearer.
+    hopeless = (fits >= REFITS) & (quality.share * method.points < d)
     late = (fits >= TRIED) & (quality.share < GROWTH * before) & ~mixing & (mixed != 1)
     ends |= ~usable & (hopeless | late)
     after = jnp.where(usable, DRAW, WALK)
@@ -725,8 +788,10 @@ def _after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     settled = ensemble.settled(tested)
     learned = ensemble.learned(tested)
     walkers = jax.tree.map(lambda a, b: jnp.where(settled, a, b), tested, learned)
-    rounds = jnp.sum(hub.history.messages) + ensemble.due(hub.walkers)
-    late = rounds + 2 * ensemble.due(walkers) > MOST_MESSAGES
+    rounds = jnp.sum(hub.history.messages, dtype=jnp.int32) + ensemble.due(hub.walkers)
+    curved = not isinstance(hub.search, Limited)
+    most = MOST_MESSAGES if curved else MOST_MESSAGES_BY_GRADIENTS
+    late = (rounds + 2 * ensemble.due(walkers) > most) | (walkers.trajectories >= MOST_WALKED)
     stage = jnp.where(settled, WALK_DRAW, jnp.where(late, FAILED, WALK)).astype(jnp.int32)
     return _moved(hub._replace(stage=stage), walkers)
 
@@ -734,8 +799,8 @@ def _after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
 def _after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Keep where the trajectories ended."""
     hub, quality = _moved(hub, ensemble.ended(hub.walkers, shared.tests))
-    places = hub.walkers.here.places.reshape(hub.chains.draws.shape)
-    draws = hub.centre[None, None] + places @ hub.root.T
+    draws = hub.centre[None] + ensemble.along(hub.root, hub.walkers.here.places)
+    draws = draws.reshape(hub.chains.draws.shape)
     return hub._replace(chains=hub.chains._replace(draws=draws)), quality
 
 

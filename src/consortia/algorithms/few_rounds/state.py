@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int
 
-from consortia.algorithms.federated_hmc.ensemble import Ensemble
+from consortia.algorithms.federated_hmc.ensemble import Ensemble, Root
 from consortia.algorithms.few_rounds.family import Family
 
 Vector = Float[Array, " d"]
@@ -42,6 +42,33 @@ class Search(NamedTuple):
     decrement: Scalar
     convex: Count
     idle: Count
+
+
+class Slope(NamedTuple):
+    """The best point so far: θ and ∇U there."""
+
+    position: Vector
+    gradient: Vector
+
+
+class Limited(NamedTuple):
+    """The search for the mode by gradients only.
+
+    Attributes:
+        best: as in `Search`; and so are candidates, decrement, convex and idle.
+        moves: of the best point, newest first.
+        changes: of its gradient.
+        taught: moves so far.
+    """
+
+    best: Slope
+    candidates: Float[Array, "M d"]
+    decrement: Scalar
+    convex: Count
+    idle: Count
+    moves: Float[Array, "m d"]
+    changes: Float[Array, "m d"]
+    taught: Count
 
 
 class Memory(NamedTuple):
@@ -93,6 +120,9 @@ class History(NamedTuple):
 class Hub(NamedTuple):
     """The state of the server.
 
+    With too many parameters for curvatures the search is that of gradients, the root a scale of
+    each parameter, and family and memory are not used.
+
     Attributes:
         stage: of the next round.
         due: the stage of the round in progress.
@@ -112,9 +142,9 @@ class Hub(NamedTuple):
     stage: Count
     due: Count
     rounds: Count
-    search: Search
+    search: Search | Limited
     centre: Vector
-    root: Float[Array, "d d"]
+    root: Root
     family: Family
     memory: Memory
     fits: Count
