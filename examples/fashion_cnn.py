@@ -9,6 +9,7 @@ score of the averaged predictions, and the most memory that the process has held
 """
 
 import argparse
+import math
 import resource
 import time
 
@@ -18,7 +19,7 @@ import numpy as np
 import consortia
 from consortia.diagnostics.predictive import scores
 
-CLIENTS, TEST_ROWS, STEP, BATCH = 10, 2000, 4e-5, 32
+CLIENTS, TEST_ROWS, STEP, BATCH = 10, 2000, 6e-5, 32
 
 
 class Network(nn.Module):
@@ -37,9 +38,10 @@ def methods(passes: int) -> dict:
     """Return five methods, each with rounds for about so many steps of Langevin dynamics."""
     options = {"batch_size": BATCH}
     return {
-        "fa_ld": (consortia.fa_ld(STEP, 5, **options), passes // 5),
-        "fa_hmc": (consortia.fa_hmc(2e-3, 5, 1, **options), passes // 5),
-        "dsgld": (consortia.dsgld(STEP / 4, 5, **options), passes // 5 * 4),
+        # the arguments of these two have h' = η²/2, and h/2, as the step of Langevin dynamics
+        "fa_ld": (consortia.fa_ld(math.sqrt(2 * STEP), 5, **options), passes // 5),
+        "fa_hmc": (consortia.fa_hmc(math.sqrt(2 * STEP) / 2, 5, 1, **options), passes // 5),
+        "dsgld": (consortia.dsgld(2 * STEP, 5, **options), passes // 5),
         "de_sgld": (consortia.de_sgld(STEP, "ring", **options), passes),
         "stale_sgld": (consortia.stale_sgld(STEP, BATCH, workers=CLIENTS), passes),
     }

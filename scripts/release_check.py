@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-EXTRAS = "docx,netcdf,numpyro,parquet,plots,reference"
+EXTRAS = ("docx", "netcdf", "numpyro", "parquet", "plots", "reference")
 ENDS = {"oldest": "lowest-direct", "newest": "highest"}
 """What uv calls them."""
 
@@ -40,7 +40,7 @@ print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:
 """
 SMOKE = """
 import importlib.metadata, json, warnings
-warnings.simplefilter("error")
+warnings.filterwarnings("error", module="consortia")
 import numpy as np
 import consortia
 assert importlib.metadata.version("consortia") == consortia.__version__
@@ -125,6 +125,13 @@ def pythons() -> dict[str, str | None]:
     return found
 
 
+def direct_requirements() -> list[str]:
+    """Return the dependencies of the project and of the extras that are tried."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = found["optional-dependencies"]
+    return found["dependencies"] + [one for name in EXTRAS for one in extras[name]]
+
+
 def is_python(path: str | Path) -> bool:
     """Return True if a program runs, and is a Python."""
     try:
@@ -139,7 +146,8 @@ def tried(uv: str, wheel: Path, python: str, name: str, resolution: str) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     run(uv, "venv", "--quiet", "--no-python-downloads", "--python", python, folder / "env")
     here = folder / "env" / "bin"
-    asked = (f"consortia[{EXTRAS}] @ {wheel.as_uri()}",)
+    # The bounds stand as direct requirements: of others uv takes the newest at either end.
+    asked = (f"consortia @ {wheel.as_uri()}", *direct_requirements())
     run(
         uv,
         "pip",

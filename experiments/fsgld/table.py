@@ -31,6 +31,9 @@ SHARES = {"alike": 100.0, "unlike": 0.5}
 SCORED = 1000
 """About so many of all train rows are scored."""
 
+LOWEST = -1.8
+"""Of the panels' axes."""
+
 # shards, rows of each, visits, seeds
 SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 3), "full": (30, 90_000, 5000, 10)}
 
@@ -112,7 +115,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             cells = [c for c in results["cells"] if (c["method"], c["shards"]) == (name, label)]
             values = [c[part] for c in cells if part in c]
             axis.plot([place] * len(values), values, "o", ms=4, alpha=0.6)
-            if not values:
-                axis.text(place, -0.9, "diverged", ha="center", rotation=90, fontsize=6)
+            if not any(value > LOWEST for value in values):
+                said = "below the axis" if values else "diverged"
+                axis.text(place, -1.7, said, ha="center", rotation=90, fontsize=6)
         axis.set_xticks(range(4), [f"{name.upper()}\n{part}" for name, part in places])
-        axis.set(ylabel="log-likelihood a row", xlim=(-0.5, 3.5), ylim=(-1.8, -0.2))
+        axis.set(ylabel="log-likelihood a row", xlim=(-0.5, 3.5), ylim=(LOWEST, -0.2))

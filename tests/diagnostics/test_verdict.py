@@ -53,6 +53,7 @@ def judged(values: np.ndarray, prediction: BiasPrediction | None = SMALL, **more
         (BiasPrediction(reason="fa_hmc has no oracle"), "unknown"),
         (dataclasses.replace(SMALL, sd_ratio=None), "unknown"),
         (dataclasses.replace(SMALL, gaussian=False, k_hat=0.9), "unknown"),
+        (dataclasses.replace(SMALL, gaussian=False, unsure="agents are far apart"), "unknown"),
         (dataclasses.replace(SMALL, shift=np.array([0.84, 0]), gaussian=False, k_hat=0.9), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.2, 0.0])), "care"),
         (dataclasses.replace(SMALL, shift=np.array([0.84, 0.0])), "bad"),

@@ -175,3 +175,56 @@ def test_a_file_that_one_rank_misses_ends_the_job_with_its_message(tmp_path):
     assert text.count("rank 1: lima.csv: there is no such file") == 1
     assert "Traceback" not in job.stderr
     assert not run.exists()
+
+
+FORMULA = """
+[data]
+files = ["oslo.csv", "lima.csv", "rome.csv"]
+
+[model]
+formula = "died ~ age * arm + (1 | site)"
+family = "bernoulli"
+missing = "complete"
+integrate = true
+
+[algorithm]
+name = "federated_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+mass_matrix = "identity"
+
+[run]
+rounds = 40
+chains = 2
+seed = 4
+
+[output]
+figure = false
+"""
+
+
+def test_a_formula_over_ranks_draws_what_one_process_draws_and_levels_stay_there(tmp_path):
+    rng = np.random.default_rng(3)
+    tables = {}
+    for name, rows in zip(NAMES, (40, 13, 27), strict=True):
+        lines = ["age,arm,died"]
+        for row in range(rows):
+            age = "NA" if row == 3 else f"{rng.normal(60, 9):.1f}"
+            lines.append(f"{age},{rng.choice(['new', 'old'])},{rng.choice(['no', 'yes'])}")
+        tables[name] = "\n".join(lines) + "\n"
+    for folder, names in {"0": NAMES[:1], "1": NAMES[1:2], "2": NAMES[2:], "all": NAMES}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "study.toml").write_text(FORMULA)
+        for name in names:
+            (tmp_path / folder / f"{name}.csv").write_text(tables[name])
+    run, job = over_ranks(tmp_path, 3)
+    assert job.returncode == 0, job.stderr
+    over = consortia.open_run(run)
+    assert_same_run(over, alone(tmp_path)[0])
+    # no level of a site is a parameter, and rank 0 can draw those of its own site only
+    assert set(over["posterior"].data_vars) == {"coefficients", "intercept", "log_sd"}
+    estimates = (run / "estimates.txt").read_text()
+    assert "3 rows with missing values are left out (oslo 1 of 40" in estimates
+    assert "\noslo " in estimates
+    assert "\nlima " not in estimates
+    assert "the levels of other sites stay there" in estimates

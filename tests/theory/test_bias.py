@@ -164,3 +164,31 @@ def test_a_logistic_posterior_is_not_called_gaussian():
     found = predict_bias(model, consortia.Sites.from_list(rows), consortia.fa_ld(0.05, 1))
     assert not found.gaussian
     assert "near its mode" in found.basis
+
+
+def test_a_prediction_is_unsure_where_agents_are_far_from_the_mode_of_no_gaussian_posterior():
+    def at(shift: float) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(int(10 * shift))
+        x = rng.normal(size=(20, 2))
+        y = rng.random(20) < 1 / (1 + np.exp(-x[:, 0] - shift))
+        return {"x": x.astype(np.float32), "y": y.astype(np.int32)}
+
+    sites = consortia.Sites.from_list([at(shift) for shift in (0.0, 0.5, 1.0)])
+    model = models.logistic_regression(2)
+    wide = consortia.de_sgld(0.12, "ring", batch_size=None, correction="extra")
+    found = predict_bias(model, sites, wide)
+    assert found.unsure is not None
+    assert "single agents are" in found.unsure
+    short = predict_bias(model, sites, consortia.de_sgld(0.02, "complete", batch_size=None))
+    assert short.unsure is None
+    gaussian, rows = problem()
+    steps = consortia.de_sgld(1e-4, "ring", batch_size=None, correction="extra")
+    assert predict_bias(gaussian, rows, steps).unsure is None
+
+
+def test_above_200_parameters_nothing_is_predicted_and_that_is_said():
+    rows = [{"x": np.ones((4, 201), np.float32), "y": np.ones(4, np.float32)}] * 2
+    method = consortia.fa_ld(0.01, local_steps=2)
+    found = predict_bias(models.linear_regression(201), consortia.Sites.from_list(rows), method)
+    assert found.shift is None
+    assert "8 rows in 201 parameters is too large to be computed" in found.reason

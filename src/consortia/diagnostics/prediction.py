@@ -32,6 +32,7 @@ class BiasPrediction:
             0.7 that law does not stand for the posterior. None where it was not computed.
         rounds_per_draw: rounds that an independent draw takes in the slowest direction, near the
             mode; None where that is not known.
+        unsure: why the prediction may not hold on this posterior, or None.
     """
 
     reason: str | None = None
@@ -46,6 +47,7 @@ class BiasPrediction:
     diverges: bool = False
     k_hat: float | None = None
     rounds_per_draw: float | None = None
+    unsure: str | None = None
 
     @property
     def exact(self) -> bool:

@@ -458,6 +458,9 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
             f"The posterior is far from the Gaussian law at its mode (k-hat "
             f"{prediction.k_hat:.2f}), on which the prediction rests."
         )
+    if prediction.unsure is not None:
+        severity = max(severity, Severity.UNKNOWN)
+        reasons.append(f"It may be farther off: {prediction.unsure}.")
     if severity > Severity.UNKNOWN:
         sure = "may" if _far_from_gaussian(prediction) else "will"
         reasons.insert(0, f"The draws {sure} be of another law than the posterior.")

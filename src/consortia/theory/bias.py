@@ -58,6 +58,10 @@ MOST_ROW_CURVATURES = 4_000_000
 MOST_K_HAT = 10.0
 """What an infinite k-hat is kept as, in JSON."""
 
+MOST_REACH = 1.5
+"""Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
+curvature that it meets beyond is no longer that of the mode where the posterior is not Gaussian."""
+
 MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
@@ -253,13 +257,22 @@ def _noted(law: Law, *notes: str) -> Law:
     """Add to a network's law how far a single agent's standard deviations are off."""
     if not law.stable:
         return law
-    assert law.stationary.agents is not None
-    ratio = np.sqrt(law.stationary.agents.variance_ratios)
+    agents = law.stationary.agents
+    assert agents is not None
+    ratio = np.sqrt(agents.variance_ratios)
+    away = (agents.means - agents.target.mean) / agents.target.sd
+    reach = float(np.sqrt(ratio**2 + away**2).max())
+    unsure = ""
+    if reach > MOST_REACH:
+        unsure = (
+            f"single agents are {reach:.2g} posterior sd from its mode, where a posterior that is "
+            "not Gaussian has another curvature, which moves the average"
+        )
     own = (
         f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
         "posterior's."
     )
-    return replace(law, notes=(own, *notes))
+    return replace(law, notes=(own, *notes), unsure=unsure)
 
 
 @law_of.register
@@ -313,6 +326,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     ]
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+    unsure = ""
     if isinstance(method, FSGLD) and method.corrects:
         options["strength"] = method.strength
         if isinstance(method.surrogate, tuple):
@@ -321,6 +335,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
                 for own in method.surrogate
             ]
         else:
+            unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"
             notes = (
                 "Surrogates are taken as each site's own Gaussian law at the mode; worse ones add "
                 "bias.",
@@ -340,7 +355,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     )
     if method.batch_size is not None:
         law = replace(law, basis=f"{law.basis}, with the minibatches' noise as it is at the mode")
-    return replace(law, notes=notes)
+    return replace(law, notes=notes, unsure=unsure)
 
 
 def keeps_posterior(method: Method) -> bool:
@@ -419,6 +434,7 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         gaussian=gaussian.gaussian,
         k_hat=None if gaussian.gaussian else problem.k_hat,
         rounds_per_draw=law.rounds_per_draw,
+        unsure=None if gaussian.gaussian or not law.unsure else law.unsure,
     )
 
 

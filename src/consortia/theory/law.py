@@ -156,6 +156,7 @@ class Law:
         variance_known: False where it leaves out noise that widens the draws.
         axes: columns are the directions along which the recursion runs; the coordinates when None.
         scales: units of the recursion's coordinates, (d,); those of the target when None.
+        unsure: why it may not hold on a posterior that is not Gaussian, "" where nothing is known.
 
     Example:
         >>> from consortia.oracles import stale_sgld_law
@@ -174,6 +175,7 @@ class Law:
     variance_known: bool = True
     axes: Float[np.ndarray, "d d"] | None = field(default=None, repr=False)
     scales: Float[np.ndarray, " d"] | None = field(default=None, repr=False)
+    unsure: str = ""
 
     @property
     def spectral_radius(self) -> float:

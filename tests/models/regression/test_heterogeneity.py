@@ -191,3 +191,27 @@ def test_forest_plots_are_written(tmp_path: Path) -> None:
     assert picture.read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(InputError, match=r"forest\.doc: give a name that ends in \.png"):
         table.forest(tmp_path / "forest.doc")
+
+
+def test_another_prior_of_the_spread_has_its_posterior() -> None:
+    # Draws of τ that are those of its prior: the data say nothing. Weighted, they are of the other.
+    one = made("age + (1 + age | site)", prior={"sd": "half_student_t(3, 1)"})
+    raw = {k: v[None] for k, v in one.density.draw(np.random.default_rng(0), 8000).items()}
+    table = one.sensitivity(raw, ["half_normal(1)", "half_normal(0.3)"])
+    assert [line.prior for line in table.lines[:3]] == [
+        "half_student_t(3, 1)",
+        "half_normal(1)",
+        "half_normal(0.3)",
+    ]
+    for line, scale in zip(table.lines[1:3], (1.0, 0.3), strict=True):
+        # 8000 draws of which a third weigh: an error of 2 % of the median, 3 % of the upper end
+        assert line.spread[0] == pytest.approx(0.6745 * scale, rel=0.08)
+        assert line.spread[2] == pytest.approx(2.2414 * scale, rel=0.12)
+        assert line.k_hat < 0.7
+        assert line.common is None
+    own = np.asarray(one.natural(raw)["sd"])[0, :, 0]
+    assert table.lines[0].spread[0] == pytest.approx(np.median(own), rel=0.01)
+    assert table.lines[3].common is not None  # of the slope
+    assert "prior of the spread" in str(table)
+    with pytest.raises(InputError, match="sensitivity: the formula has no group term"):
+        made("age").sensitivity(draws_of(made("age"), 2))

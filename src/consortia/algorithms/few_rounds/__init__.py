@@ -112,7 +112,7 @@ GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
 GROWTH = 1.1
 """The fit goes on while the effective share grows by this factor a round."""
 
-TRIED = 4
+TRIED = 6
 """Rounds after which a family that does not come nearer to the posterior is given up."""
 
 REFITS = 3
@@ -734,9 +734,9 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     # Far from the posterior the share is noise: only a family that would do may be kept.
     ends = good | (stands & usable) | (fits >= MOST_FITS)
     d = hub.centre.size
-    # Fewer effective points than parameters teach nothing; nor do more rounds of a family that no
-    # longer comes nearer.
-    hopeless = quality.share * method.points < d
+    # Fewer effective points than parameters teach nothing, unless they soon grow; nor do more
+    # rounds of a family that no longer comes nearer.
+    hopeless = (fits >= REFITS) & (quality.share * method.points < d)
     late = (fits >= TRIED) & (quality.share < GROWTH * before) & ~mixing & (mixed != 1)
     ends |= ~usable & (hopeless | late)
     after = jnp.where(usable, DRAW, WALK)

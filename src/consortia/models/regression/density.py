@@ -133,7 +133,7 @@ class Density:
             prior = read_prior(one.name, words, one.lower)
             settle(one.name, Prior(prior.form, prior.arguments, True), (one.name,), 0.0)
         for block in spec.blocks:
-            default = Prior("half_student_t", (3.0, wide / self._slope_sd(block)), True)
+            default = Prior("half_student_t", (3.0, wide / self.slope_sd(block)), True)
             settle(block.name, default, (block.name, "sd"), 0.0)
         known = [*found, *spec.term_of, *(["coefficients"] if spec.names else [])]
         known += ["sd"] if spec.blocks else []
@@ -143,7 +143,7 @@ class Density:
                 raise InputError(f"prior: {key!r} is no parameter: {unknown(key, known)}.")
         return found
 
-    def _slope_sd(self, block: Block) -> float:
+    def slope_sd(self, block: Block) -> float:
         """Return the standard deviation of what a slope is multiplied with; 1 of a level."""
         number = not block.smooth and block.factor and block.level is None
         return self.specification.units[block.factor].sd if number else 1.0
@@ -178,7 +178,7 @@ class Density:
             value = self.spread if name == "sigma" else 1.0
             found[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
         if spec.blocks:
-            units = np.array([self._slope_sd(block) for block in spec.blocks])
+            units = np.array([self.slope_sd(block) for block in spec.blocks])
             found["log_sd"] = np.log(0.3 * self.spread / units).astype(np.float32)
             columns = sum(len(block.columns) for block in spec.blocks)
             if columns:

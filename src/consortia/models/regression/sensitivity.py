@@ -1,0 +1,142 @@
+"""How much the spread between sites, and what it decides, depends on the prior of the spread.
+
+Draws under another prior p' of the standard deviation τ are those of the run with the weights
+p'(τ)/p(τ), smoothed by ArviZ (PSIS): nothing is asked of the sites.
+
+Source: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling" (2024); priors
+of the spread for few studies: Röver et al., "On weakly informative prior distributions for the
+heterogeneity parameter in Bayesian random-effects meta-analysis" (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.diagnostics.summary import aligned
+from consortia.models.regression.estimates import interval_ends, short
+from consortia.models.regression.priors import Prior
+
+RELIABLE = 0.7
+"""Largest k-hat with which weighted draws can be trusted."""
+
+
+class Line(NamedTuple):
+    """What is estimated under one prior.
+
+    Attributes:
+        term: the coefficient that differs between sites.
+        prior: of its spread, in words.
+        spread: median and ends of the interval of the standard deviation.
+        common: the same of the effect common to all sites; None of a level.
+        k_hat: Pareto shape of the weights; NaN for the run's own prior.
+    """
+
+    term: str
+    prior: str
+    spread: tuple[float, float, float]
+    common: tuple[float, float, float] | None
+    k_hat: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Estimates under several priors of the spread; `str` renders the table.
+
+    Attributes:
+        effect: what the common effect is, "odds ratio" or "difference".
+        lines: one for each coefficient and prior, that of the run first.
+        level: probability inside the intervals.
+    """
+
+    effect: str
+    lines: tuple[Line, ...]
+    level: float
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        ends = f"{100 * self.level:.4g} %"
+        header = ["prior of the spread", "sd between sites", ends, self.effect, ends, "k-hat"]
+
+        def cells(values: tuple[float, float, float] | None) -> list[str]:
+            if values is None:
+                return ["", ""]
+            return [short(values[0]), f"{short(values[1])} to {short(values[2])}"]
+
+        lines = []
+        for term in dict.fromkeys(line.term for line in self.lines):
+            body = [
+                [
+                    line.prior,
+                    *cells(line.spread),
+                    *cells(line.common),
+                    "" if np.isnan(line.k_hat) else f"{line.k_hat:.2f}",
+                ]
+                for line in self.lines
+                if line.term == term
+            ]
+            lines += [term, *aligned([header, *body]), ""]
+        if any(line.k_hat > RELIABLE for line in self.lines):
+            lines.append("* a k-hat above 0.7: run with that prior to know")
+        return "\n".join(lines).rstrip("\n")
+
+    __repr__ = __str__
+
+
+def lines_of(
+    term: str,
+    own: Prior,
+    others: Sequence[Prior],
+    spread: np.ndarray,
+    common: np.ndarray | None,
+    level: float,
+) -> list[Line]:
+    """Return a line for the run's prior of a spread, and one for each other.
+
+    Args:
+        term: the coefficient that differs between sites.
+        own: the prior of the run.
+        others: other priors.
+        spread: draws of the standard deviation, (draws,).
+        common: of the common effect, as it is shown; None of a level.
+        level: probability inside the intervals.
+    """
+    from arviz_stats.base.array import array_stats  # a second that few runs need
+
+    found: list[Line] = []
+    at = jnp.asarray(spread)
+    before = np.asarray(own.log_density(at, 0.0), float)
+    for prior in (own, *others):
+        log_ratios = np.asarray(prior.log_density(at, 0.0), float) - before
+        weights, k = np.zeros(len(spread)), np.nan
+        if prior != own:
+            with np.errstate(all="ignore"):  # of ratios that are all but equal
+                weights, shape = array_stats.psislw(-log_ratios)  # it takes their negatives
+            k = float(shape)
+        share = np.exp(weights - weights.max())
+        share = share / share.sum()
+        effect = None if common is None else _weighted(common, share, level)
+        found.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))
+    return found
+
+
+def usual_priors(unit: float) -> list[Prior]:
+    """Return priors of a spread that people take, in units of the predictor."""
+    return [
+        Prior("half_normal", (0.5 * unit,)),
+        Prior("half_normal", (unit,)),
+        Prior("half_cauchy", (0.5 * unit,)),
+        Prior("half_student_t", (3.0, 2.5 * unit)),
+    ]
+
+
+def _weighted(values: np.ndarray, share: np.ndarray, level: float) -> tuple[float, float, float]:
+    order = np.argsort(values)
+    below = np.cumsum(share[order]) - 0.5 * share[order]
+    low, high = interval_ends(level)
+    middle, lower, upper = np.interp([0.5, low, high], below, values[order])
+    return float(middle), float(lower), float(upper)
