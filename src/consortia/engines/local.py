@@ -175,10 +175,11 @@ class LocalEngine(Engine):
                 layout,
                 partial(start_values, target, most=method.gradient_rows),
             )
+            few = method.usual_rounds is not None
             if divided is None:
-                program = Program(*parts, small=small)
+                program = Program(*parts, small=small, few=few)
             else:
-                program = ShardedProgram(*parts, divided, small=small)
+                program = ShardedProgram(*parts, divided, small=small, few=few)
         _programs[key] = program  # the youngest last
         while len(_programs) > KEPT_PROGRAMS:
             _programs.popitem(last=False)

@@ -461,6 +461,7 @@ class Program(Iteration):
         layout: how nodes, chains and rounds are batched.
         start_values: see `consortia.core.start.start_values`.
         small: the problem is small, see `consortia.core.compiler`.
+        few: a run of it ends after few rounds, which take less time than their compilation.
     """
 
     def __init__(
@@ -470,11 +471,12 @@ class Program(Iteration):
         start_values: Callable[..., Any],
         *,
         small: bool = False,
+        few: bool = False,
     ) -> None:
         super().__init__(algorithm, layout)
         self.nodes_in_all = layout.nodes
-        self.often = compiler.for_rounds() if small else {}
         self.once = compiler.for_once() if small else {}
+        self.often = compiler.for_rounds() if small and not few else self.once
         self.start_values = jax.jit(start_values, compiler_options=self.once)
         self._shapes: tuple[Yield, list[Any]] | None = None
         self.fit = jax.jit(self._fit, compiler_options=self.once)

@@ -347,8 +347,9 @@ class ShardedProgram(Program):
         division: Sharding,
         *,
         small: bool = False,
+        few: bool = False,
     ) -> None:
-        super().__init__(algorithm, layout, start_values, small=small)
+        super().__init__(algorithm, layout, start_values, small=small, few=few)
         self.division = division
         own = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
