@@ -64,7 +64,8 @@ def mistakes(draw: Any) -> dict[str, Any]:
     study = copy.deepcopy(STUDY)
     if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(ALGORITHMS)))
-        study["algorithm"] = {"name": name, **ALGORITHMS[name].example}
+        example = {key: value for key, value in ALGORITHMS[name].example.items() if value is not None}
+        study["algorithm"] = {"name": name, **example}  # TOML has no null
     for _ in range(draw(st.integers(1, 4))):
         table = draw(st.sampled_from(sorted(STUDY)))
         kind = draw(st.sampled_from(["set", "drop", "table", "top"]))

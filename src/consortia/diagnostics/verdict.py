@@ -23,7 +23,7 @@ from consortia.store.ending import RunEnd
 R_HAT = (1.01, 1.05)
 ESS = (400, 100)
 SHIFT = (0.1, 0.3)
-SPREAD = (0.05, 0.15)
+SPREAD = (0.1, 0.15)
 """Where good ends and where bad begins: R-hat and ESS by Vehtari et al. (2021), bias in posterior
 standard deviations, spread as a share of them."""
 

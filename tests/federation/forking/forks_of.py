@@ -7,10 +7,11 @@ from pathlib import Path
 
 import consortia
 
-sys.path.insert(0, str(Path(__file__).parent))
-module = sys.argv.pop(1)
-path = Path(consortia.__file__).parent / "federation" / "forks.py"
-program = runpy.run_path(str(path), run_name="forks")
-program["main"].__globals__["IMPORTED"] = (module,)
-import_module("os")
-program["main"]()
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    module = sys.argv.pop(1)
+    path = Path(consortia.__file__).parent / "federation" / "forks.py"
+    program = runpy.run_path(str(path), run_name="forks")
+    program["main"].__globals__["IMPORTED"] = (module,)
+    import_module("os")
+    program["main"]()
