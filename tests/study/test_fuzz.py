@@ -64,8 +64,9 @@ def mistakes(draw: Any) -> dict[str, Any]:
     study = copy.deepcopy(STUDY)
     if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(ALGORITHMS)))
-        example = {key: value for key, value in ALGORITHMS[name].example.items() if value is not None}
-        study["algorithm"] = {"name": name, **example}  # TOML has no null
+        example = ALGORITHMS[name].example
+        given = {key: value for key, value in example.items() if value is not None}  # no null here
+        study["algorithm"] = {"name": name, **given}
     for _ in range(draw(st.integers(1, 4))):
         table = draw(st.sampled_from(sorted(STUDY)))
         kind = draw(st.sampled_from(["set", "drop", "table", "top"]))
