@@ -78,7 +78,7 @@ def image_task(
         train, test = datasets.train_test_split(found.rows, test_share=TEST_SHARE, seed=seed)
         note = f"{note}; {len(train['y'])} to train, {len(test['y'])} held out"
     train, test = (
-        datasets.images_to_rows(_subset(part, rows, seed))
+        datasets.images_to_rows(subset(part, rows, seed))
         for part, rows in ((train, train_rows), (test, test_rows))
     )
     return Task(name, partition.iid(train, CLIENTS, seed=seed), test, note)
@@ -94,7 +94,7 @@ def _loaded(name: str) -> datasets.Dataset:
     return datasets.load(name)
 
 
-def _subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
+def subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
     if rows is None:
         return arrays
     chosen = np.random.default_rng(seed).choice(len(arrays["y"]), rows, replace=False)
