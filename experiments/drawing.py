@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.claims import NO_NUMBER, NOT_REPRODUCED, Claim, Paper, Study
+from experiments.claims import NO_NUMBER, NOT_REPRODUCED, NOT_RUN, UNDECIDED, Claim, Paper, Study
 from experiments.records import Record
 
 LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
@@ -87,7 +87,8 @@ def _draw(
         text = " · ".join(filter(None, (summary(verdicts), remark)))
         axis.set_title(f"{title}\n", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
-        colour = "#b00020" if bad else "#206020"
+        unsure = any(UNDECIDED in v or NOT_RUN in v for v in verdicts)
+        colour = "#b00020" if bad else "#606060" if unsure else "#206020"
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
         label.set_in_layout(False)
     told = f"{study.title}. " + (f"Smaller: {share}." if share else "At the paper's size.")

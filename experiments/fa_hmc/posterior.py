@@ -1,12 +1,13 @@
 r"""Section 5.3: what the posterior itself scores on Fashion-MNIST, beside figure 3.
 
-FA-HMC at the paper's size (B = 1000, K = T = 50, 200 rounds) takes hours on two cores. What it would
-come to without bias takes minutes: HMC with a Metropolis test on all rows, in coordinates in which
-the posterior is nearly a standard normal.
+FA-HMC at the paper's size (B = 1000, K = T = 50, 200 rounds) takes hours on two cores. What it
+would come to without bias takes minutes: HMC with a Metropolis test on all rows, in coordinates in
+which the posterior is nearly a standard normal.
 
 The likelihood does not change when one vector is added to the coefficients of all classes, so this
 direction keeps its prior and moves no prediction. The draws are of the others, contrasts C with
-coefficients Q C, where the columns of Q are orthonormal and sum to zero: C has the prior N(0, I) too.
+coefficients Q C, where the columns of Q are orthonormal and sum to zero: C too has the prior
+N(0, I).
 """
 
 from __future__ import annotations

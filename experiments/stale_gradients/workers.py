@@ -351,10 +351,10 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
 def over_workers(entry: dict[str, Any], kind: str) -> Finding:
     """Return a speed-up of `compare_workers` over the number of workers."""
     value, error = entry[kind]
-    count = entry["workers"]
+    count, pairs = entry["workers"], len(entry["diverged"])
     if value is None:
-        return Finding(None, shown=f"never reached with {count} workers")
-    return Finding(value / count, None if error is None else error / count)
+        return Finding(None, shown=f"never reached with {count} workers", pairs=pairs)
+    return Finding(value / count, None if error is None else error / count, pairs=pairs)
 
 
 def any_value(values: list[Any]) -> bool:
