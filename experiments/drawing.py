@@ -101,14 +101,14 @@ def _mark(axis: Any, claim: Claim) -> None:
         return
     if claim.at is None:
         axis.axhline(claim.number, **PUBLISHED)
-        where = axis.get_yaxis_transform()
+        (height,) = axis.transLimits.transform(axis.transScale.transform([(0, claim.number)]))[:, 1]
         axis.text(
-            0.99,
+            0.01,
             claim.number,
             f"paper {claim.number:g}",
-            transform=where,
-            ha="right",
-            va="bottom",
+            transform=axis.get_yaxis_transform(),
+            ha="left",
+            va="bottom" if height < 0.5 else "top",
             fontsize=5.5,
             color="tab:red",
         )
@@ -126,7 +126,7 @@ def _mark(axis: Any, claim: Claim) -> None:
 
 
 def summary(verdicts: Sequence[str]) -> str:
-    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced, 1 not run".
+    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced; 1 not run".
 
     What a smaller run is smaller than stands once, above all panels.
     """
@@ -135,7 +135,7 @@ def summary(verdicts: Sequence[str]) -> str:
     counts = Counter(short or verdicts)
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+    return "; ".join(f"{number} {verdict}" for verdict, number in counts.items())
 
 
 def _write(figure: Any, target: Path) -> None:

@@ -87,15 +87,14 @@ def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
     shape = model.init["contrasts"].shape
 
     @jax.jit
-    def loss(position: jax.Array) -> jax.Array:
+    @jax.value_and_grad
+    def loss(position: jax.Array, rows: Any) -> jax.Array:
         params = {"contrasts": position.reshape(shape)}
         assert model.log_prior is not None
         return -jnp.sum(model.log_likelihood(params, rows)) - model.log_prior(params)
 
-    gradient = jax.jit(jax.value_and_grad(loss))
-
     def wide(position: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = gradient(position.astype(np.float32))
+        value, slope = loss(position.astype(np.float32), rows)
         return float(value), np.asarray(slope, np.float64)
 
     found = minimize(

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import consortia
@@ -28,6 +27,7 @@ from consortia.models.metric_learning import (
 )
 from experiments import records
 from experiments.claims import Finding, over_pairs
+from experiments.fsgld.likelihood import mean_log_likelihoods
 
 SHARDS, TEST_PAIRS = 10, 1000
 DIRECTIONS, MEAN_SQUARE = 10, 0.1
@@ -109,17 +109,13 @@ def curve(
     """Mean log-likelihood of a row at evenly spaced draws."""
     count = len(draws["threshold"])
     chosen = np.unique(np.linspace(0, count - 1, min(points, count)).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    values = [float(one({name: value[i] for name, value in draws.items()})) for i in chosen]
-    return chosen, np.array(values)
+    return chosen, mean_log_likelihoods(model, draws, rows, chosen)
 
 
 def climb(model: consortia.Model, draws: dict[str, np.ndarray], rows: Rows) -> Any:
     """Mean log-likelihood of a row at draws ever farther apart."""
     chosen = np.unique(np.geomspace(1, len(draws["threshold"]), 40).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    values = [float(one({name: value[i - 1] for name, value in draws.items()})) for i in chosen]
-    return chosen, np.array(values)
+    return chosen, mean_log_likelihoods(model, draws, rows, chosen - 1)
 
 
 def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:

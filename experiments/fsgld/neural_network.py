@@ -15,8 +15,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import consortia
@@ -25,6 +23,7 @@ from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import records
 from experiments.claims import Finding, over_pairs
+from experiments.fsgld.likelihood import mean_log_likelihoods
 from experiments.fsgld.susy import FEATURES, Problem, problem
 
 HIDDEN = (18, 18, 8)
@@ -110,8 +109,7 @@ def scores(model: consortia.Model, tree: Any, rows: Any, most: int = 200) -> np.
     drawn = positions(tree)
     count = len(next(iter(drawn.values())))
     chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    return np.array([float(one({k: v[i] for k, v in drawn.items()})) for i in chosen])
+    return mean_log_likelihoods(model, drawn, rows, chosen)
 
 
 def even(data: Problem) -> np.ndarray:

@@ -392,3 +392,5 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         axis.set_yscale("log")
+        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:.3g}")
