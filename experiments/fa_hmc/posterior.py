@@ -31,6 +31,7 @@ from experiments.fa_hmc.fashion_mnist import CLASSES, DATA
 from experiments.fa_hmc.reference import Normal, reference_draws
 
 SIDE = 28
+ENOUGH = 20_000
 STEP_SIZE = 0.2
 LEAPFROG_STEPS = 10
 """Of the longest trajectory: between a sixth and a third of a turn in the normal coordinates."""
@@ -59,7 +60,7 @@ class Scale:
 
 SCALES = {
     "quick": Scale(3000, 2000, 7, 50, 10),
-    "small": Scale(None, None, SIDE, 75, 10),
+    "small": Scale(None, None, SIDE, 40, 5),
     "full": Scale(None, None, SIDE, 500, 50, 4),
 }
 
@@ -83,7 +84,11 @@ def contrasts(features: int) -> consortia.Model:
 
 
 def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
-    """Return the normal law at the posterior's mode that has the curvature there."""
+    """Return the normal law at the posterior's mode that has the curvature there.
+
+    The curvature is that of `ENOUGH` rows at most, and the mode a few steps from it: chains only
+    move in this law's coordinates.
+    """
     shape = model.init["contrasts"].shape
 
     @jax.jit
@@ -98,19 +103,21 @@ def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
         return float(value), np.asarray(slope, np.float64)
 
     found = minimize(
-        wide, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 200}
+        wide, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 100}
     )
     mode = found.x.astype(np.float32)
     assert model.predict is not None
-    probability = np.asarray(model.predict({"contrasts": mode.reshape(shape)}, rows))
-    basis, x = helmert(CLASSES).T.astype(np.float32), rows["x"]
+    some = {name: array[:ENOUGH] for name, array in rows.items()}
+    probability = np.asarray(model.predict({"contrasts": mode.reshape(shape)}, some))
+    share = len(some["y"]) / len(rows["y"])
+    basis, x = helmert(CLASSES).T.astype(np.float32), some["x"]
     mean = probability @ basis
     count, features = shape
     curvature = np.empty((count, features, count, features), np.float32)
     for one in range(count):
         for other in range(one + 1):
             weight = probability @ (basis[:, one] * basis[:, other]) - mean[:, one] * mean[:, other]
-            block = x.T @ (weight[:, None] * x)
+            block = x.T @ (weight[:, None] * x) / share
             curvature[one, :, other], curvature[other, :, one] = block, block.T
     size = count * features
     precision = curvature.reshape(size, size) + np.eye(size, dtype=np.float32)

@@ -393,4 +393,4 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     for axis in axes:
         axis.set_yscale("log")
         for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-            ticks(lambda value, _: f"{value:.3g}")
+            ticks(lambda value, _: f"{value:.4g}")
