@@ -48,7 +48,7 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
         "policy": str(tmp_path / "policy.toml"),
         "state": str(tmp_path / "state"),
     }
-    facts = site_of(tmp_path / "study.toml", node, {})._contribute()
+    facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
     assert facts.table is not None
     assert facts.table.levels == {"stage": told}
 
@@ -155,6 +155,6 @@ def test_a_data_manager_is_told_what_a_formula_uses_and_what_stays(tmp_path: Pat
         made = CliRunner().invoke(command, ["site", "check", "--study", str(study)])
         text = " ".join(made.stderr.split())
         assert sentence in text
-        assert "of yours it uses the columns 'died', 'age', 'stage'." in text
+        assert "it uses the columns 'died', 'age', 'stage' of yours." in text
         assert "code of the coordinator" not in text
     assert load_study(study).model.question is not None

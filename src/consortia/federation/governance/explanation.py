@@ -49,9 +49,18 @@ def sentences(
         ),
         ("Length", _length(study, terms)),
     ]
+    if terms.verification is not None:
+        beside = terms.verification
+        found.append(
+            (
+                "Then",
+                f"a second run of the same model on your rows, by {beside.algorithm}, with which "
+                f"the draws are compared: your site sends at most {beside.exchanges:,} messages.",
+            )
+        )
     found += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
-        for number, kind in enumerate(terms.messages)
+        for number, kind in enumerate(terms.leaving)
     ]
     found += [
         ("A patient" if not number else "", text)
@@ -66,9 +75,7 @@ def _data(study: Study) -> str:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
         columns = ", ".join(map(repr, question.columns))
-        return (
-            f"one file of each of {len(data.files)} sites; of yours it uses the columns {columns}."
-        )
+        return f"one file of each of {len(data.files)} sites; it uses the columns {columns} of yours."
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
         "every other column of your file is used as a feature: take out what the study does not "

@@ -51,6 +51,7 @@ class StudyTerms:
         version: of consortia, with which the study is run elsewhere.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
+        verification: requirements of the study with which its draws are compared, if there is one.
     """
 
     run: str
@@ -65,6 +66,17 @@ class StudyTerms:
     messages: tuple[str, ...]
     version: str
     own_levels: bool = False
+    verification: StudyTerms | None = None
+
+    @property
+    def every(self) -> tuple[StudyTerms, ...]:
+        """This study, and the one with which its draws are compared."""
+        return (self,) if self.verification is None else (self, self.verification)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Kinds of messages that leave the site in any of them."""
+        return tuple(kind for kind in KINDS if any(kind in one.messages for one in self.every))
 
 
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
@@ -94,6 +106,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
+    beside = study.verification
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
@@ -108,6 +121,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
         own_levels=question is not None and question.tells_levels,
+        verification=None if beside is None else terms_of(beside, run=run, version=version),
     )
 
 
