@@ -116,6 +116,15 @@ def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folde
     assert names == ("age", "arm[old]", "grade", "crp")
 
 
+def test_a_chosen_reference_comes_first_and_the_coefficients_are_against_it(folder):
+    outcome = init("--response", "died", "--by-site", "arm", "--reference", "arm=old")
+    assert outcome.exit_code == 0, outcome.output
+    assert "the reference is old" in " ".join(outcome.stdout.split())
+    study = load_study("study.toml")
+    assert study.model.options["levels"] == {"arm": ["old", "new"]}
+    assert study.build().regression.names == ("age", "arm[new]", "grade", "crp")
+
+
 def test_the_response_is_asked_for_again_after_an_unknown_one(folder):
     files = [f"{name}.csv" for name in SITES]
     outcome = invoke("init", *files, answers="dead\ndied\n")
@@ -164,6 +173,10 @@ def test_a_table_can_steer_neither_the_study_file_nor_the_terminal(folder):
         (("--response", "dyed"), "the response 'dyed' is no column: unknown; did you mean 'died'"),
         (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
         (("--response", "died", "--by-site", "record"), "it tells rows apart"),
+        (("--response", "died", "--reference", "arm=olt"), "unknown; did you mean 'old'"),
+        (("--response", "died", "--reference", "age=60"), "it holds no texts"),
+        (("--response", "died", "--reference", "arm"), "give COLUMN=LEVEL"),
+        (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no term"),
         (("--response", "ward"), "the response 'ward' is no column at oslo, lima"),
         (("--response", "came"), "holds dates"),
         (("--response", "unit"), "'mg' in every row"),
