@@ -104,6 +104,7 @@ def test_run_takes_the_study_as_it_was_written_and_its_posterior_can_be_used(fol
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert summary["verdict"] == "good", summary["headline"]
     assert "arm[old]" in (folder / "out" / "estimates.txt").read_text()
+    assert (folder / "out" / "forest.png").stat().st_size > 5_000
 
 
 def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folder):
