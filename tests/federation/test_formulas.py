@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from consortia.federation.app import site_of
+from consortia.study.build import load_study
 
 STUDY = """[data]
 files = ["oslo.csv", "lima.csv"]
@@ -39,6 +40,6 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
         "policy": str(tmp_path / "policy.toml"),
         "state": str(tmp_path / "state"),
     }
-    facts = site_of(tmp_path / "study.toml", node, {})._contribute()
+    facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
     assert facts.table is not None
     assert facts.table.levels == {"stage": told}

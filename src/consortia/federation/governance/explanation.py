@@ -48,9 +48,18 @@ def sentences(
         ),
         ("Length", _length(study, terms)),
     ]
+    if terms.verification is not None:
+        beside = terms.verification
+        found.append(
+            (
+                "Then",
+                f"a second run of the same model on your rows, by {beside.algorithm}, with which "
+                f"the draws are compared: your site sends at most {beside.exchanges:,} messages.",
+            )
+        )
     found += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
-        for number, kind in enumerate(terms.messages)
+        for number, kind in enumerate(terms.leaving)
     ]
     found += [
         ("A patient" if not number else "", text)

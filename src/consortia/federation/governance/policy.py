@@ -208,7 +208,9 @@ class Policy(BaseModel):
         """
         from consortia.core.version import __version__
 
-        found = [*self._of_study(terms), *self._of_parameters(terms.parameters)]
+        found = []
+        for one in terms.every:
+            found += [*self._of_study(one), *self._of_parameters(one.parameters)]
         if app is not None and app not in self.apps and ANY not in self.apps:
             found.append(("apps", f"the app {app} is not in the list"))
         if terms.version != __version__:

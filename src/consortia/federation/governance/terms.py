@@ -49,6 +49,7 @@ class StudyTerms:
         exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
+        verification: requirements of the study with which its draws are compared, if there is one.
     """
 
     run: str
@@ -62,6 +63,17 @@ class StudyTerms:
     exchanges: int
     messages: tuple[str, ...]
     version: str
+    verification: StudyTerms | None = None
+
+    @property
+    def every(self) -> tuple[StudyTerms, ...]:
+        """This study, and the one with which its draws are compared."""
+        return (self,) if self.verification is None else (self, self.verification)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Kinds of messages that leave the site in any of them."""
+        return tuple(kind for kind in KINDS if any(kind in one.messages for one in self.every))
 
 
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
@@ -91,6 +103,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
+    beside = study.verification
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
@@ -104,6 +117,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         exchanges=before + rounds * each,
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
+        verification=None if beside is None else terms_of(beside, run=run, version=version),
     )
 
 
