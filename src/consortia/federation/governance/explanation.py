@@ -74,8 +74,8 @@ def _data(study: Study) -> str:
     if data.files is None:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
-        columns = ", ".join(map(repr, question.columns))
-        return f"one file of each of {len(data.files)} sites; it uses the columns {columns} of yours."
+        used = ", ".join(map(repr, question.columns))
+        return f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
         "every other column of your file is used as a feature: take out what the study does not "
