@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from consortia.algorithms.few_rounds.family import FREEDOM
-from consortia.algorithms.few_rounds.state import DRAW, Hub
+from consortia.algorithms.few_rounds.state import DRAW, Hub, Limited
 
 
 def evidence(hub: Hub, worst_k_hat: float) -> dict[str, float]:
@@ -27,7 +27,9 @@ def evidence(hub: Hub, worst_k_hat: float) -> dict[str, float]:
     purpose = np.asarray(hub.history.purpose)
     drawn = purpose[: int(hub.rounds)] == DRAW
     seen = np.flatnonzero(drawn)
-    if not seen.size or np.median(np.asarray(hub.history.k_hat)[seen]) > worst_k_hat:
+    if not seen.size or isinstance(hub.search, Limited):
+        return {}
+    if np.median(np.asarray(hub.history.k_hat)[seen]) > worst_k_hat:
         return {}
     d, points = hub.centre.size, hub.memory.heights.shape[1]
     logs, shares = (np.asarray(a, float)[seen] for a in (hub.history.log_mean, hub.history.share))
