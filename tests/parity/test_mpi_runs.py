@@ -17,10 +17,12 @@ import jax
 import numpy as np
 import pytest
 from parity import launch, stored
-from parity.comparing import TOLERANCE
+from parity.comparing import TOLERANCE, assert_same_run
 from parity.studies import STUDY
 
 import consortia
+from consortia.run.specification import CHAINS
+from consortia.run.verification import SEED
 from consortia.study.build import load_study
 
 HERE = Path(__file__).parent
@@ -74,6 +76,18 @@ def test_the_command_line_runs_over_ranks_and_goes_on_over_others_and_in_one_pro
         tree = consortia.sample(*one, **whole.run_options, engine=local, progress=False)
     (expected,) = (variable.values for variable in tree["posterior"].data_vars.values())
     assert np.abs(values - expected).max() <= TOLERANCE * expected.std()
+
+
+def test_a_run_over_ranks_is_compared_with_the_exact_sampler_of_one_process(tmp_path):
+    run, asked = tmp_path / "run", study(tmp_path)
+    job = launch.ranks(3, *WIDE, "run", asked, "--engine", "mpi", "--verify", "--output", str(run))
+    assert job.returncode == 0, job.stderr
+    assert "beside few_rounds" in job.stdout
+    with jax.enable_x64(True):
+        built = load_study(asked).build()
+        options = {"chains": CHAINS, "seed": SEED, "progress": False}
+        one = consortia.sample(built.model, built.sites, consortia.few_rounds(), **options)
+        assert_same_run(consortia.open_run(run / "reference"), one)
 
 
 def test_more_ranks_than_sites_are_refused_once(tmp_path):
@@ -213,7 +227,7 @@ import numpy as np
 import consortia, problem
 from consortia.run.loop import RunLoop
 engine = consortia.MPIEngine()
-method = consortia.few_rounds(effective_size=150, proposals=256)
+method = consortia.few_rounds(effective_size=300, proposals=256)
 arguments = problem.MODEL, problem.sites(3), method
 options = {{"seed": 3, "engine": engine, "progress": False, "chains": 2}}
 whole = consortia.sample(*arguments, **options)

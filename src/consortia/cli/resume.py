@@ -21,7 +21,7 @@ from consortia.cli.options import (
     Run,
     engine_of,
 )
-from consortia.cli.run import COMMAND, STUDY, beginning, sample_and_report
+from consortia.cli.run import COMMAND, STUDY, beginning, compared_over, sample_and_report
 from consortia.errors import InputError, StoreError
 from consortia.store.durable import read_regular
 
@@ -147,7 +147,8 @@ def _resume(
             exact=exact,
             engine=engine,
         )
-    compared = request.get("verify") if verify is None else verify
+    asked = request.get("verify") if verify is None else verify
+    over = engine or LocalEngine()
     return sample_and_report(
         study,
         built,
@@ -155,7 +156,7 @@ def _resume(
         begin,
         request=lambda: None,
         reference=wanted,
-        verify=(engine or LocalEngine()) if compared else None,
+        verify=compared_over(built, over, quiet=quiet) if asked else None,
         quiet=quiet,
     )
 

@@ -32,6 +32,8 @@ from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
+    from consortia.models.regression.estimates import Estimates
+    from consortia.models.regression.heterogeneity import SiteEffects
     from consortia.report.run_report import RunReport
     from consortia.run.verification import Verification
     from consortia.study.build import Built, Study
@@ -93,6 +95,7 @@ def run(
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
+        verify = verify or bool(given.run.verify)
         built = given.build(over)
 
         def request() -> None:
@@ -107,7 +110,7 @@ def run(
             begin,
             request=request,
             reference=reference,
-            verify=over if verify else None,
+            verify=compared_over(built, over, quiet=quiet) if verify else None,
             quiet=quiet,
         )
     raise typer.Exit(code)
@@ -125,7 +128,7 @@ def sample_and_report(
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
-    verify: Any = None,
+    verify: Callable[[Any], Verification | None] | None = None,
 ) -> int:
     """Sample, compare, write and show; return the exit code.
 
@@ -136,7 +139,7 @@ def sample_and_report(
         begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
-        verify: the engine over which the run is compared with an exact sampler, or None.
+        verify: compares the finished run with an exact sampler, see `compared_over`; or None.
         quiet: print errors only.
     """
     from consortia.report.terminal import console_of, plan_panel
@@ -152,13 +155,7 @@ def sample_and_report(
     tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
     found = None
     if verify is not None:
-        from consortia.run.verification import verify as verified
-
-        # Only the root knows how the run ended.
-        ended = verify.allgather(lambda: tree.attrs["state"] == "finished" if verify.root else True)
-        if all(ended):
-            parts = (tree, built.model, built.sites)
-            found = verified(*parts, engine=verify, progress=not quiet)
+        found = verify(tree)
     if tree is None:
         return 0
     return _report(study, built, directory, tree, console, reference=reference, found=found)
@@ -174,6 +171,22 @@ def beginning(
     more = {"stop": built.stop, "engine": engine, "store": directory, "metadata": built.metadata}
     more["on_divergence"] = "warn" if anyway else "raise"
     return functools.partial(sample, **options, **more)
+
+
+def compared_over(
+    built: Built, engine: Any, *, quiet: bool
+) -> Callable[[Any], Verification | None]:
+    """Return the comparison of a run with an exact sampler over an engine, if the run has ended."""
+    from consortia.run.verification import verify
+
+    def compared(tree: Any) -> Verification | None:
+        # Only the root knows how the run ended.
+        ended = engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True)
+        if not all(ended):
+            return None
+        return verify(tree, built.model, built.sites, engine=engine, progress=not quiet)
+
+    return compared
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -244,15 +257,15 @@ def _report(
     _write(report, directory)
     console.print(report_tables(report))
     if built.regression is not None and built.regression.names:
-        effects = [str(built.regression.estimates(tree))]
+        effects: list[Estimates | SiteEffects] = [built.regression.estimates(tree)]
         if built.regression.differs_by_site:
-            by_site = built.regression.by_site(tree)
-            effects.append(str(by_site))
-            if figure:
-                by_site.forest(directory / FOREST, study.title or study.name)
-        text = "\n\n".join(effects)
+            effects.append(built.regression.by_site(tree))
+        text = "\n\n".join(map(str, effects))
         (directory / ESTIMATES).write_text(f"{text}\n", encoding="utf-8")
         console.print(text, markup=False, highlight=False)
+        if figure:
+            path = effects[-1].forest(directory / FOREST, study.title or study.name)
+            console.print(f"forest plot: {path}", soft_wrap=True)
     if figure:  # the table does not wait for it
         _draw(report, directory)
     console.print(

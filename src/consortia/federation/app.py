@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from consortia.core.contract import Algorithm
 from consortia.data.facts import SiteFacts
@@ -24,6 +24,7 @@ from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Ga
 from consortia.engines.flower.stages import check_carried
 from consortia.engines.flower.transport import Transport
 from consortia.errors import InputError, PolicyError
+from consortia.run.verification import EXACT, Verification
 from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
 
@@ -33,7 +34,7 @@ POLICY = "site-policy.toml"
 BEFORE_PHASES = (DESCRIPTION, AGREEMENT)
 """Messages to each site before the first phase."""
 
-_sites: dict[tuple[str, ...], FlowerSite] = {}
+_sites: dict[tuple[str, ...], tuple[FlowerSite, ...]] = {}
 
 
 def server_app(study: str | Path) -> Any:
@@ -69,33 +70,49 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import beginning, keep_request, sample_and_report
+    from consortia.cli.run import beginning, compared_over, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
+    from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import holds_run, read_record
 
     study = load_study(path)
     algorithm = study.method.build(any_target())
     check_carried(algorithm)
     print(expected(study, algorithm, transport), flush=True)
+    beside = study.verification
+    if beside is not None:
+        exact = beside.method.build(any_target())
+        print(f"then {EXACT}: {expected(beside, exact, transport)}", flush=True)
     directory = _directory(study, config)
     begun = holds_run(directory)
-    if begun and read_record(directory)[0].get("state") == "finished":
+    compared = beside is None or (directory / VERIFICATION).exists()
+    if begun and compared and read_record(directory)[0].get("state") == "finished":
         print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     origin = _origin(config)
     minimum = int(config.get("minimum-sites", 0)) or None
-    engine = FlowerEngine(
-        transport,
-        labels_of(study, origin),
-        deadline=float(config.get("deadline", 600.0)),
-        resend=float(config.get("resend", 120.0)),
-        join_deadline=float(config.get("join-deadline", 600.0)),
-        on_missing=str(config.get("on-missing", "stop")),
-        minimum_sites=minimum,
-        study=terms_of(study).study,
-        maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
-        maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
-    )
+
+    def over(asked: Study) -> FlowerEngine:
+        return FlowerEngine(
+            transport,
+            labels_of(asked, origin),
+            deadline=float(config.get("deadline", 600.0)),
+            resend=float(config.get("resend", 120.0)),
+            join_deadline=float(config.get("join-deadline", 600.0)),
+            on_missing=str(config.get("on-missing", "stop")),
+            minimum_sites=minimum,
+            study=terms_of(asked).study,
+            maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
+            maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
+        )
+
+    def compare(tree: Any) -> Verification | None:
+        """Sample the study beside this one, which the sites take for another run."""
+        assert beside is not None
+        again = over(beside)
+        return compared_over(beside.build(again, data_folder=origin), again, quiet=False)(tree)
+
+    engine = over(study)
     built = study.build(engine, data_folder=origin)
     begin = beginning(study, built, directory, engine)
     if begun:
@@ -109,6 +126,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
         quiet=False,
+        verify=None if beside is None else compare,
     )
 
 
@@ -172,13 +190,15 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
     try:
         key = (str(path.resolve()), *(f"{k}={v}" for k, v in sorted(node.items())))
         if key not in _sites:
-            _sites[key] = site_of(path, node, config)
-        return _sites[key].answer(message)
+            _sites[key] = sites_of(path, node, config)
+        asked = _envelope_of(message, "study")
+        first, *others = _sites[key]
+        return next((one for one in others if one.study == asked), first).answer(message)
     except Exception as error:  # whatever it says stays here
         folder = _folder(node, config)
         name = str(node.get("site", ""))
 
-        run = _run_of(message)
+        run = _envelope_of(message, "run")
 
         def wrap(reason: str) -> bytes:
             values = {REQUEST: digest_of_any(message), "reason": reason}
@@ -187,18 +207,28 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
         return _refusal(folder, name, error, identity_of(run), wrap)
 
 
-def _run_of(message: bytes) -> str:
+def _envelope_of(message: bytes, part: Literal["run", "study"]) -> str:
     try:
-        return decode(message).run
+        envelope = decode(message)
     except EnvelopeError:
         return ""
+    return envelope.run if part == "run" else envelope.study
 
 
-def site_of(path: Path, node: Config, config: Config, *, private: bool | None = None) -> FlowerSite:
+def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]:
+    """Return the site of a node, and the same site in the study with which draws are compared."""
+    study = load_study(path)
+    every = [one for one in (study, study.verification) if one is not None]
+    return tuple(site_of(one, node, config) for one in every)
+
+
+def site_of(
+    study: Study, node: Config, config: Config, *, private: bool | None = None
+) -> FlowerSite:
     """Return the site of a node.
 
     Args:
-        path: the study file.
+        study: the study.
         node: as of `answer`.
         config: of the run.
         private: what the phases declare as private comes from a secret of the site, not from the
@@ -212,7 +242,6 @@ def site_of(path: Path, node: Config, config: Config, *, private: bool | None = 
         _share_cores()
     _set_width(config)
     _keep_compiled(_folder(node, config))
-    study = load_study(path)
     terms = terms_of(study)
     folder = _folder(node, config)
     own: dict[int, Path] = {}
@@ -228,7 +257,8 @@ def site_of(path: Path, node: Config, config: Config, *, private: bool | None = 
     def contribute() -> SiteFacts:
         if study.data.files is None:
             raise InputError("a data set that one machine deals out has no facts of its sites.")
-        folder_of_data = path.parent if origin is None else origin
+        beside = study.path.parent if study.path else Path()
+        folder_of_data = beside if origin is None else origin
         file = own.get(number, folder_of_data / study.data.files[number])
         return study.contribution(file, number, least())
 

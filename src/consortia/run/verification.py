@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.algorithms.few_rounds import few_rounds
+from consortia.algorithms.registry import ALGORITHMS
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.parameters import posterior_arrays, variables
@@ -21,6 +21,9 @@ from consortia.errors import InputError, WarmupError
 from consortia.run.sampling import sample
 from consortia.run.specification import CHAINS
 from consortia.theory.potentials import SitePotentials
+
+EXACT, SEED = "few_rounds", 1
+"""The sampler that a run is compared with, by its name in the registry, and its seed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,7 +59,7 @@ def verify(
     sites: Sites,
     *,
     engine: Engine | None = None,
-    seed: int = 1,
+    seed: int = SEED,
     progress: bool = True,
 ) -> Verification | None:
     """Compare a run with the exact posterior of `few_rounds`, and with the sites' gradients.
@@ -93,7 +96,7 @@ def verify(
     reference = None
     options: dict[str, Any] = {"chains": CHAINS, "seed": seed, "engine": engine}
     try:
-        reference = sample(model, sites, few_rounds(), progress=progress, **options)
+        reference = sample(model, sites, ALGORITHMS[EXACT].factory(), progress=progress, **options)
     except (InputError, WarmupError) as error:
         skipped.append(f"the exact sampler: {error}")
     stein = None

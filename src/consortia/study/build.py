@@ -33,8 +33,10 @@ from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
+from consortia.models.regression.question import Question
 from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
+from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.code import files_of
 from consortia.study.files import Arrays
@@ -103,6 +105,11 @@ class ModelTable(Table):
             extra = self.model_extra or {}
             return {key: None if value == "none" else value for key, value in extra.items()}
         return given(self.model_extra)
+
+    @property
+    def question(self) -> Question | None:
+        """What a formula asks of every site; None without one."""
+        return None if self.formula is None else question_in(self.formula, self.options)
 
     def make(self, data: Prepared, directory: Path) -> Model:
         """Return the model for these data."""
@@ -174,6 +181,12 @@ class Run(Table):
         description="let an approximate algorithm run in coordinates in which the posterior is "
         "about as wide in every direction, by the diagonal of the sites' summed curvature at the "
         "mode; see consortia.preconditioned. Not over Flower",
+    )
+    verify: bool | None = Field(
+        None,
+        description="sample the exact posterior after the run, with few_rounds, and compare, as "
+        "`consortia run --verify` does; over Flower that is a study of its own, which each site's "
+        "policy permits or not",
     )
     bias_target: list[float] | None = Field(
         None,
@@ -287,7 +300,22 @@ class Study(Table):
     @property
     def run_options(self) -> dict[str, Any]:
         """The arguments of `consortia.sample` that ``[run]`` gives."""
-        return self.run.model_dump(exclude={"predict", "precondition"})
+        return self.run.model_dump(exclude={"predict", "precondition", "verify"})
+
+    @property
+    def verification(self) -> Study | None:
+        """The study of the exact sampler on the same model and data, if ``run.verify`` asks for it.
+
+        It is what `consortia.verify` samples.
+        """
+        if not self.run.verify:
+            return None
+        exact = AlgorithmTable(name=EXACT)
+        length = {"rounds": exact._method.most_rounds, "warmup": exact._method.most_warmup or 0}
+        run = Run.model_validate(length | {"chains": CHAINS, "seed": SEED})
+        return self.model_copy(
+            update={"algorithm": exact, "run": run, "stop": None, "reference": None}
+        )
 
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
@@ -339,8 +367,8 @@ class Study(Table):
         Raises:
             InputError: the file cannot be used.
         """
-        if self.model.formula is not None:
-            question = question_in(self.model.formula, self.model.options)
+        question = self.model.question
+        if question is not None:
             return site_facts(self.data, question, path, index, least)[2]
         return self.data.contribution(path, index)[1]
 

@@ -51,21 +51,26 @@ def proposed(
     """
     if terms.sites == 2 and not two_sites:
         raise InputError(f"{TWO_SITES} (or give --two-sites).")
+    every = terms.every
+    studies = ", ".join(f'"{one.study}"' for one in every)
+    algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
+    rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
+    most = max(one.exchanges for one in every)
     apps = "" if app is None else APPS.format(app=app)
-    kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.messages)
-    names = ", ".join(f'"{kind}"' for kind in terms.messages)
+    kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
+    names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
 # The study, with all that decides what is computed, and the code of its model.
-studies = ["{terms.study}"]
+studies = [{studies}]
 models = ["{terms.model}"]
-algorithms = ["{terms.algorithm}"]
+algorithms = [{algorithms}]
 
 {apps}{agreed}# Most rounds of a run, the warm-up included, and chains: each asks in every message.
-maximum_rounds = {terms.rounds}
-maximum_chains = {terms.chains}
+maximum_rounds = {rounds}
+maximum_chains = {chains}
 
 # Fewest rows of the site, and most parameters of the model for each of them.
 minimum_rows = {rows}
@@ -73,8 +78,8 @@ maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
 # Questions of a run that are answered, each counted once however often it is sent; and runs in the
 # ledger, interrupted ones included.
-maximum_messages = {terms.exchanges}
-maximum_runs = {RUNS}
+maximum_messages = {most}
+maximum_runs = {RUNS * len(every)}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
@@ -92,7 +97,7 @@ messages = [{names}]
 # Further limits:
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
-# maximum_points = {terms.chains}        # positions in a message
+# maximum_points = {chains}        # positions in a message
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """

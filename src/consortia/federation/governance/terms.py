@@ -49,6 +49,9 @@ class StudyTerms:
         exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
+        own_levels: whether a formula has what a site adds of its own, its level or slopes, as
+            parameters of the run, of which the server has draws.
+        verification: requirements of the study with which its draws are compared, if there is one.
     """
 
     run: str
@@ -62,6 +65,18 @@ class StudyTerms:
     exchanges: int
     messages: tuple[str, ...]
     version: str
+    own_levels: bool = False
+    verification: StudyTerms | None = None
+
+    @property
+    def every(self) -> tuple[StudyTerms, ...]:
+        """This study, and the one with which its draws are compared."""
+        return (self,) if self.verification is None else (self, self.verification)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Kinds of messages that leave the site in any of them."""
+        return tuple(kind for kind in KINDS if any(kind in one.messages for one in self.every))
 
 
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
@@ -84,13 +99,14 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     """
     from consortia.core.version import __version__
 
-    method = study.method
+    method, question = study.method, study.model.question
     algorithm = _example(method)
     rounds = study.run.warmup + study.run.rounds
     asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
+    beside = study.verification
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
@@ -104,6 +120,8 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         exchanges=before + rounds * each,
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
+        own_levels=question is not None and question.tells_levels,
+        verification=None if beside is None else terms_of(beside, run=run, version=version),
     )
 
 
