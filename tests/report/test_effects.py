@@ -154,7 +154,7 @@ def differing(**more: np.ndarray) -> RunReport:
             "log_sd": (("chain", "draw", "s"), log_sd),
             **{name: (("chain", "draw", "c"), values) for name, values in more.items()},
         },
-        {"e": names, "s": ["sd(arm[new] | site)"]},
+        {"e": names, "s": ["log sd(arm[new] | site)"]},
     )
     tree = report.tree.copy()
     tree["posterior"] = xarray.DataTree(tree["posterior"].to_dataset().merge(own))

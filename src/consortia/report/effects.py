@@ -124,7 +124,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
         return None
     varying = []
     for name, log_sd in draws[LOG_SD].items():
-        matched = re.fullmatch(r"sd\((.+) \| site\)", name)
+        matched = re.fullmatch(r"(?:log )?sd\((.+) \| site\)", name)
         if matched is None:
             continue
         term, spread = matched[1], np.exp(log_sd)
