@@ -33,7 +33,7 @@ from experiments.fa_hmc.reference import Normal, reference_draws
 SIDE = 28
 STEP_SIZE = 0.15
 LEAPFROG_STEPS = 12
-"""Of the longest trajectory: between a seventh and two sevenths of a turn where the law is normal."""
+"""Of the longest trajectory: from a seventh to two sevenths of a turn of a normal law."""
 LEAST_ACCEPTED = 0.4
 
 
