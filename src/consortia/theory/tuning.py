@@ -98,7 +98,8 @@ class Choice:
     Attributes:
         method: with the step size.
         step_size: h.
-        rounds_per_draw: rounds that an independent draw takes in the slowest direction.
+        rounds_per_draw: rounds that an independent draw takes in the slowest direction; NaN where
+            a pilot has chosen.
         prediction: of the method's bias.
     """
 
@@ -109,6 +110,8 @@ class Choice:
 
     def line(self, target: BiasTarget) -> str:
         """Return the choice in words."""
+        if math.isnan(self.rounds_per_draw):
+            return f"{self.step_size:.4g}, chosen: the longest that a pilot confirms"
         return (
             f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; an "
             f"independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
@@ -178,7 +181,7 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
     """
     near = problem.seen_by(method).near
     steepest = float(np.linalg.eigvalsh(near.precision)[-1])
-    step = 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(len(near.sizes), 1)
+    step = first_step(steepest, len(near.sizes))
     fits = None
     reason: InputError | None = None
     doubted: list[tuple[float, tuple[Method, Law]]] = []
@@ -219,6 +222,11 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
         quicker = _fitting(problem, method, SHORTER * low, target)
     stepped, law = fits
     return Choice(stepped, low, law.rounds_per_draw, prediction_by(stepped, problem, law))
+
+
+def first_step(steepest: float, sites: int) -> float:
+    """Return a step beyond every stable one of any method, from the largest curvature."""
+    return 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(sites, 1)
 
 
 def _doubtful(problem: Problem, law: Law) -> bool:
