@@ -104,6 +104,7 @@ def test_run_takes_the_study_as_it_was_written_and_its_posterior_can_be_used(fol
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert summary["verdict"] == "good", summary["headline"]
     assert "arm[old]" in (folder / "out" / "estimates.txt").read_text()
+    assert (folder / "out" / "forest.png").stat().st_size > 5_000
 
 
 def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folder):
@@ -114,6 +115,15 @@ def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folde
     assert study.algorithm.name == "federated_hmc"
     names = study.build().regression.names
     assert names == ("age", "arm[old]", "grade", "crp")
+
+
+def test_a_chosen_reference_comes_first_and_the_coefficients_are_against_it(folder):
+    outcome = init("--response", "died", "--by-site", "arm", "--reference", "arm=old")
+    assert outcome.exit_code == 0, outcome.output
+    assert "the reference is old" in " ".join(outcome.stdout.split())
+    study = load_study("study.toml")
+    assert study.model.options["levels"] == {"arm": ["old", "new"]}
+    assert study.build().regression.names == ("age", "arm[new]", "grade", "crp")
 
 
 def test_the_response_is_asked_for_again_after_an_unknown_one(folder):
@@ -164,6 +174,10 @@ def test_a_table_can_steer_neither_the_study_file_nor_the_terminal(folder):
         (("--response", "dyed"), "the response 'dyed' is no column: unknown; did you mean 'died'"),
         (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
         (("--response", "died", "--by-site", "record"), "it tells rows apart"),
+        (("--response", "died", "--reference", "arm=olt"), "unknown; did you mean 'old'"),
+        (("--response", "died", "--reference", "age=60"), "it holds no texts"),
+        (("--response", "died", "--reference", "arm"), "give COLUMN=LEVEL"),
+        (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no term"),
         (("--response", "ward"), "the response 'ward' is no column at oslo, lima"),
         (("--response", "came"), "holds dates"),
         (("--response", "unit"), "'mg' in every row"),

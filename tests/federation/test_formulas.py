@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from consortia.federation.app import site_of
+import consortia
+from consortia.cli import app as command
+from consortia.engines.flower.transport import InProcess
+from consortia.errors import SiteRefusedError
+from consortia.federation.app import answer, serve, site_of
+from consortia.federation.governance import verify
 from consortia.study.build import load_study
 
 STUDY = """[data]
@@ -43,3 +51,110 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
     facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
     assert facts.table is not None
     assert facts.table.levels == {"stage": told}
+
+
+BY_SITE = """[data]
+files = ["oslo.csv", "lima.csv", "pune.csv"]
+[model]
+formula = "died ~ age + stage + (1 | site)"
+family = "bernoulli"
+integrate = {integrate}
+[algorithm]
+name = "federated_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+mass_matrix = "identity"
+[run]
+rounds = 3
+chains = 2
+[output]
+figure = false
+"""
+POLICY = """studies = ["any"]
+messages = ["description", "moments", "setup", "round"]
+maximum_rounds = 100
+minimum_rows = 10
+own_levels = false
+"""
+NAMES = ("oslo", "lima", "pune")
+
+
+def ran(folder: Path, *, integrate: bool, policy: str = POLICY) -> Path:
+    """Run a study between three sites, each with policy and ledger; return the run's directory."""
+    folder.mkdir()
+    study, rng = folder / "study.toml", np.random.default_rng(5)
+    study.write_text(BY_SITE.format(integrate=str(integrate).lower()))
+
+    def site(name: str) -> Any:
+        own = folder / name
+        own.mkdir()
+        lines = [
+            f"{rng.normal(60, 9):.1f},{rng.choice(['I', 'II'])},{rng.integers(0, 2)}"
+            for _ in range(30)
+        ]
+        (own / "rows.csv").write_text("\n".join(["age,stage,died", *lines, ""]))
+        (own / "site-policy.toml").write_text(policy)
+        node = {"site": name, "data": str(own / "rows.csv"), "folder": str(own)}
+        return lambda message: answer(study, message, node, {})
+
+    transport = InProcess({number: site(name) for number, name in enumerate(NAMES)})
+    serve(study, transport, {"output": str(folder / "run"), "join-deadline": 5})
+    return folder / "run"
+
+
+def lengths(folder: Path) -> set[int]:
+    """Return the lengths of the arrays that left a site in setup and rounds, from its ledger."""
+    lines = verify(folder / "ledger.jsonl")
+    assert lines.problem is None
+    released = [one for one in lines.entries if one.event == "released"]
+    assert {one.kind for one in released} == {"description", "moments", "setup", "round"}
+    return {
+        int(np.prod(shape, dtype=int))
+        for one in released
+        if one.kind in ("setup", "round")
+        for _, _, shape in one.arrays
+    }
+
+
+def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_policy_keeps_it(
+    tmp_path: Path,
+) -> None:
+    run = ran(tmp_path / "kept", integrate=True)
+    tree = consortia.open_run(run)
+    # two coefficients, the common level and the logarithm of the spread: nothing of a site's own
+    assert set(tree["posterior"].data_vars) == {"coefficients", "intercept", "log_sd"}
+    assert tree["posterior"]["coefficients"].coords["coefficients_dim_0"].values.tolist() == [
+        "age",
+        "stage[II]",
+    ]
+    text = (run / "estimates.txt").read_text()
+    assert all(word in text for word in ("age", "stage[II]", "odds ratio", "sd between sites"))
+    assert not any(f"\n{name} " in text for name in NAMES)
+    for name in NAMES:
+        assert max(lengths(tmp_path / "kept" / name)) == 2 * 4, name
+
+
+@pytest.mark.engines
+def test_a_ledger_shows_the_levels_of_hospitals_where_they_are_parameters(tmp_path: Path) -> None:
+    ran(tmp_path / "told", integrate=False, policy=POLICY.replace("own_levels = false\n", ""))
+    assert max(lengths(tmp_path / "told" / "oslo")) == 2 * (4 + len(NAMES))
+
+
+def test_a_policy_that_keeps_the_site_s_level_refuses_a_study_that_tells_it(tmp_path: Path) -> None:
+    with pytest.raises(SiteRefusedError, match="own_levels"):
+        ran(tmp_path / "refused", integrate=False)
+
+
+def test_a_data_manager_is_told_what_a_formula_uses_and_what_stays(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    for integrate, sentence in (
+        ("true", "What your site, or a group in it, adds of its own stays with you."),
+        ("false", "What your site adds of its own is estimated, and the server sees it."),
+    ):
+        study.write_text(BY_SITE.format(integrate=integrate))
+        made = CliRunner().invoke(command, ["site", "check", "--study", str(study)])
+        text = " ".join(made.stderr.split())
+        assert sentence in text
+        assert "it uses the columns 'died', 'age', 'stage' of yours." in text
+        assert "code of the coordinator" not in text
+    assert load_study(study).model.question is not None

@@ -36,6 +36,30 @@ seed = 5
 figure = false
 """
 
+FORMULA = """
+[data]
+files = ["oslo.csv", "lima.csv", "pune.csv"]
+
+[model]
+formula = "died ~ age * arm + (1 | site)"
+family = "bernoulli"
+integrate = true
+
+[algorithm]
+name = "federated_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+mass_matrix = "identity"
+
+[run]
+rounds = 4
+chains = 2
+seed = 5
+
+[output]
+figure = false
+"""
+
 FA_HMC = {
     "algorithm": "fa_hmc",
     "arguments": "step_size = 0.02\nleapfrog_steps = 3\nlocal_steps = 2",
@@ -80,6 +104,21 @@ def write(
             arguments=arguments,
         )
     )
+    return path
+
+
+def write_with_formula(folder: Path) -> Path:
+    """A study of a formula with a level of each site, which stays there; beside it the tables."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(4)
+    for name, size in zip(NAMES, SIZES, strict=True):
+        lines = [
+            f"{rng.normal(60, 9):.1f},{rng.choice(['new', 'old'])},{rng.choice(['no', 'yes'])}"
+            for _ in range(size)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["age,arm,died", *lines, ""]))
+    path = folder / "study.toml"
+    path.write_text(FORMULA)
     return path
 
 

@@ -73,6 +73,25 @@ def test_the_draws_are_those_of_one_process(network, name):
     assert over.attrs["rejected_replies"] == 0
 
 
+def test_a_formula_with_a_level_of_each_site_has_its_results_by_name(network):
+    folder = network.folder
+    study = flower_study.write_with_formula(folder / "formula")
+    app = app_of(study, folder / "formula-app")
+    directory = folder / "formula-run"
+    run = network.submit(app, output=str(directory), origin=str(study.parent))
+    state = network.wait(run, 400)
+    assert state == "finished:completed", network.flwr("log", run, "test", "--show").stdout
+    over = consortia.open_run(directory)
+    with jax.enable_x64(True):
+        assert_same_run(over, flower_study.alone(study))
+    assert set(over["posterior"].data_vars) == {"coefficients", "intercept", "log_sd"}
+    text = (directory / "estimates.txt").read_text()
+    assert all(name in text for name in ("age:arm[old]", "odds ratio", "sd between sites"))
+    # the server has no row: it can draw the level of no site
+    assert "the levels of other sites stay there" in text
+    assert not any(f"\n{name} " in text for name in flower_study.NAMES)
+
+
 def test_every_registered_pair_is_run():
     compared = {table["algorithm"] for table in STUDIES.values()}
     assert compared == {name for name, entry in ALGORITHMS.items() if "flower" in entry.engines}

@@ -14,6 +14,7 @@ import pytest
 import xarray
 
 from consortia.errors import InputError, MissingExtraError
+from consortia.models.regression.estimates import shorts
 from consortia.report import accuracy, methods, paper
 from consortia.report.document import page, write_report
 from consortia.report.effects import by_site, estimates, interpretation, priors_beside
@@ -153,7 +154,7 @@ def differing(**more: np.ndarray) -> RunReport:
             "log_sd": (("chain", "draw", "s"), log_sd),
             **{name: (("chain", "draw", "c"), values) for name, values in more.items()},
         },
-        {"e": names, "s": ["sd(arm[new] | site)"]},
+        {"e": names, "s": ["log sd(arm[new] | site)"]},
     )
     tree = report.tree.copy()
     tree["posterior"] = xarray.DataTree(tree["posterior"].to_dataset().merge(own))
@@ -170,6 +171,25 @@ def test_effects_by_site_are_made_from_the_draws_alone():
     new = next(one for one in found.rows if one.kind == "new site")
     wide = np.log(new.upper) - np.log(new.lower)
     assert abs(wide - 2 * 1.96 * (0.5**2 + 0.2**2) ** 0.5) < 0.2
+
+
+def test_what_is_sampled_on_another_scale_than_its_label_says_so():
+    names = differing().names
+    assert "log sd(arm[new] | site)" in names
+    assert "arm[new] | oslo, in sd" in names
+
+
+@pytest.mark.parametrize(
+    ("values", "effect", "texts"),
+    [
+        ((1.00361, 1.0, 1.00731), "odds ratio", ["1.0036", "1.0000", "1.0073"]),
+        ((1.024, 1.0102, 1.041), "odds ratio", ["1.024", "1.010", "1.041"]),
+        ((1.024, 0.8, 1.3), "odds ratio", ["1.02", "0.8", "1.3"]),
+        ((1.00361, 1.0, 1.00731), "difference", ["1", "1", "1.01"]),
+    ],
+)
+def test_ratios_near_1_have_the_digits_that_tell_them_from_it(values, effect, texts):
+    assert shorts(values, effect) == texts
 
 
 def test_the_sentence_says_how_far_an_effect_may_differ_at_another_site():
@@ -266,6 +286,7 @@ def test_a_report_is_a_document_of_word_with_tables_and_pictures(tmp_path):
     assert "The effects" in headings
     assert [cell.text for cell in made.tables[0].rows[0].cells][1] == "odds ratio"
     assert made.inline_shapes
+    assert path.stat().st_size < 500_000
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as stored:
         assert b"Priors and posteriors of 4 coefficients" in stored.read("word/document.xml")
 

@@ -38,6 +38,14 @@ def init(
     drop: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out; repeatable.")
     ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=LEVEL",
+            help="The level that the others are against, the first in the alphabet without it; "
+            "repeatable.",
+        ),
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
@@ -73,7 +81,13 @@ def init(
         if response is None:
             response = _asked(read)
         found = propose(
-            read, response, family=family, missing=missing, drop=drop or (), by_site=by_site
+            read,
+            response,
+            family=family,
+            missing=missing,
+            drop=drop or (),
+            by_site=by_site,
+            references=dict(map(_reference, reference or ())),
         )
         folder = output.resolve().parent
         files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
@@ -81,6 +95,14 @@ def init(
         with _writing(output), output.open("x", encoding="utf-8") as file:
             file.write(found.toml(files, title))
         _show(found, output)
+
+
+def _reference(given: str) -> tuple[str, str]:
+    """Return the column and the level of COLUMN=LEVEL."""
+    column, sign, level = given.partition("=")
+    if not sign:
+        raise InputError(f"--reference {given}: give COLUMN=LEVEL, as in --reference arm=control.")
+    return column, level
 
 
 def _asked(tables: dict[str, Table]) -> str:
@@ -129,6 +151,13 @@ def _show(found: Proposal, output: Path) -> None:
             cells.append(f"{count:,} ({by})" if count else "0")
         shown.add_row(*map(escape, cells))
     console.print(shown)
+    if any("the reference is" in one.what for one in found.used):
+        console.print(
+            "",
+            "Of texts the coefficients are against the reference. Another one: --reference "
+            "COLUMN=LEVEL.",
+            sep="\n",
+        )
     noted = [(one.name, one.note) for one in found.used if one.note]
     for head, lines in (("Look at", noted), ("Left out", found.left_out)):
         if lines:

@@ -32,6 +32,8 @@ from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
 if TYPE_CHECKING:
+    from consortia.models.regression.estimates import Estimates
+    from consortia.models.regression.heterogeneity import SiteEffects
     from consortia.report.run_report import RunReport
     from consortia.run.verification import Verification
     from consortia.study.build import Built, Study
@@ -255,15 +257,15 @@ def _report(
     _write(report, directory)
     console.print(report_tables(report))
     if built.regression is not None and built.regression.names:
-        effects = [str(built.regression.estimates(tree))]
+        effects: list[Estimates | SiteEffects] = [built.regression.estimates(tree)]
         if built.regression.differs_by_site:
-            by_site = built.regression.by_site(tree)
-            effects.append(str(by_site))
-            if figure:
-                by_site.forest(directory / FOREST, study.title or study.name)
-        text = "\n\n".join(effects)
+            effects.append(built.regression.by_site(tree))
+        text = "\n\n".join(map(str, effects))
         (directory / ESTIMATES).write_text(f"{text}\n", encoding="utf-8")
         console.print(text, markup=False, highlight=False)
+        if figure:
+            path = effects[-1].forest(directory / FOREST, study.title or study.name)
+            console.print(f"forest plot: {path}", soft_wrap=True)
     if figure:  # the table does not wait for it
         _draw(report, directory)
     console.print(

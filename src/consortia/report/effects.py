@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from consortia.core import parameters
 from consortia.diagnostics.units import SLOPES, in_column_units
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
-from consortia.models.regression.estimates import Estimates, estimates_of
+from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
 from consortia.models.regression.priors import read_prior
@@ -124,7 +124,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
         return None
     varying = []
     for name, log_sd in draws[LOG_SD].items():
-        matched = re.fullmatch(r"sd\((.+) \| site\)", name)
+        matched = re.fullmatch(r"(?:log )?sd\((.+) \| site\)", name)
         if matched is None:
             continue
         term, spread = matched[1], np.exp(log_sd)
@@ -204,15 +204,18 @@ def interpretation(report: RunReport) -> str:
 def _between(report: RunReport) -> str:
     """Return how far an effect that differs by site does; "" where none does."""
     found, text = by_site(report), ""
-    for term in found.terms if found is not None else ():
-        rows = {one.kind: one for one in found.rows if one.term == term} if found else {}
+    if found is None:
+        return text
+    for term in found.terms:
+        rows = {one.kind: one for one in found.rows if one.term == term}
         if "common" not in rows:
             continue
         common, new = rows["common"], rows["new site"]
+        middle, low, high = numbers([common.median, common.lower, common.upper], found)
+        lowest, highest = numbers([new.lower, new.upper], found)
         text += (
-            f" The effect of {term} may differ between sites: {number(common.median)} in common "
-            f"({number(common.lower)} to {number(common.upper)}), and at a site not among these "
-            f"between {number(new.lower)} and {number(new.upper)}."
+            f" The effect of {term} may differ between sites: {middle} in common ({low} to "
+            f"{high}), and at a site not among these between {lowest} and {highest}."
         )
     return text
 
@@ -230,7 +233,7 @@ def _what(response: Response) -> str:
 def _stated(found: Estimates, row: int, response: Response) -> str:
     """Return one effect in words."""
     higher = "higher" if found.above[row] > 0.5 else "lower"
-    middle, low, high = (number(one[row]) for one in (found.median, found.lower, found.upper))
+    middle, low, high = numbers([found.median[row], found.lower[row], found.upper[row]], found)
     matched = re.fullmatch(r"(.+)\[(.+)\]", found.names[row])
     who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {found.names[row]}"
     return (
@@ -239,12 +242,18 @@ def _stated(found: Estimates, row: int, response: Response) -> str:
     )
 
 
+def numbers(values: Sequence[float], of: Estimates | SiteEffects) -> list[str]:
+    """Return effects with three digits; ratios near 1 with as many as tell them from it."""
+    places = None if of.effect == "difference" else places_near_one(values)
+    return [number(one) if places is None else f"{one:.{places}f}" for one in values]
+
+
 def number(value: float) -> str:
     """Return a number with three digits, its zeros kept."""
     if value == 0 or not np.isfinite(value):
         return f"{value:g}"
     places = max(0, 2 - int(np.floor(np.log10(abs(value)))))
-    return f"{value:,.{places}f}" if places <= 4 else f"{value:.2e}"
+    return f"{value:,.{places}f}" if places <= 6 else f"{value:.2e}"
 
 
 # --- priors --------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ LEGEND = 45
 """Letters that a line of a legend has room for."""
 DASHES = (0, (4, 3))
 SCORES = {"accuracy": "accuracy", "ece": "ECE", "brier": "Brier", "rmse": "RMSE"}
-WIDTH = 4.0
-"""Of a figure, in inches."""
+WIDTH, TRACE = 4.0, 1.8
+"""Of a figure its width, of a trace its height, in inches."""
 
 
 # --- which parameters ----------------------------------------------------------------------------
@@ -160,11 +160,14 @@ def forest(reports: Sequence[RunReport]) -> Plot | None:
             beside.set_axis_off()
         _legend(axes, list(series))
     together = ", ".join(series)
+    caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
+    caption += "." if alone else f"; {together} side by side."
+    if any(report.column_table is not None for report in reports):
+        caption += " As they were sampled, so of numbers a standard deviation each."
     return Plot(
         figure,
         f"Intervals of {len(rows)} parameters for {together}; the numbers are in the table.",
-        f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
-        + ("." if alone else f"; {together} side by side."),
+        caption,
     )
 
 
@@ -199,7 +202,7 @@ def _panels(
                 tree,
                 coords={"parameter": label},
                 backend="matplotlib",
-                figure_kwargs={"figsize": (WIDTH, 1.8)},
+                figure_kwargs={"figsize": (WIDTH, TRACE)},
                 **options,
             )
             figure = collection.viz["figure"].item()
@@ -341,19 +344,25 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
 
 
 def overview(report: RunReport) -> list[list[Any]]:
-    """Return the figures of a run's picture by column: intervals; verdict, traces; predictions."""
+    """Return the figures of a run's picture by column: verdict, intervals; traces; predictions."""
     shown, calibration = forest([report]), accuracy.predictions(report)
-    left = [] if shown is None else [shown.figure, _text(shown.caption)]
-    right = [_text("\n".join(_words(report)), report.title)]
-    right += [plot.figure for plot in traces(report, 3)]
-    if report.reference is not None:
-        right.append(_text("The dashed line is the reference's mean."))
+    left = [_text("\n".join(_words(report)), report.title)]
+    if shown is not None:
+        left += [shown.figure, _text(shown.caption)]
+    beside = []
     if calibration is not None:
         rows = f"On {report.held_out_rows:,} held-out rows. "
-        heights = [sum(f.get_size_inches()[1] for f in column) for column in (left, right)]
-        shorter = left if heights[0] < heights[1] else right
-        shorter += [calibration.figure, _text(rows + calibration.caption)]
-    return [left, right]
+        beside = [calibration.figure, _text(rows + calibration.caption)]
+    if report.reference is not None:
+        beside.insert(0, _text("The dashed line is the reference's mean."))
+    # As many traces as make the columns about as high as one another.
+    room = _height(left) - _height(beside)
+    right = [plot.figure for plot in traces(report, int(np.clip(room // TRACE, 3, MOST_TRACED)))]
+    return [left, right + beside]
+
+
+def _height(figures: Sequence[Any]) -> float:
+    return sum(figure.get_size_inches()[1] for figure in figures)
 
 
 def _words(report: RunReport) -> list[str]:

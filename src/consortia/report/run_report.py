@@ -477,10 +477,15 @@ def by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
 
 def short_names(table: Summary) -> list[str]:
     """Return the rows' names without ``variable[...]``, where the labels inside are enough."""
-    names = list(table.coordinates)
-    inner = [name.partition("[")[2].removesuffix("]") or name for name in names]
-    words = all(not part.replace(", ", "").isdigit() for part in inner)
-    return inner if words and len(set(inner)) == len(inner) else names
+    names, inner = list(table.coordinates), []
+    for name in names:
+        variable, _, rest = name.partition("[")
+        label = rest.removesuffix("]")
+        if label.replace(", ", "").isdigit():
+            return names
+        scale = ", in sd" if variable == "effects_in_sd" else ""  # labels are of effects
+        inner.append(f"{label}{scale}" if label else name)
+    return inner if len(set(inner)) == len(inner) else names
 
 
 def labelled(tree: Any, labels: Labels) -> Any:

@@ -14,7 +14,7 @@ from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.diagnostics.verdict import Verdict
 from consortia.models.regression.estimates import Estimates
 from consortia.models.regression.heterogeneity import SiteEffects
-from consortia.report.effects import PriorBeside, number, response_of
+from consortia.report.effects import PriorBeside, number, numbers, response_of
 from consortia.report.run_report import RunReport, short_names
 
 HEADS = {
@@ -86,7 +86,7 @@ def effect_table(found: Estimates) -> Table:
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     ratio = found.effect != "difference"
     rows = tuple(
-        (name, *map(number, values), _share(above))
+        (name, *numbers(values, found), _share(above))
         for name, above, *values in zip(
             found.names, found.above, found.median, found.lower, found.upper, strict=True
         )
@@ -101,7 +101,7 @@ def site_table(found: SiteEffects) -> Table:
     rows = tuple(
         (
             f"{one.term}: {one.name}",
-            *map(number, (one.median, one.lower, one.upper)),
+            *numbers((one.median, one.lower, one.upper), found),
             MISSING if math.isnan(one.above) else _share(one.above),
             MISSING if math.isnan(one.shrinkage) else number(one.shrinkage),
         )

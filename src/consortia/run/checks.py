@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from consortia.core import arguments as checks
 from consortia.core import fingerprints
@@ -22,6 +23,9 @@ from consortia.theory import stability
 
 PROCESS = os.getpid()
 """In which JAX was loaded."""
+
+ROUNDED_MAX = 1e-3
+"""Of a column's standard deviation; what rounding may move without being told of."""
 
 CHAINS_MAX = 100_000
 
@@ -195,15 +199,17 @@ def check_schedule(method: Method, total: int) -> None:
 
 
 def precision_notes(sites: Sites) -> list[str]:
-    """Return notes on the width of the data's numbers."""
-    wide = {
-        str(leaf.dtype)
-        for leaf in jax.tree.leaves(sites.first)
-        if leaf.dtype.kind in "fiuc" and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype)
-    }
-    if not wide:
-        return []
-    return [
-        f"the data hold {', '.join(sorted(wide))}, JAX runs in 32 bits: they are rounded. Set "
-        "JAX_ENABLE_X64=1 before the start to keep 64 bits."
-    ]
+    """Return a note where rounding to 32 bits moves values of a column by much of its spread."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(sites.first):
+        values = np.asarray(leaf)
+        kept = jax.dtypes.canonicalize_dtype(values.dtype)
+        if values.dtype.kind != "f" or values.dtype == kept:
+            continue
+        moved, spread = np.abs(values.astype(kept) - values), np.std(values, axis=0)
+        if bool(np.any((spread > 0) & (moved > ROUNDED_MAX * spread))):
+            return [
+                f"32 bits round values of {jax.tree_util.keystr(path, simple=True)!r} by more than "
+                "a thousandth of their standard deviation: subtract a constant from them, or set "
+                "JAX_ENABLE_X64=1 before the start."
+            ]
+    return []

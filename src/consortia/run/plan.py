@@ -57,7 +57,7 @@ def plan_of(
         ("chains", _chains(chains, run.program.algorithm.draws.chains)),
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", _rounds(length, method)),
-        ("engine", f"{engine}, devices: {devices}; random numbers in blocks of {layout.block}"),
+        ("engine", f"{engine}, devices: {devices}"),
         (
             "memory",
             ", ".join(f"{name} {_size(value)}" for name, value in memory.items())

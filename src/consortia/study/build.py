@@ -33,6 +33,7 @@ from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
+from consortia.models.regression.question import Question
 from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
@@ -104,6 +105,11 @@ class ModelTable(Table):
             extra = self.model_extra or {}
             return {key: None if value == "none" else value for key, value in extra.items()}
         return given(self.model_extra)
+
+    @property
+    def question(self) -> Question | None:
+        """What a formula asks of every site; None without one."""
+        return None if self.formula is None else question_in(self.formula, self.options)
 
     def make(self, data: Prepared, directory: Path) -> Model:
         """Return the model for these data."""
@@ -361,8 +367,8 @@ class Study(Table):
         Raises:
             InputError: the file cannot be used.
         """
-        if self.model.formula is not None:
-            question = question_in(self.model.formula, self.model.options)
+        question = self.model.question
+        if question is not None:
             return site_facts(self.data, question, path, index, least)[2]
         return self.data.contribution(path, index)[1]
 

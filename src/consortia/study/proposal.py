@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -76,6 +76,7 @@ class Proposal:
         used: the columns of the formula, the response first.
         left_out: name and reason of every other column.
         by_site: the column whose effect is of each site, or None.
+        levels: of the columns whose reference was chosen, it first.
     """
 
     formula: str
@@ -90,6 +91,7 @@ class Proposal:
     used: tuple[Used, ...]
     left_out: tuple[tuple[str, str], ...]
     by_site: str | None = None
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def toml(self, files: Sequence[str], title: str) -> str:
         """Return the study file.
@@ -114,6 +116,9 @@ class Proposal:
         lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
+        if self.levels:
+            given = [f"{_key(name)} = {_list(found)}" for name, found in self.levels.items()]
+            lines.append(f"levels = {{ {', '.join(given)} }} # the first is the reference")
         if self.integrate:
             lines.append("integrate = true # each site keeps its own level to itself")
         if self.by_site is not None and FAMILIES[self.family].effect is not None:
@@ -137,6 +142,7 @@ def propose(
     missing: str | None = None,
     drop: Sequence[str] = (),
     by_site: str | None = None,
+    references: Mapping[str, str] | None = None,
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
@@ -150,12 +156,15 @@ def propose(
         missing: the policy; ``"complete"`` where values miss, when None.
         drop: columns that are to be left out.
         by_site: a column whose effect is wanted for each site, around a common one.
+        references: level that the others of a column are against; the first in alphabetical order
+            for columns that are not named.
 
     Raises:
-        InputError: a column is unknown (with the nearest), or the response cannot be used.
+        InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
     names = _names(tables)
-    for name in [*drop, *([] if by_site is None else [by_site])]:
+    chosen = references or {}
+    for name in [*drop, *([] if by_site is None else [by_site]), *chosen]:
         if name not in names:
             raise InputError(f"{name!r} is no column: {unknown(name, names)}.")
     left = (response if "(" in response else quoted(response)) + " ~ 1"
@@ -179,10 +188,14 @@ def propose(
         if reason:
             left_out.append((printable(name), reason))
         else:
-            used.append(_used(tables, name))
+            used.append(_used(tables, name, reference=chosen.get(name)))
     if by_site is not None and by_site not in [one.name for one in used]:
         reason = "you left it out" if by_site in drop else _reason(tables, by_site)
         raise InputError(f"by site: {by_site!r} cannot be used: {reason}.")
+    levels = {name: _referred(tables, name, level) for name, level in chosen.items()}
+    unused = [name for name in chosen if name not in [one.name for one in used]]
+    if unused:
+        raise InputError(f"reference of {unused[0]!r}: it is no term of the formula.")
     responses = [_used(tables, name, response=True) for name in of_response]
     every = [*responses, *used]
     gaps = any(sum(one.missing) for one in every)
@@ -217,6 +230,7 @@ def propose(
         used=tuple(every),
         left_out=tuple(left_out),
         by_site=by_site,
+        levels=levels,
     )
 
 
@@ -231,6 +245,10 @@ def quoted(name: str) -> str:
 
 def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _list(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
 
 
 def _names(tables: Mapping[str, Table]) -> list[str]:
@@ -252,6 +270,16 @@ def _levels(tables: Mapping[str, Table], name: str) -> dict[str, list[str]]:
         site: np.unique(as_levels(column)[~column.missing]).tolist()
         for site, column in _columns(tables, name).items()
     }
+
+
+def _referred(tables: Mapping[str, Table], name: str, reference: str) -> tuple[str, ...]:
+    """Return the levels of a column of texts, the reference first."""
+    if any(column.kind not in ("text", "truth") for column in _columns(tables, name).values()):
+        raise InputError(f"reference of {name!r}: it holds no texts, so it has no levels.")
+    levels = sorted({level for found in _levels(tables, name).values() for level in found})
+    if reference not in levels:
+        raise InputError(f"reference of {name!r}: {reference!r} is {unknown(reference, levels)}.")
+    return (reference, *(level for level in levels if level != reference))
 
 
 def _known(tables: Mapping[str, Table], name: str) -> np.ndarray:
@@ -396,7 +424,13 @@ def _tells_rows_apart(
     )
 
 
-def _used(tables: Mapping[str, Table], name: str, *, response: bool = False) -> Used:
+def _used(
+    tables: Mapping[str, Table],
+    name: str,
+    *,
+    response: bool = False,
+    reference: str | None = None,
+) -> Used:
     """Return what is said of a column of the formula."""
     found, by_site = _columns(tables, name), _levels(tables, name)
     missing = tuple(int(column.missing.sum()) for column in found.values())
@@ -415,7 +449,7 @@ def _used(tables: Mapping[str, Table], name: str, *, response: bool = False) -> 
             return Used(name, what, missing)
         if alone:
             note = "; ".join(alone)
-        return Used(name, f"{what}; the reference is {levels[0]}", missing, note)
+        return Used(name, f"{what}; the reference is {reference or levels[0]}", missing, note)
     values = _known(tables, name)
     what = f"number, {values.min():g} to {values.max():g}"
     note = ""

@@ -187,7 +187,8 @@ class FlowerSite:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
             values = description() | {"private": self._private, "facts": facts.plain()}
-            return "moments" if facts.moments else "description", values, {}
+            of_columns = bool(facts.moments) or facts.table is not None
+            return "moments" if of_columns else "description", values, {}
         if request.kind == AGREEMENT:
             every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):

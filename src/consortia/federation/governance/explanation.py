@@ -16,7 +16,8 @@ SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
     "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics.",
+    "statistics; with a formula also the names of the levels of its factors, and how many values "
+    "miss.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
@@ -69,9 +70,12 @@ def sentences(
 
 
 def _data(study: Study) -> str:
-    data = study.data
+    data, question = study.data, study.model.question
     if data.files is None:
         return f"the published data set {data.dataset}, which one machine deals out."
+    if question is not None:
+        used = ", ".join(map(repr, question.columns))
+        return f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
         "every other column of your file is used as a feature: take out what the study does not "
@@ -83,7 +87,14 @@ def _data(study: Study) -> str:
 
 
 def _model(study: Study) -> str:
-    model = study.model
+    model, question = study.model, study.model.question
+    if question is not None:
+        text = f"The regression {model.formula}, family {question.family.name}."
+        if question.tells_levels:
+            return text + " What your site adds of its own is estimated, and the server sees it."
+        if any(question.stays(group) for group in question.parsed.groups):
+            return text + " What your site, or a group in it, adds of its own stays with you."
+        return text
     if model.kind is None:
         return (
             f"code of the coordinator, {model.factory}: it runs on your machine, with your "

@@ -106,6 +106,12 @@ class Policy(BaseModel):
         description="fewest rows of a level of a factor whose name is told to the server; rarer "
         "ones must be in the study's model.levels",
     )
+    own_levels: bool = Field(
+        True,
+        description="false: no study of a formula in which what this site adds of its own, its "
+        "level or slopes, is a parameter of the run, of which the server has draws; with "
+        "integrate = true it is not",
+    )
     minimum_batch: int | None = Field(
         None,
         ge=1,
@@ -251,6 +257,9 @@ class Policy(BaseModel):
         kinds = [kind for kind in terms.messages if kind not in self.messages]
         if kinds:
             found.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
+        if terms.own_levels and not self.own_levels:
+            text = "a level of this site is a parameter of it: the study needs integrate = true"
+            found.append(("own_levels", text))
         if terms.rounds > self.maximum_rounds:
             found.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")

@@ -49,6 +49,8 @@ class StudyTerms:
         exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
+        own_levels: whether a formula has what a site adds of its own, its level or slopes, as
+            parameters of the run, of which the server has draws.
         verification: requirements of the study with which its draws are compared, if there is one.
     """
 
@@ -63,6 +65,7 @@ class StudyTerms:
     exchanges: int
     messages: tuple[str, ...]
     version: str
+    own_levels: bool = False
     verification: StudyTerms | None = None
 
     @property
@@ -96,7 +99,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     """
     from consortia.core.version import __version__
 
-    method = study.method
+    method, question = study.method, study.model.question
     algorithm = _example(method)
     rounds = study.run.warmup + study.run.rounds
     asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
@@ -117,6 +120,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         exchanges=before + rounds * each,
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
+        own_levels=question is not None and question.tells_levels,
         verification=None if beside is None else terms_of(beside, run=run, version=version),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class Estimates:
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         header = ["", self.effect, low, high, f"P(> {0 if self.effect == 'difference' else 1})"]
         rows = [
-            [name, *(short(value) for value in values[:3]), f"{values[3]:.3f}"]
+            [name, *shorts(values[:3], self.effect), f"{values[3]:.3f}"]
             for name, *values in zip(
                 self.names, self.median, self.lower, self.upper, self.above, strict=True
             )
@@ -163,6 +164,18 @@ def flat_names(
 def interval_ends(level: float) -> tuple[float, float]:
     """Return the two probabilities between which a central interval has ``level``."""
     return (1 - level) / 2, (1 + level) / 2
+
+
+def shorts(values: Sequence[float], effect: str) -> list[str]:
+    """Return numbers with three digits; of ratios near 1 as many as tell them from it."""
+    places = None if effect == "difference" else places_near_one(values)
+    return [short(one) if places is None else f"{one:.{places}f}" for one in values]
+
+
+def places_near_one(ratios: Sequence[float]) -> int | None:
+    """Return the decimals that ratios need which are all within a tenth of 1; None of others."""
+    apart = max(abs(one - 1) for one in ratios)
+    return 1 - math.floor(math.log10(apart)) if 1e-6 < apart < 0.1 else None
 
 
 def short(value: float) -> str:

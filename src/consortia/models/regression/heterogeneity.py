@@ -16,7 +16,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.diagnostics.summary import aligned, html_of
-from consortia.models.regression.estimates import interval_ends, short
+from consortia.models.regression.estimates import interval_ends, short, shorts
 
 Kind = Literal["site", "common", "new site", "spread"]
 ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd between sites"}
@@ -105,7 +105,7 @@ class SiteEffects:
             body = [
                 [
                     row.name,
-                    *(short(value) for value in (row.median, row.lower, row.upper)),
+                    *shorts((row.median, row.lower, row.upper), self.effect),
                     "" if np.isnan(row.above) else f"{row.above:.3f}",
                     "" if np.isnan(row.shrinkage) else f"{row.shrinkage:.2f}",
                 ]

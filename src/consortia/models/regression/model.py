@@ -115,8 +115,15 @@ class Regression:
         """What a run keeps beside its draws, for `consortia.sample`: names, units, priors."""
         spec = self.specification
         axes = {name: axes for name, axes in self.labels.items() if name in self.model.init}
-        sampled = {"effects_in_sd": "effects", "log_sd": "sd", "atanh_correlation": CORRELATION}
-        axes |= {name: self.labels[own] for name, own in sampled.items() if own in self.labels}
+        sampled = {
+            "effects_in_sd": ("effects", ""),
+            "log_sd": ("sd", "log "),
+            "atanh_correlation": (CORRELATION, "atanh "),
+        }
+        for name, (own, scale) in sampled.items():
+            if own in self.labels:
+                *lead, last = self.labels[own]
+                axes[name] = [*lead, last and [scale + label for label in last]]
         scaling, count = None, len(spec.names)
         if count:
             basis = np.eye(count + 1)

@@ -58,6 +58,12 @@ class Question:
         return self.integrated or group.by != SITE
 
     @property
+    def tells_levels(self) -> bool:
+        """Whether what a site adds of its own is a parameter of the run, which the server sees."""
+        fixed = any(SITE in one.columns for one in self.parsed.factors.values())
+        return fixed or any(not self.stays(group) for group in self.parsed.groups)
+
+    @property
     def always(self) -> tuple[str, ...]:
         """The columns in which a row must have a value, whatever the policy."""
         extra = [name for factor in self.extra.values() for name in factor.columns]
