@@ -37,6 +37,12 @@ MUTANTS = (
         "test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves",
     ),
     Mutant(
+        "algorithms/few_rounds/evidence.py",
+        "mean - constant + volume - potential",
+        "mean - constant - potential",
+        "algorithms/test_few_rounds.py::test_the_log_evidence_of_a_gaussian_model_is_the_exact_one",
+    ),
+    Mutant(
         "algorithms/few_rounds/search.py",
         "jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)",
         "jnp.where(saddle, 0 * lengths[0] / jnp.sqrt(size[0]), 0)",

@@ -227,7 +227,7 @@ import numpy as np
 import consortia, problem
 from consortia.run.loop import RunLoop
 engine = consortia.MPIEngine()
-method = consortia.few_rounds(effective_size=150, proposals=256)
+method = consortia.few_rounds(effective_size=300, proposals=256)
 arguments = problem.MODEL, problem.sites(3), method
 options = {{"seed": 3, "engine": engine, "progress": False, "chains": 2}}
 whole = consortia.sample(*arguments, **options)

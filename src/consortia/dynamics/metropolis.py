@@ -24,6 +24,10 @@ COARSE = 64.0
 VALUES_AT_ONCE = 2**22
 """Row values that a site holds at once when it evaluates many points."""
 
+NUMBERS_AT_ONCE, NUMBERS_OF_ROW = 2**19, 128
+"""The same of a model with a likelihood of each site, which may hold many numbers a row, such as
+the nodes of a rule; and how many."""
+
 DIVERGENT = 1000.0
 """An energy error above this is called a divergence."""
 
@@ -130,12 +134,15 @@ def _of_site(
 
 
 def at_all(
-    function: Callable[[Array], PyTree], positions: Float[Array, "n d"], site: Site
+    target: Target, function: Callable[[Array], PyTree], positions: Float[Array, "n d"], site: Site
 ) -> PyTree:
-    """Evaluate a function at each of the positions, as many at once as memory allows."""
+    """Evaluate a function of U_c at each of the positions, as many at once as memory allows."""
     rows, _ = site.all()
     length = jax.tree.leaves(rows)[0].shape[0]
-    at_once = int(min(max(VALUES_AT_ONCE // length, 1), positions.shape[0]))
+    most = VALUES_AT_ONCE // length
+    if target.model.by_site:
+        most = NUMBERS_AT_ONCE // (NUMBERS_OF_ROW * length)
+    at_once = int(min(max(most, 1), positions.shape[0]))
     return jax.lax.map(function, positions, batch_size=at_once)
 
 

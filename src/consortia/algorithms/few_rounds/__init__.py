@@ -36,6 +36,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds import limited, search, weights
+from consortia.algorithms.few_rounds.evidence import evidence
 from consortia.algorithms.few_rounds.family import FREEDOM, Family, Numbers
 from consortia.algorithms.few_rounds.independence import metropolis_chains, resampled
 from consortia.algorithms.few_rounds.state import (
@@ -143,7 +144,8 @@ class FewRounds(Method):
     candidates (points, and for each U_c, ∇U_c and ∇²U_c); then a Student t with ν = 8 is fitted by
     adaptive importance sampling; then it stands still and draws begin. The run ends at the asked
     effective size, or after ``rounds`` rounds of draws. What each round was for, and what it
-    showed, stands in the attribute ``rounds_used`` of the result. Where no member of the family
+    showed, stands in the attribute ``rounds_used`` of the result, and the log evidence with its
+    standard error in ``log_evidence`` and ``log_evidence_error``. Where no member of the family
     comes near the posterior K chains of federated Hamiltonian Monte Carlo go on from it, each a few
     trajectories long; the attribute ``handed_over`` has the reason. Where these have not forgotten
     their starts within 100 communication rounds, or some of them do not move, the run ends and says
@@ -306,6 +308,7 @@ class FewRounds(Method):
             "rounds_used": lines,
             "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,
         }
+        facts |= evidence(hub, WORST_K_HAT)
         if int(hub.stage) in (WALK, WALK_DRAW):
             facts["handed_over"] = (
                 f"{_why(hub)}. {len(hub.walkers.idle)} chains of federated HMC, preconditioned by "
@@ -602,7 +605,7 @@ def _evaluate(
         return metropolis.potential(target, position, site).above(base)
 
     points, _ = widened(target, inbox.widening, families.points(inbox.family, shared))
-    return state, metropolis.at_all(above, points, site), {}
+    return state, metropolis.at_all(target, above, points, site), {}
 
 
 def _keep(
@@ -676,7 +679,7 @@ def _walked(
         potential, gradient = metropolis.potential_and_gradient(target, position, site)
         return Walked(potential.above(base), gradient)
 
-    return state, metropolis.at_all(at, inbox.positions, site), {}
+    return state, metropolis.at_all(target, at, inbox.positions, site), {}
 
 
 def _leap(shared: PyTree, hub: Hub, message: Walked) -> tuple[Hub, Candidates, Info]:
@@ -709,6 +712,7 @@ def _learn(
         share=quality.share,
         k_hat=quality.k_hat,
         acceptance=quality.acceptance,
+        log_mean=quality.log_mean,
         nested_r_hat=walkers.measured.nested_r_hat,
         correlation=walkers.measured.correlation,
         step_size=walkers.step_size,
@@ -725,7 +729,7 @@ def _learn(
 
 def _idle(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     nothing = jnp.full((), jnp.nan, hub.centre.dtype)
-    return hub, weights.Quality(nothing, nothing, nothing)
+    return hub, weights.Quality(*[nothing] * len(weights.Quality._fields))
 
 
 def _after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:

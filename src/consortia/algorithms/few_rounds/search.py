@@ -55,8 +55,12 @@ ROUNDED = 1.0
 
 
 class Answer(NamedTuple):
-    """Of M candidates: U relative to the reference, ∇U, and the upper triangle of ∇²U."""
+    """Of M candidates: U relative to the reference, ∇U, and the upper triangle of ∇²U.
 
+    ``height`` is U at the reference, which the evidence needs.
+    """
+
+    height: metropolis.Potential
     potentials: Float[Array, " M"]
     gradients: Float[Array, "M d"]
     curvatures: Float[Array, "M t"]
@@ -67,7 +71,8 @@ def first(position: Vector) -> Search:
     d, dtype = position.size, position.dtype
     shrunk = np.resize(np.array(SHRUNK), len(LADDER))
     candidates = jnp.outer(jnp.asarray(shrunk, dtype), position)
-    best = Best(position, jnp.zeros_like(position), jnp.eye(d, dtype=dtype))
+    unknown = metropolis.Potential(jnp.zeros((), dtype), jnp.zeros((), dtype))
+    best = Best(position, jnp.zeros_like(position), jnp.eye(d, dtype=dtype), unknown)
     zero = jnp.zeros((), jnp.int32)
     return Search(best, candidates, jnp.full((), jnp.inf, dtype), zero, zero)
 
@@ -83,12 +88,12 @@ def answer(
     def function(theta: Vector) -> Array:
         return target.potential(theta, rows, mask, site)
 
-    def at(position: Vector) -> Answer:
+    def at(position: Vector) -> tuple[Array, Vector, Array]:
         potential, gradient = metropolis.potential_and_gradient(target, position, site)
         curvature = hessian(function, position, full=True)
-        return Answer(potential.above(base), gradient, curvature[upper])
+        return potential.above(base), gradient, curvature[upper]
 
-    return jax.lax.map(at, candidates)
+    return Answer(base, *jax.lax.map(at, candidates))
 
 
 def step(search: Search, summed: Answer) -> Search:
@@ -105,7 +110,8 @@ def step(search: Search, summed: Answer) -> Search:
     upper = np.triu_indices(d)
     triangle = jnp.zeros((d, d), best.position.dtype).at[upper].set(summed.curvatures[index])
     curvature = triangle + jnp.triu(triangle, 1).T
-    trial = Best(search.candidates[index], summed.gradients[index], curvature)
+    height = summed.height._replace(fine=summed.height.fine + summed.potentials[index])
+    trial = Best(search.candidates[index], summed.gradients[index], curvature, height)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, best)
     idle = jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
     scale, values, axes = _scaled(best.curvature)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from consortia.algorithms.federated_hmc.ensemble import Ensemble, Root
 from consortia.algorithms.few_rounds.family import Family
+from consortia.dynamics.metropolis import Potential
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
@@ -19,11 +20,12 @@ of federated HMC that learn from each other, and their draws."""
 
 
 class Best(NamedTuple):
-    """The best point so far: θ, ∇U and ∇²U there."""
+    """The best point so far: θ, ∇U, ∇²U and U there."""
 
     position: Vector
     gradient: Vector
     curvature: Float[Array, "d d"]
+    height: Potential
 
 
 class Search(NamedTuple):
@@ -112,6 +114,7 @@ class History(NamedTuple):
     share: Float[Array, " rounds"]
     k_hat: Float[Array, " rounds"]
     acceptance: Float[Array, " rounds"]
+    log_mean: Float[Array, " rounds"]
     nested_r_hat: Float[Array, " rounds"]
     correlation: Float[Array, " rounds"]
     step_size: Float[Array, " rounds"]

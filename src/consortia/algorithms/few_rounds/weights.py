@@ -32,11 +32,13 @@ class Quality(NamedTuple):
         share: effective points by all points, (Σw)²/(NΣw²).
         k_hat: shape of the generalised Pareto law of the largest weights.
         acceptance: that independence Metropolis would have.
+        log_mean: logarithm of the mean weight.
     """
 
     share: Scalar
     k_hat: Scalar
     acceptance: Scalar
+    log_mean: Scalar
 
 
 def mixture_log_weights(memory: Memory) -> Weights:
@@ -80,11 +82,12 @@ def quality(log_weights: Weights) -> Quality:
     """Return what weights π/q say of the family q from which their points come."""
     weights = jnp.sort(normalised(log_weights))
     count = weights.size
+    log_mean = jax.nn.logsumexp(log_weights) - math.log(count)
     below = (jnp.cumsum(weights) - weights) / jnp.maximum(weights, jnp.finfo(weights.dtype).tiny)
     above = count - jnp.arange(count, dtype=weights.dtype)
     acceptance = jnp.sum(weights * (above + below)) / count
     share = 1 / (count * jnp.sum(weights**2))
-    return Quality(share, pareto_shape(weights), acceptance)
+    return Quality(share, pareto_shape(weights), acceptance, log_mean)
 
 
 def pareto_shape(ordered: Weights) -> Scalar:

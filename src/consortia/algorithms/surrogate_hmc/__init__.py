@@ -425,7 +425,9 @@ def _evaluate(
     site: Site,
 ) -> tuple[PyTree, metropolis.Potential, Info]:
     """Send U_c at all proposals."""
-    potentials = metropolis.at_all(lambda at: metropolis.potential(target, at, site), inbox, site)
+    potentials = metropolis.at_all(
+        target, lambda at: metropolis.potential(target, at, site), inbox, site
+    )
     return state, potentials, {}
 
 

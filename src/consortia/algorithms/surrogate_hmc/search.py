@@ -179,7 +179,7 @@ def _average(
         return metropolis.potential_and_gradient(target, position, site)[1]
 
     positions = inbox.mean[None] + white @ inbox.root.T
-    gradients = metropolis.at_all(gradient, positions, site)
+    gradients = metropolis.at_all(target, gradient, positions, site)
     return state, (jnp.mean(gradients, axis=0), white.T @ gradients / white.shape[0]), {}
 
 

@@ -1,0 +1,40 @@
+"""Many points at once take no more memory than a site has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import consortia
+from consortia.core.contract import Site
+from consortia.core.target import Target
+from consortia.dynamics import metropolis
+
+ROWS, POINTS, NODES = 100, 4096, 81
+
+
+def test_a_likelihood_of_a_site_with_many_numbers_a_row_is_evaluated_at_few_points_at_once() -> (
+    None
+):
+    nodes = jnp.linspace(-1, 1, NODES)
+
+    def of_site(theta: Any, rows: Any, mask: Any) -> Any:
+        at = jnp.cumsum((rows["y"][:, None] - theta - nodes[None]) ** 2, axis=1)
+        return -jnp.sum(jnp.where(mask[:, None], jnp.sort(at, axis=1), 0))
+
+    model = consortia.Model(None, None, jnp.zeros(()), site_log_likelihood=of_site)
+    target = Target(model, jnp.zeros(()))
+    one = jnp.ones(())
+    site = Site({"y": jnp.zeros(ROWS)}, jnp.asarray(ROWS, jnp.int32), one, one)
+
+    def at_all(positions: Any) -> Any:
+        def function(position: Any) -> Any:
+            return metropolis.potential(target, position, site).value
+
+        return metropolis.at_all(target, function, positions, site)
+
+    compiled = jax.jit(at_all).lower(jnp.zeros((POINTS, 1))).compile()
+    # All at once are 133 MB in each of several arrays.
+    assert compiled.memory_analysis().temp_size_in_bytes < 20e6
