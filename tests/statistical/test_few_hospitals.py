@@ -1,4 +1,4 @@
-"""Three hospitals, levels integrated out, the default prior of the spread: against exact numbers."""
+"""Three hospitals, levels integrated out, the default prior of the spread: the exact numbers."""
 
 from __future__ import annotations
 
