@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "docs" / "extensions"))
 
 # Before JAX starts, here and in the kernels of the notebooks.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# tqdm, which other packages use, would tell every kernel that ipywidgets is not here.
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 
 from consortia.core.version import __version__  # noqa: E402
 

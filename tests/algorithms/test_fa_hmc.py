@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -250,6 +252,13 @@ class CorrelationWithoutRoot(ByHand):
 def test_each_planted_bug_is_told_apart_from_the_algorithm(mutant, name):
     # The identity above holds to 1e-12; the weakest bug moves a draw by far more.
     assert error_of(by_hand(name, mutant)) > 1e-4
+
+
+@pytest.mark.parametrize("method", [consortia.fa_hmc(0.1, 2, 3), consortia.fa_ld(0.1, 3)])
+def test_the_bias_that_a_plan_shows_is_of_the_variant_that_runs(method):
+    assert "unlike sites" in method.claims.bias
+    debiased = dataclasses.replace(method, debias=True).claims.bias
+    assert debiased == "mean exact on Gaussian targets, variance O(eta^2)"
 
 
 def test_fa_ld_is_fa_hmc_with_one_leapfrog_step_bit_for_bit():

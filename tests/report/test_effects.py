@@ -286,6 +286,7 @@ def test_a_report_is_a_document_of_word_with_tables_and_pictures(tmp_path):
     assert "The effects" in headings
     assert [cell.text for cell in made.tables[0].rows[0].cells][1] == "odds ratio"
     assert made.inline_shapes
+    assert path.stat().st_size < 500_000
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as stored:
         assert b"Priors and posteriors of 4 coefficients" in stored.read("word/document.xml")
 

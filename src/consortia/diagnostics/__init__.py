@@ -13,6 +13,12 @@ from consortia.diagnostics.distances import (
     marginal_wasserstein2,
     wasserstein2,
 )
+from consortia.diagnostics.influence import (
+    PriorSensitivity,
+    WithoutSites,
+    leave_one_site_out,
+    prior_sensitivity,
+)
 from consortia.diagnostics.predictive import (
     accuracy,
     brier,
@@ -31,8 +37,10 @@ from consortia.diagnostics.units import in_column_units
 __all__ = [
     "ChunkVerdict",
     "Convergence",
+    "PriorSensitivity",
     "Stein",
     "Summary",
+    "WithoutSites",
     "accuracy",
     "add_diagnostics",
     "brier",
@@ -42,11 +50,13 @@ __all__ = [
     "gaussian_wasserstein2",
     "in_column_units",
     "kernel_stein",
+    "leave_one_site_out",
     "log_predictive_density",
     "marginal_error",
     "marginal_wasserstein2",
     "negative_log_likelihood",
     "predict",
+    "prior_sensitivity",
     "rhat_and_ess",
     "rmse",
     "scores",

@@ -15,7 +15,7 @@ cross-validation and WAIC" (2017); smoothing and k-hat by ArviZ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -148,7 +148,7 @@ def loo(
     for sites in others:
         if sites.names != first.names or list(sites.sizes) != list(first.sizes):
             raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
-    drawn = _positions(results, together)
+    drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
     def own() -> dict[str, Any]:
@@ -172,27 +172,38 @@ def loo(
     return LeftOut(names, unit, rows, **total)
 
 
-def _positions(results: Mapping[str, Any], engine: Engine) -> list[np.ndarray]:
-    """Return draws of every model as flat positions, (draws, d), of a process that has them."""
+def positions_of(
+    caller: str, results: Sequence[tuple[Any, Model]], engine: Engine, most: int
+) -> list[np.ndarray]:
+    """Return draws of every model as flat positions, (draws, d), of a process that has them.
+
+    Args:
+        caller: the function, for messages.
+        results: results of runs, None where a process keeps nothing, with their models.
+        engine: gathers.
+        most: draws of each, evenly spaced.
+    """
 
     def own() -> list[Any] | None:
         found = []
-        for tree, model, _ in results.values():
+        for tree, model in results:
             if tree is None:
                 return None
             if draw_weights(tree) is not None:
-                raise InputError("loo: the draws have weights of unlike steps, which LOO has not.")
+                raise InputError(f"{caller}: the draws have weights of unlike steps already.")
             flat = join(posterior_draws(tree), variables(structure_of(model.init)))
             flat = flat.reshape(-1, flat.shape[-1])
             if len(flat) < LEAST_DRAWS:
-                raise InputError(f"loo: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more.")
-            every = np.linspace(0, len(flat) - 1, min(len(flat), MOST_DRAWS)).round().astype(int)
+                raise InputError(
+                    f"{caller}: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more."
+                )
+            every = np.linspace(0, len(flat) - 1, min(len(flat), most)).round().astype(int)
             found.append(flat[every].tolist())
         return found
 
     known = [one for one in engine.allgather(own) if one is not None]
     if not known:
-        raise InputError("loo: no process has a result.")
+        raise InputError(f"{caller}: no process has a result.")
     return [np.asarray(one, float) for one in known[0]]
 
 

@@ -40,7 +40,7 @@ INK, MUTED, RULE, *SERIES = (light for light, _ in COLOURS.values())
 """Text, lesser text, lines, and chains or runs: first the federated run's, then its reference's."""
 
 DPI = 160
-MOST_NAMED = 28
+MOST_NAMED = 32
 """Letters of a name beside a figure."""
 
 TIP = "tip: "

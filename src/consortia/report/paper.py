@@ -33,6 +33,9 @@ LINES_MAX = 60
 WIDTH = 6.0
 """Of a figure on paper, in inches."""
 
+COLOURS_MAX = 64
+"""Of a figure on paper, with those that smooth its lines."""
+
 
 def check_extra() -> None:
     """Refuse early, and say what to install, where the extra is missing."""
@@ -87,11 +90,8 @@ def _add(made: Any, part: Part) -> None:
     for plot in part.plots:
         if plot is None:
             continue
-        picture = io.BytesIO()
-        with drawing():
-            plot.figure.savefig(picture, format="png", dpi=DPI, facecolor="white")
         inches = min(WIDTH, 1.2 * plot.figure.get_size_inches()[0])
-        made.add_picture(io.BytesIO(picture.getvalue()), width=Inches(inches))
+        made.add_picture(_picture(plot.figure), width=Inches(inches))
         made.inline_shapes[-1]._inline.docPr.set("descr", _text(plot.alt))
         if plot.caption:
             made.add_paragraph(_text(plot.caption), style="Caption")
@@ -104,6 +104,19 @@ def _add(made: Any, part: Part) -> None:
         made.add_paragraph(_text(line), style="List Number")
     for note in part.notes:
         made.add_paragraph(_text(note), style="List Bullet")
+
+
+def _picture(figure: Any) -> io.BytesIO:
+    """Return a figure as a PNG of few colours, a quarter of the size of one of all."""
+    from PIL import Image  # Matplotlib needs it, and is optional
+
+    drawn, reduced = io.BytesIO(), io.BytesIO()
+    with drawing():
+        figure.savefig(drawn, format="png", dpi=DPI, facecolor="white")
+    with Image.open(drawn) as image:
+        few = image.convert("RGB").quantize(COLOURS_MAX, dither=Image.Dither.NONE)
+        few.save(reduced, "png", optimize=True, dpi=(DPI, DPI))
+    return reduced
 
 
 def _add_table(made: Any, table: Table) -> None:

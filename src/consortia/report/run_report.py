@@ -475,23 +475,17 @@ def by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     return out
 
 
-SAMPLED = {
-    "log_sd": "log {}",
-    "effects_in_sd": "{}, in sd",
-    "atanh_correlation": "atanh {}",
-}
-"""How a parameter is called that is sampled on another scale than its label says."""
-
-
 def short_names(table: Summary) -> list[str]:
     """Return the rows' names without ``variable[...]``, where the labels inside are enough."""
     names, inner = list(table.coordinates), []
     for name in names:
         variable, _, rest = name.partition("[")
         label = rest.removesuffix("]")
-        inner.append(SAMPLED.get(variable, "{}").format(label) if label else name)
-    words = all(not part.replace(", ", "").isdigit() for part in inner)
-    return inner if words and len(set(inner)) == len(inner) else names
+        if label.replace(", ", "").isdigit():
+            return names
+        scale = ", in sd" if variable == "effects_in_sd" else ""  # labels are of effects
+        inner.append(f"{label}{scale}" if label else name)
+    return inner if len(set(inner)) == len(inner) else names
 
 
 def labelled(tree: Any, labels: Labels) -> Any:

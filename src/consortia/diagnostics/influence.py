@@ -1,0 +1,390 @@
+r"""What a result owes to each site and to the prior: weights on its draws, and nothing is sampled.
+
+.. math::
+    w_s \propto 1 / L_c(\theta_s) \quad (\text{without site } c), \qquad
+    w_s \propto p(\theta_s)^{\alpha - 1} \quad (\text{with the prior to the power } \alpha)
+
+both smoothed, with their k-hat, by ArviZ (PSIS). To be left out, a site weights the draws itself:
+means, standard deviations and k-hat leave it, and no log-likelihood does.
+
+Source: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling" (2024);
+Kallioinen, Paananen, Bürkner, Vehtari, "Detecting and diagnosing prior and likelihood sensitivity
+with power-scaling" (2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from consortia.core.arguments import hinted
+from consortia.core.model import Model
+from consortia.core.parameters import structure_of, variables
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
+from consortia.diagnostics.left_out import positions_of
+from consortia.diagnostics.summary import aligned, html_of
+from consortia.engines.contract import Engine
+from consortia.engines.local import LocalEngine
+from consortia.errors import InputError
+
+Draws = Float[np.ndarray, "S d"]
+
+MOST_DRAWS = 4000
+RELIABLE = 0.7
+"""Largest k-hat with which weighted draws can be trusted."""
+
+POWERS = (0.8, 1.25)
+"""α on both sides of 1."""
+
+SENSITIVE = 0.05
+"""Of the measure of Kallioinen and others, from which on a parameter is called sensitive."""
+
+AT_ONCE = 64
+
+
+class _Shown:
+    """A table as plain text and for a notebook."""
+
+    @property
+    def _rows(self) -> list[list[str]]:
+        raise NotImplementedError
+
+    @property
+    def _notes(self) -> list[str]:
+        return []
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        return "\n".join([*aligned(self._rows), *(f"* {note}" for note in self._notes)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return html_of([self._rows], [f"* {note}" for note in self._notes])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WithoutSites(_Shown):
+    """The posterior without each of the sites; `str` renders how far each of them moves it.
+
+    Attributes:
+        names: of the parameters, on the model's natural scale where it has one.
+        sites: names.
+        mean: with all sites, (parameters,).
+        sd: likewise.
+        means: without each site, (sites, parameters).
+        sds: likewise.
+        k_hat: of each site's weights, (sites,); above .7 a line is not to be trusted.
+
+    Example:
+        >>> one, line = np.ones(1), np.ones((1, 1))
+        >>> print(WithoutSites(("dose",), ("oslo",), one, one, 3 * line, line, 0.1 * one))
+        without  moves most  by (sd)  its sd by  k-hat
+        oslo           dose    +2.00     x 1.00   0.10
+    """
+
+    names: tuple[str, ...]
+    sites: tuple[str, ...]
+    mean: np.ndarray
+    sd: np.ndarray
+    means: np.ndarray
+    sds: np.ndarray
+    k_hat: np.ndarray
+
+    @property
+    def shifts(self) -> np.ndarray:
+        """How far the means move without a site, in standard deviations, (sites, parameters)."""
+        return (self.means - self.mean) / self.sd
+
+    @property
+    def _rows(self) -> list[list[str]]:
+        rows = [["without", "moves most", "by (sd)", "its sd by", "k-hat"]]
+        for index, site in enumerate(self.sites):
+            most = int(np.argmax(np.abs(self.shifts[index])))
+            wider = self.sds[index, most] / self.sd[most]
+            moved = self.shifts[index, most]
+            k = self.k_hat[index]
+            rows.append([site, self.names[most], f"{moved:+.2f}", f"x {wider:.2f}", f"{k:.2f}"])
+        return rows
+
+    @property
+    def _notes(self) -> list[str]:
+        bad = [site for site, k in zip(self.sites, self.k_hat, strict=True) if not k <= RELIABLE]
+        if not bad:
+            return []
+        return [f"k-hat is above {RELIABLE}: run without {', '.join(bad)} to know"]
+
+    def to_dataframe(self) -> Any:
+        """Return mean, sd, shift and k_hat, a line for each site and parameter."""
+        import pandas as pd  # heavy, and only wanted here
+
+        count, d = self.means.shape
+        columns = {
+            "site": np.repeat(self.sites, d),
+            "parameter": np.tile(self.names, count),
+            "mean": self.means.ravel(),
+            "sd": self.sds.ravel(),
+            "shift": self.shifts.ravel(),
+            "k_hat": np.repeat(self.k_hat, d),
+        }
+        return pd.DataFrame(columns)
+
+
+@hinted
+def leave_one_site_out(
+    tree: Any, model: Model, sites: Sites, *, engine: Engine | None = None
+) -> WithoutSites:
+    """Return the posterior without each site, from the draws of the run with all of them.
+
+    Args:
+        tree: result of a run; None in processes that keep nothing.
+        model: of the run.
+        sites: of the run.
+        engine: where the rows are in several processes; all call this alike. Draws go to them, and
+            moments and k-hat come back.
+
+    Returns:
+        Means, standard deviations and k-hat for each site that is left out, and their table. A
+        site's own parameters keep their prior without it: integrate them out, or k-hat is high.
+
+    Raises:
+        InputError: the draws have weights or are fewer than 100, or rows are in no process.
+
+    Example:
+        >>> from consortia import diagnostics
+        >>> print(diagnostics.leave_one_site_out(tree, model, sites))  # doctest: +SKIP
+    """
+    together: Engine = LocalEngine() if engine is None else engine
+    drawn = positions_of("leave_one_site_out", [(tree, model)], together, MOST_DRAWS)[0]
+    target = Target(model, structure_of(model.init))
+    names, values = _natural(model, target, drawn)
+
+    def of_site(index: int) -> dict[str, Any]:
+        logs = _log_likelihoods(target, drawn, sites.shards[index])
+        share, k = _smoothed(-logs)
+        mean, sd = _moments(values, share)
+        return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
+
+    found = _of_sites(together, sites, of_site)
+    mean, sd = _moments(values, np.full(len(values), 1 / len(values)))
+    means, sds, k_hat = (np.array([one[key] for one in found]) for key in ("mean", "sd", "k"))
+    return WithoutSites(names, sites.names, mean, sd, means, sds, k_hat)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PriorSensitivity(_Shown):
+    """How much each parameter depends on the prior; `str` renders the table.
+
+    Attributes:
+        names: of the parameters, on the model's natural scale where it has one.
+        shift: by how many standard deviations a mean moves when the prior counts twice,
+            (parameters,): between its powers .8 and 1.25.
+        sd_ratio: by what a standard deviation is multiplied then.
+        measure: of Kallioinen and others, by ArviZ's `psense`; above .05 a parameter is sensitive.
+        likelihood: the same for the power of the likelihood; NaN without ``sites``.
+        k_hat: the larger of both weights of the prior's powers.
+
+    Example:
+        >>> one = np.ones(1)
+        >>> PriorSensitivity(("dose",), 0.5 * one, one, 0.2 * one, 0.01 * one, 0.1).findings
+        ('the prior decides, the data say little',)
+    """
+
+    names: tuple[str, ...]
+    shift: np.ndarray
+    sd_ratio: np.ndarray
+    measure: np.ndarray
+    likelihood: np.ndarray
+    k_hat: float
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What the two measures say of each parameter."""
+        found = []
+        for prior, likelihood in zip(self.measure, self.likelihood, strict=True):
+            if prior < SENSITIVE:
+                found.append("")
+            elif np.isnan(likelihood):
+                found.append("the prior matters")
+            elif likelihood < SENSITIVE:
+                found.append("the prior decides, the data say little")
+            else:
+                found.append("prior and data may disagree")
+        return tuple(found)
+
+    @property
+    def _rows(self) -> list[list[str]]:
+        rows = [["", "prior", "likelihood", "twice the prior (sd)", "its sd by", ""]]
+        columns = (self.measure, self.likelihood, self.shift, self.sd_ratio)
+        for name, prior, likelihood, shift, ratio, finding in zip(
+            self.names, *columns, self.findings, strict=True
+        ):
+            said = "" if np.isnan(likelihood) else f"{likelihood:.2f}"
+            rows.append([name, f"{prior:.2f}", said, f"{shift:+.2f}", f"x {ratio:.2f}", finding])
+        return rows
+
+    @property
+    def _notes(self) -> list[str]:
+        if self.k_hat <= RELIABLE:
+            return []
+        return [f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to know"]
+
+    def to_dataframe(self) -> Any:
+        """Return all columns, a line for each parameter."""
+        import pandas as pd  # heavy, and only wanted here
+
+        columns = {
+            "prior": self.measure,
+            "likelihood": self.likelihood,
+            "shift": self.shift,
+            "sd_ratio": self.sd_ratio,
+            "finding": self.findings,
+        }
+        return pd.DataFrame(columns, index=list(self.names))
+
+
+@hinted
+def prior_sensitivity(
+    tree: Any,
+    model: Model,
+    sites: Sites | None = None,
+    *,
+    log_prior: Callable[[PyTree], Any] | None = None,
+    engine: Engine | None = None,
+) -> PriorSensitivity:
+    """Return how much each parameter depends on the prior, by scaling its power.
+
+    Nothing is asked of the sites unless they are given, for the measure of the likelihood: then
+    each adds up its log-likelihood at up to 4,000 draws, in one message.
+
+    Args:
+        tree: result of a run; None in processes that keep nothing.
+        model: of the run.
+        sites: of the run, for the likelihood's measure.
+        log_prior: of the parameters, the part of the prior that is scaled; `Model.log_prior` when
+            None. That one has the Jacobians of parameters that are sampled on another scale.
+        engine: where the rows are in several processes; all call this alike.
+
+    Returns:
+        Measures, shifts and what they say, and their table.
+
+    Raises:
+        InputError: the draws have weights or are fewer than 100, or rows are in no process.
+
+    Example:
+        >>> from consortia import diagnostics
+        >>> print(diagnostics.prior_sensitivity(tree, model))  # doctest: +SKIP
+    """
+    together: Engine = LocalEngine() if engine is None else engine
+    drawn = positions_of("prior_sensitivity", [(tree, model)], together, MOST_DRAWS)[0]
+    target = Target(model, structure_of(model.init))
+    names, values = _natural(model, target, drawn)
+    prior = _log_prior(target, log_prior, drawn)
+    weighted = [_smoothed((power - 1) * prior) for power in POWERS]
+    moments = [_moments(values, share) for share, _ in weighted]
+    sd = values.std(axis=0, ddof=1)
+    doublings = np.log2(POWERS[1] / POWERS[0])
+    shift = (moments[1][0] - moments[0][0]) / sd / doublings
+    ratio = (moments[1][1] / moments[0][1]) ** (1 / doublings)
+    likelihood = np.full(len(names), np.nan)
+    if sites is not None:
+        held = sites
+
+        def of_site(index: int) -> list[float]:
+            return _log_likelihoods(target, drawn, held.shards[index]).tolist()
+
+        total = np.sum(_of_sites(together, held, of_site), axis=0)
+        likelihood = _measure(values, total)
+    k_hat = max(k for _, k in weighted)
+    return PriorSensitivity(names, shift, ratio, _measure(values, prior), likelihood, k_hat)
+
+
+def _of_sites(engine: Engine, sites: Sites, make: Callable[[int], Any]) -> list[Any]:
+    """Return what ``make`` returns for each site, in order, where its rows are."""
+    found: dict[int, Any] = {}
+    gathered = engine.allgather(lambda: {str(index): make(index) for index in sites.here})
+    for process in gathered:
+        for index, one in process.items():
+            found.setdefault(int(index), one)
+    if len(found) < len(sites):
+        raise InputError("no process has the rows of all sites: give engine=.")
+    return [found[index] for index in range(len(sites))]
+
+
+def _natural(model: Model, target: Target, drawn: Draws) -> tuple[tuple[str, ...], Draws]:
+    """Return names and values of the parameters, on the model's natural scale if it has one."""
+    parts = variables(target.structure)
+    if model.natural is None:
+        shapes, values = {one.name: one.shape for one in parts}, drawn
+    else:
+        natural = model.natural
+        at = jnp.asarray(drawn, target.dtype)
+        made = jax.jit(jax.vmap(lambda one: natural(target.unravel(one))))(at)
+        arrays = {name: np.asarray(a, np.float64) for name, a in made.items()}
+        shapes = {name: a.shape[1:] for name, a in arrays.items()}
+        values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
+    names = []
+    for name, shape in shapes.items():
+        for place in np.ndindex(*shape):
+            names.append(f"{name}[{', '.join(map(str, place))}]" if place else name)
+    return tuple(names), values
+
+
+def _moments(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return weighted means and standard deviations."""
+    mean = share @ values
+    return mean, np.sqrt(share @ (values - mean) ** 2)
+
+
+def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return smoothed weights with sum one, and their k-hat."""
+    from arviz_stats.base.array import array_stats  # a second that few runs need
+
+    with np.errstate(all="ignore"):  # of ratios that are all but equal
+        weights, k = array_stats.psislw(-log_weights)  # it takes their negatives
+    share = np.exp(weights - weights.max())
+    return share / share.sum(), float(k)
+
+
+def _measure(values: Draws, log_density: np.ndarray) -> np.ndarray:
+    """Return ArviZ's `psense` of each column for the power of a density."""
+    import xarray
+    from arviz_stats.psense import psense
+
+    posterior = xarray.Dataset({"x": (("chain", "draw", "column"), values[None])})
+    scaled = xarray.Dataset({"log_density": (("chain", "draw"), log_density[None])})
+    tree = xarray.DataTree.from_dict({"posterior": posterior, "log_prior": scaled})
+    return np.asarray(psense(tree, group="prior", sample_dims=["chain", "draw"])["x"], float)
+
+
+@partial(jax.jit, static_argnums=0)
+def _summed(target: Target, positions: Array, rows: PyTree) -> Array:
+    mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
+    return jax.lax.map(
+        lambda one: jnp.sum(target.summands(one, rows, mask)), positions, batch_size=AT_ONCE
+    )
+
+
+def _log_likelihoods(target: Target, drawn: Draws, rows: PyTree) -> np.ndarray:
+    """Return log L_c at the draws, (S,)."""
+    held = jax.tree.map(in_jax_width, rows)
+    return np.asarray(_summed(target, jnp.asarray(drawn, target.dtype), held), np.float64)
+
+
+def _log_prior(
+    target: Target, scaled: Callable[[PyTree], Any] | None, drawn: Draws
+) -> Float[np.ndarray, " S"]:
+    def at(one: Array) -> Array:
+        return target.log_prior(one) if scaled is None else scaled(target.unravel(one))
+
+    values = jax.jit(lambda all_: jax.lax.map(at, all_))(jnp.asarray(drawn, target.dtype))
+    return np.asarray(values, np.float64)
