@@ -8,8 +8,9 @@ has a *finding* for each of them. This module imports nothing but the standard l
 from __future__ import annotations
 
 import math
+import statistics
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ PAPERS = {
 
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run"
 UNDER_THIS_READING, NO_NUMBER = "reproduced under this reading", "no published number"
+UNDECIDED = "undecided"
 STANDARD_ERRORS = 2.0
 """How far an order must be from a tie; and a number may miss its tolerance by so many."""
+FEWEST_PAIRS = 5
+"""Runs of both methods, of the same seeds, that a claim of one being better is judged by."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +49,29 @@ class Finding:
         error: its standard error over independent runs, where there are several.
         law: what the exact law says.
         shown: ours in words, in the place of the value.
+        pairs: runs of both methods with the same seeds, where methods are compared.
     """
 
     value: float | None
     error: float | None = None
     law: float | None = None
     shown: str | None = None
+    pairs: int | None = None
 
     @property
     def text(self) -> str:
-        """Return the value with its error."""
+        """Return the value with its error, and how many pairs of runs it is from."""
         if self.shown is not None or self.value is None:
             return self.shown or "none"
         error = "" if self.error is None else f" ± {self.error:.2g}"
-        return f"{self.value:.4g}{error}"
+        counted = "" if self.pairs is None else f", {self.pairs} pair{'s'[: self.pairs > 1]}"
+        return f"{self.value:.4g}{error}{counted}"
+
+
+def over_pairs(values: Sequence[float]) -> Finding:
+    """Return the mean of a difference or ratio of pairs of runs, with its standard error."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Finding(statistics.fmean(values), error, pairs=len(values))
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,7 @@ class Claim:
         above: the published order: ours must be larger than this; or
         below: smaller.
         tolerance: how far ours may be from the number.
+        paired: it compares methods by runs, which `FEWEST_PAIRS` pairs decide at least.
         reading: what the paper leaves open and how it is read here.
         whole: the quantity is at the paper's size at every scale.
         why: why ours differs, or why nothing can be compared.
@@ -91,6 +105,7 @@ class Claim:
     above: float | None = None
     below: float | None = None
     tolerance: float = 0.0
+    paired: bool = False
     reading: str = ""
     whole: bool = False
     why: str = ""
@@ -120,8 +135,12 @@ class Claim:
         holds = self.holds(finding)
         if holds is None:
             return NO_NUMBER
+        few = self.paired and finding.value is not None and (finding.pairs or 0) < FEWEST_PAIRS
         if share and not self.whole:
-            return f"smaller: {share}; {'holds' if holds else 'does not hold'}"
+            outcome = UNDECIDED if few else "holds" if holds else "does not hold"
+            return f"smaller: {share}; {outcome}"
+        if few:
+            return UNDECIDED
         if not holds:
             return NOT_REPRODUCED
         return UNDER_THIS_READING if self.reading else REPRODUCED

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.claims import NO_NUMBER, NOT_REPRODUCED, Claim, Paper, Study
+from experiments.claims import NO_NUMBER, NOT_REPRODUCED, NOT_RUN, UNDECIDED, Claim, Paper, Study
 from experiments.records import Record
 
 LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
@@ -87,7 +87,8 @@ def _draw(
         text = " · ".join(filter(None, (summary(verdicts), remark)))
         axis.set_title(f"{title}\n", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
-        colour = "#b00020" if bad else "#206020"
+        unsure = any(UNDECIDED in v or NOT_RUN in v for v in verdicts)
+        colour = "#b00020" if bad else "#606060" if unsure else "#206020"
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
         label.set_in_layout(False)
     told = f"{study.title}. " + (f"Smaller: {share}." if share else "At the paper's size.")
@@ -100,14 +101,14 @@ def _mark(axis: Any, claim: Claim) -> None:
         return
     if claim.at is None:
         axis.axhline(claim.number, **PUBLISHED)
-        where = axis.get_yaxis_transform()
+        (height,) = axis.transLimits.transform(axis.transScale.transform([(0, claim.number)]))[:, 1]
         axis.text(
-            0.99,
+            0.01,
             claim.number,
             f"paper {claim.number:g}",
-            transform=where,
-            ha="right",
-            va="bottom",
+            transform=axis.get_yaxis_transform(),
+            ha="left",
+            va="bottom" if height < 0.5 else "top",
             fontsize=5.5,
             color="tab:red",
         )
@@ -125,7 +126,7 @@ def _mark(axis: Any, claim: Claim) -> None:
 
 
 def summary(verdicts: Sequence[str]) -> str:
-    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced, 1 not run".
+    """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced; 1 not run".
 
     What a smaller run is smaller than stands once, above all panels.
     """
@@ -134,7 +135,7 @@ def summary(verdicts: Sequence[str]) -> str:
     counts = Counter(short or verdicts)
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+    return "; ".join(f"{number} {verdict}" for verdict, number in counts.items())
 
 
 def _write(figure: Any, target: Path) -> None:

@@ -256,4 +256,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         bars.axhline(part["floor"], color="0.6", lw=0.6, ls=":")
         places = np.arange(3) * len(part["short"]) + (len(part["short"]) - 1) / 2
         bars.set_xticks(places, [method.replace(", ", ",\n") for method in METHODS])
-        bars.set(ylabel="W₂ to NUTS: average ●, agent □")
+        for label in dict.fromkeys(row["network"] for row in part["long"]):
+            bars.plot([], [], "o", ms=3, color=colours[label], label=label)
+        for label, style in (("point mass at the mean", "-"), ("half of NUTS's draws", ":")):
+            bars.plot([], [], style, color="0.6", lw=0.8, label=label)
+        bars.legend()
+        bars.set(ylabel="W₂ to NUTS (dot: average, box: agent)")

@@ -17,7 +17,7 @@ import consortia
 from consortia.data import datasets
 from consortia.diagnostics import scores
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 
 Arrays = dict[str, np.ndarray]
 
@@ -180,7 +180,9 @@ def outcome(
         result[name] = float(values.mean())
         if len(values) > 1:
             result[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(len(values)))
-    records.say(", ".join(f"{name} {_told(value)}" for name, value in result.items()))
+            result[f"{name}_by_seed"] = values
+    told = [f"{name} {_told(value)}" for name, value in result.items() if "by_seed" not in name]
+    records.say(", ".join(told))
     return result
 
 
@@ -243,7 +245,8 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
         found[f"{name}-{key}-accuracy"] = Finding(ours["accuracy"] - best, _error(ours, "accuracy"))
         if "ULA, published" in by:
             other = by["ULA, published"]
-            found[f"{name}-{key}-ula"] = Finding(ours["nll"] - other["nll"], _error(ours, "nll"))
+            one, two = (entry.get("nll_by_seed", [entry["nll"]]) for entry in (ours, other))
+            found[f"{name}-{key}-ula"] = over_pairs(list(np.subtract(one, two)))
     return found
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import consortia
 from consortia.oracles import GaussianAgents, decentralized_hmc_law
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 from experiments.drawing import LAW
 
 AGENTS = 4
@@ -178,6 +178,7 @@ def samplers(scale: str, seed: int) -> list[dict[str, Any]]:
                 "iterations": length // 50 * np.arange(1, 51),
                 "error": errors.mean(axis=0),
                 "deviation": errors.std(axis=0, ddof=1),
+                "ends": errors[:, -1],
             }
         )
         records.say(f"{label}: test error {errors[:, -1].mean():.4f} ± {errors[:, -1].std():.4f}")
@@ -212,13 +213,8 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     laws = {(law["variant"], law["step_size"]): law for law in results["rows"]["laws"]}
     runs = {entry["label"]: entry for entry in results["samplers"]}
 
-    def error(label: str) -> float:
-        return runs[label]["error"][-1]
-
     def apart(label: str) -> Finding:
-        both = [runs[label]["deviation"][-1], runs["HMC, centralized"]["deviation"][-1]]
-        spread = math.sqrt(sum(one**2 for one in both) / SEEDS)
-        return Finding(error(label) - error("HMC, centralized"), spread)
+        return over_pairs(list(np.subtract(runs[label]["ends"], runs["HMC, centralized"]["ends"])))
 
     found = {}
     for variant in ("published", "corrected"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from consortia.data import datasets, partition
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 
 CLIENTS = 10
 CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)
@@ -78,7 +79,7 @@ def image_task(
         train, test = datasets.train_test_split(found.rows, test_share=TEST_SHARE, seed=seed)
         note = f"{note}; {len(train['y'])} to train, {len(test['y'])} held out"
     train, test = (
-        datasets.images_to_rows(_subset(part, rows, seed))
+        datasets.images_to_rows(subset(part, rows, seed))
         for part, rows in ((train, train_rows), (test, test_rows))
     )
     return Task(name, partition.iid(train, CLIENTS, seed=seed), test, note)
@@ -94,7 +95,8 @@ def _loaded(name: str) -> datasets.Dataset:
     return datasets.load(name)
 
 
-def _subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
+def subset(arrays: dict[str, np.ndarray], rows: int | None, seed: int) -> dict[str, np.ndarray]:
+    """Return so many random rows; all of them with None."""
     if rows is None:
         return arrays
     chosen = np.random.default_rng(seed).choice(len(arrays["y"]), rows, replace=False)
@@ -236,12 +238,12 @@ def with_fifty(
 
 
 def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str) -> Finding:
-    """Return by how much per cent one label's loss is below the other's, with both in words."""
-    values = last(parts, score)
-    (ours, error), (theirs, _) = values[one], values[other]
-    told = ", ".join(f"{label} {value:.4g}" for label, (value, _) in values.items())
-    relative = None if error is None else 100 * math.sqrt(2) * error / theirs
-    return Finding(100 * (1 - ours / theirs), relative, shown=f"{score}: {told}")
+    """Return by how much per cent one label's loss is below the other's, paired by seed."""
+    by = {part["label"]: [run[-1][score] for run in part["runs"]] for part in parts}
+    gains = 100 * (1 - np.divide(by[one], by[other]))
+    told = ", ".join(f"{label} {np.mean(values):.4g}" for label, values in by.items())
+    found = over_pairs(gains.tolist())
+    return replace(found, shown=f"{found.text}; {score}: {told}")
 
 
 def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:

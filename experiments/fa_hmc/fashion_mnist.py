@@ -70,7 +70,7 @@ SCALES = {
         headline=HEADLINE,
         batch_size=100,
         sweep_rounds=10,
-        runs=1,
+        runs=5,
         leapfrog={1: (1.5e-3, 2.5e-3, 4e-3), 10: (7e-4, 1.2e-3), 50: (4e-4,), 100: (2e-4,)},
         local={1: (1.5e-3, 2.5e-3), 10: (7e-4, 1.5e-3), 20: (7e-4, 1.5e-3)},
     ),

@@ -56,7 +56,7 @@ SCALES = {
     "small": Scale(
         train_rows=None,
         rounds=10,
-        runs=1,
+        runs=5,
         batch_size=100,
         local_steps=50,
         leapfrog={

@@ -23,7 +23,7 @@ import numpy as np
 import consortia
 from consortia.diagnostics import marginal_error
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 from experiments.fa_hmc.reference import reference_draws
 
 CLIENTS = 20
@@ -315,9 +315,13 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     for part in results["gradients"]:
         if part["draws"] == KINDS[0]:
             panel = "b" if part["noise"] else "a"
+            one, other, rule = (np.array(part["errors"][n]) for n in ("fa_ld", "fa_hmc", "rule"))
             gain = part["gain_of_fa_hmc"]
-            found[f"fig1{panel}-sampled"] = Finding(gain["per_cent"], gain["standard_error"])
-            found[f"fig1{panel}-rule-sampled"] = Finding(part["rule_over_best"])
+            found[f"fig1{panel}-sampled"] = Finding(
+                gain["per_cent"], gain["standard_error"], pairs=len(one)
+            )
+            best = np.minimum(one, other)[: len(rule)]
+            found[f"fig1{panel}-rule-sampled"] = over_pairs(list(rule / best))
     return found
 
 

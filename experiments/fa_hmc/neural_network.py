@@ -28,6 +28,7 @@ class Scale:
         train_rows: a random subset of the training rows; None for all.
         hidden: widths of the hidden layers.
         rounds: of every run.
+        runs: independent runs of each chosen setting.
         batch_size: rows of a gradient draw.
         local_steps: T of the sweep over K.
         leapfrog: step sizes to choose from by K.
@@ -37,6 +38,7 @@ class Scale:
     train_rows: int | None
     hidden: tuple[int, int]
     rounds: int
+    runs: int
     batch_size: int
     local_steps: int
     leapfrog: dict[int, tuple[float, ...]]
@@ -44,11 +46,12 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(6000, (16, 16), 3, 50, 20, {2: (2e-3,)}, {}),
+    "quick": Scale(6000, (16, 16), 3, 1, 50, 20, {2: (2e-3,)}, {}),
     "small": Scale(
         train_rows=None,
         hidden=(64, 64),
         rounds=10,
+        runs=5,
         batch_size=100,
         local_steps=50,
         leapfrog={1: (1e-3, 2e-3), 10: (6e-4, 1e-3)},
@@ -58,6 +61,7 @@ SCALES = {
         train_rows=None,
         hidden=(512, 512),
         rounds=200,
+        runs=1,
         batch_size=1000,
         local_steps=50,
         leapfrog={
@@ -85,7 +89,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
         for t, sizes in chosen.local.items()
     }
-    options: dict[str, Any] = {"rounds": chosen.rounds, "seed": seed}
+    options: dict[str, Any] = {"rounds": chosen.rounds, "seed": seed, "runs": chosen.runs}
     return {
         "hidden": chosen.hidden,
         "leapfrog": classification.sweep(model, task, candidates, **options),

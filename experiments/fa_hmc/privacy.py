@@ -208,8 +208,14 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[0].set_ylim(plain["accuracy"] - 0.02, plain["accuracy"] + 0.02)
     for entry in noisy:
         axes[0].annotate(
-            f"σ² = {entry['noise']:g}", (entry["epsilon"], entry["accuracy"]), fontsize=6
+            f"σ² = {entry['noise']:g}",
+            (entry["epsilon"], entry["accuracy"]),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=6,
         )
+    axes[0].margins(x=0.15)
     secrets, seed = (
         np.asarray(results["moments"][name]["sd"]).mean(axis=0) for name in ("secrets", "seed")
     )

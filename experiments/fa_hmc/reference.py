@@ -30,6 +30,26 @@ class Reference(NamedTuple):
     ess: float
 
 
+class Normal(NamedTuple):
+    """A normal law.
+
+    Attributes:
+        mean: (d,), in the order of the flattened parameters.
+        root: (d, d), whose product with its transpose is the covariance.
+    """
+
+    mean: np.ndarray
+    root: np.ndarray
+
+
+class _State(NamedTuple):
+    """A position with its potential and gradient, so that no trajectory computes them again."""
+
+    position: jax.Array
+    potential: jax.Array
+    gradient: jax.Array
+
+
 def reference_draws(
     model: consortia.Model,
     rows: Any,
@@ -38,12 +58,14 @@ def reference_draws(
     step_size: float,
     chains: int = 4,
     leapfrog_steps: int = 8,
+    warmup: int | None = None,
+    near: Normal | None = None,
     seed: int = 0,
 ) -> Reference:
     r"""Draws of π ∝ p(θ) Π_i p(z_i | θ) by HMC with a Metropolis test.
 
     Each trajectory has between half of ``leapfrog_steps`` and all of them, so that no direction
-    of the posterior returns to its start. As many draws are left out at the beginning as are kept.
+    of the posterior returns to its start.
 
     Args:
         model: whose ``init`` is a pytree of arrays.
@@ -52,6 +74,9 @@ def reference_draws(
         step_size: of a leapfrog step.
         chains: independent chains.
         leapfrog_steps: of the longest trajectory.
+        warmup: draws of a chain that are left out at the beginning; by default as many as are kept.
+        near: a normal law like the posterior: chains move in its coordinates, and start at its
+            mean in the place of the model's ``init``.
         seed: of the proposals.
 
     Raises:
@@ -60,7 +85,8 @@ def reference_draws(
     if model.log_prior is None:
         raise ValueError("reference_draws: the model has no prior")
     keys = jax.random.split(jax.random.key(seed), chains)
-    kept, accepted = _run(model, draws, leapfrog_steps, step_size, rows, keys)
+    lengths = draws if warmup is None else warmup, draws
+    kept, accepted = _run(model, lengths, leapfrog_steps, step_size, rows, near, keys)
     result = np.asarray(kept)
     verdict = rhat_and_ess(result)
     return Reference(result, float(accepted.mean()), verdict.max_r_hat, verdict.min_ess)
@@ -68,37 +94,49 @@ def reference_draws(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(
-    model: Any, draws: int, leapfrog_steps: int, step_size: float, rows: Any, keys: jax.Array
+    model: Any,
+    lengths: tuple[int, int],
+    leapfrog_steps: int,
+    step_size: float,
+    rows: Any,
+    near: Normal | None,
+    keys: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Positions (chains, draws, d) and whether each was accepted (chains, draws)."""
-    start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, model.init))
+    init, unravel = ravel_pytree(jax.tree.map(jnp.asarray, model.init))
+    start = init if near is None else jnp.zeros_like(init)
+
+    def place(position: jax.Array) -> jax.Array:
+        return position if near is None else near.mean + near.root @ position
 
     def potential(position: jax.Array) -> jax.Array:
-        parameters = unravel(position)
+        parameters = unravel(place(position))
         return -jnp.sum(model.log_likelihood(parameters, rows)) - model.log_prior(parameters)
 
-    gradient = jax.grad(potential)
+    evaluate = jax.value_and_grad(potential)
 
-    def step(position: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def step(state: _State, key: jax.Array) -> tuple[_State, tuple[jax.Array, jax.Array]]:
         momentum_key, length_key, accept_key = jax.random.split(key, 3)
-        momentum = jax.random.normal(momentum_key, position.shape, position.dtype)
+        momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
         length = jax.random.randint(length_key, (), leapfrog_steps // 2, leapfrog_steps + 1)
 
-        def leapfrog(_: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            here, moving = state
-            moving = moving - step_size / 2 * gradient(here)
-            here = here + step_size * moving
-            return here, moving - step_size / 2 * gradient(here)
+        def leapfrog(_: Any, at: tuple[_State, jax.Array]) -> tuple[_State, jax.Array]:
+            here, moving = at
+            moving = moving - step_size / 2 * here.gradient
+            position = here.position + step_size * moving
+            there = _State(position, *evaluate(position))
+            return there, moving - step_size / 2 * there.gradient
 
-        proposal, final = jax.lax.fori_loop(0, length, leapfrog, (position, momentum))
-        loss = potential(proposal) - potential(position)
+        proposal, final = jax.lax.fori_loop(0, length, leapfrog, (state, momentum))
+        loss = proposal.potential - state.potential
         loss = loss + (jnp.sum(final**2) - jnp.sum(momentum**2)) / 2
         accepted = jnp.log(jax.random.uniform(accept_key)) < -loss
-        position = jnp.where(accepted, proposal, position)
-        return position, (position, accepted)
+        state = jax.tree.map(partial(jnp.where, accepted), proposal, state)
+        return state, (place(state.position), accepted)
 
     def chain(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.lax.scan(step, start, jax.random.split(key, 2 * draws))[1]
+        first = _State(start, *evaluate(start))
+        return jax.lax.scan(step, first, jax.random.split(key, sum(lengths)))[1]
 
     positions, accepted = jax.vmap(chain)(keys)
-    return positions[:, draws:], accepted[:, draws:]
+    return positions[:, lengths[0] :], accepted[:, lengths[0] :]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import consortia
@@ -27,7 +26,8 @@ from consortia.models.metric_learning import (
     squared_projections,
 )
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
+from experiments.fsgld.likelihood import mean_log_likelihoods
 
 SHARDS, TEST_PAIRS = 10, 1000
 DIRECTIONS, MEAN_SQUARE = 10, 0.1
@@ -109,17 +109,13 @@ def curve(
     """Mean log-likelihood of a row at evenly spaced draws."""
     count = len(draws["threshold"])
     chosen = np.unique(np.linspace(0, count - 1, min(points, count)).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    values = [float(one({name: value[i] for name, value in draws.items()})) for i in chosen]
-    return chosen, np.array(values)
+    return chosen, mean_log_likelihoods(model, draws, rows, chosen)
 
 
 def climb(model: consortia.Model, draws: dict[str, np.ndarray], rows: Rows) -> Any:
     """Mean log-likelihood of a row at draws ever farther apart."""
     chosen = np.unique(np.geomspace(1, len(draws["threshold"]), 40).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    values = [float(one({name: value[i - 1] for name, value in draws.items()})) for i in chosen]
-    return chosen, np.array(values)
+    return chosen, mean_log_likelihoods(model, draws, rows, chosen - 1)
 
 
 def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:
@@ -212,13 +208,15 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
                 if "refused" not in runs[r, kind]
             ]
             refused = f"refused in {len(repeats) - len(gains)} of {len(repeats)} repetitions"
-            found[f"fig5-{part}-{kind}"] = _mean(gains) if gains else Finding(None, shown=refused)
+            found[f"fig5-{part}-{kind}"] = (
+                over_pairs(gains) if gains else Finding(None, shown=refused)
+            )
     spread = [
         runs[r, "anchored"]["late_test_deviation"] / runs[r, "dsgld"]["late_test_deviation"]
         for r in repeats
     ]
-    found["fig5-spread"] = _mean(spread)
-    found["fig5-faster"] = _mean(
+    found["fig5-spread"] = over_pairs(spread)
+    found["fig5-faster"] = over_pairs(
         [
             math.log2(reached(runs[r, "dsgld"], runs[r, "dsgld"]))
             - math.log2(reached(runs[r, "anchored"], runs[r, "dsgld"]))
@@ -228,7 +226,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     kept = [r for r in repeats if "late_test" in runs.get((r, "laplace"), {})]
     if kept:
         gains = [runs[r, "laplace"]["late_test"] - runs[r, "dsgld"]["late_test"] for r in kept]
-        mean = _mean(gains)
+        mean = over_pairs(gains)
         shown = f"{mean.text} in {len(kept)} of {len(repeats)} runs; the others ended non-finite"
         found["appendix-f2"] = mean if len(kept) == len(repeats) else replace(mean, shown=shown)
     return found
@@ -239,11 +237,6 @@ def reached(entry: dict[str, Any], plain: dict[str, Any]) -> int:
     level = plain["late_test"] - plain["late_test_deviation"]
     high = np.flatnonzero(np.asarray(entry["way"]) >= level)
     return int(entry["climbed"][high[0] if high.size else -1])
-
-
-def _mean(values: list[float]) -> Finding:
-    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
-    return Finding(float(np.mean(values)), error)
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

@@ -15,8 +15,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import consortia
@@ -24,7 +22,8 @@ from consortia.algorithms.travelling import DSGLD
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
+from experiments.fsgld.likelihood import mean_log_likelihoods
 from experiments.fsgld.susy import FEATURES, Problem, problem
 
 HIDDEN = (18, 18, 8)
@@ -63,7 +62,7 @@ class Scale:
 
 SCALES = {
     "quick": Scale(4, 100, 60, 100, 60, 1),
-    "small": Scale(30, 1000, 1500, 1500, 300, 3),
+    "small": Scale(30, 1000, 1500, 1500, 300, 5),
     # the paper's sizes; its step size and surrogates are those of the last comparison
     "full": Scale(30, 90_000, 5000, 5000, 1000, 10),
 }
@@ -110,8 +109,7 @@ def scores(model: consortia.Model, tree: Any, rows: Any, most: int = 200) -> np.
     drawn = positions(tree)
     count = len(next(iter(drawn.values())))
     chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
-    one = jax.jit(lambda params: jnp.mean(model.log_likelihood(params, rows)))
-    return np.array([float(one({k: v[i] for k, v in drawn.items()})) for i in chosen])
+    return mean_log_likelihoods(model, drawn, rows, chosen)
 
 
 def even(data: Problem) -> np.ndarray:
@@ -217,14 +215,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         networks = [
             e["network"]["anchored"]["test"] - e["network"]["dsgld"]["test"] for e in entries
         ]
-        found[f"anchored-{label}"] = _mean(networks)
-        found[f"logistic-{label}"] = _mean([e["logistic"]["difference"] for e in entries])
+        found[f"anchored-{label}"] = over_pairs(networks)
+        found[f"logistic-{label}"] = over_pairs([e["logistic"]["difference"] for e in entries])
     return found
-
-
-def _mean(values: list[float]) -> Finding:
-    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
-    return Finding(float(np.mean(values)), error)
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 from experiments.stale_gradients import images, lenet, logistic, workers
 
 WORKERS = tuple(range(1, 10))
@@ -86,12 +86,13 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return whether more workers are better, and what more servers gain by workers of each."""
     first, last = results["workers"][0], results["workers"][-1]
+    ends = [np.array(entry["loss"], float)[:, -1] for entry in (first, last)]
+    paired = over_pairs(list(ends[1] - ends[0]))
     found = {
-        "app-i-workers": Finding(
-            last["final"][0] - first["final"][0],
-            None if last["final"][1] is None else np.hypot(last["final"][1], first["final"][1]),
-            shown=f"{first['final'][0]:.4f} with 1 worker, {last['final'][0]:.4f} with "
-            f"{last['workers']}",
+        "app-i-workers": replace(
+            paired,
+            shown=f"{paired.text}: {first['final'][0]:.4f} with 1 worker, {last['final'][0]:.4f} "
+            f"with {last['workers']}",
         )
     }
     for name, by_workers in results["servers"].items():

@@ -177,13 +177,14 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
 
     def rates(entries: list[Any], entry: Any) -> Finding:
         (alone, first), (fast, last) = entries[0]["rate"], entry["rate"]
-        ratio = fast / alone / entry["workers"]
-        error = ratio * ((first / alone) ** 2 + (last / fast) ** 2) ** 0.5
-        return Finding(
-            ratio, error, shown=f"{ratio:.3g} ± {error:.2g}: {alone:.1f} updates a second with 1 "
-            f"worker, {fast:.1f} with {entry['workers']}; {results['cores']} cores, load "
-            f"{results['load']:.1f} by others",
-        )  # fmt: skip
+        ratio, runs = fast / alone / entry["workers"], len(entry["diverged"])
+        error = ratio * ((first / alone) ** 2 + (last / fast) ** 2) ** 0.5 if runs > 1 else None
+        found = Finding(ratio, error, pairs=runs)
+        shown = (
+            f"{found.text}: {alone:.1f} updates a second with 1 worker, {fast:.1f} with "
+            f"{entry['workers']}; {results['cores']} cores, load {results['load']:.1f} by others"
+        )
+        return dataclasses.replace(found, shown=shown)
 
     return {
         "real-computing": rates(computing, two),

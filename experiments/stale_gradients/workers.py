@@ -351,10 +351,10 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
 def over_workers(entry: dict[str, Any], kind: str) -> Finding:
     """Return a speed-up of `compare_workers` over the number of workers."""
     value, error = entry[kind]
-    count = entry["workers"]
+    count, pairs = entry["workers"], len(entry["diverged"])
     if value is None:
-        return Finding(None, shown=f"never reached with {count} workers")
-    return Finding(value / count, None if error is None else error / count)
+        return Finding(None, shown=f"never reached with {count} workers", pairs=pairs)
+    return Finding(value / count, None if error is None else error / count, pairs=pairs)
 
 
 def any_value(values: list[Any]) -> bool:
@@ -392,3 +392,5 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         axis.set_yscale("log")
+        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:.4g}")

@@ -21,7 +21,7 @@ from report.conftest import browser  # noqa: F401 - a fixture
 import consortia
 from consortia.cli.watch import server_of
 from consortia.report.watching import MISSING_SECONDS, SILENT, Watch, duration, size, watch_page
-from consortia.store.runs import RECORD, checksum
+from consortia.store.runs import RECORD, checksum, read_record
 from consortia.store.status import STATUS, read_status
 
 
@@ -86,6 +86,7 @@ def test_a_run_says_rounds_time_left_bytes_diagnostics_and_its_late_sites(runnin
     told = json.loads(invoke("watch", running, "--json").stdout)
     assert told["alive"] is True
     assert told["share"] == 0.5
+    assert told["facts"]["sent"].startswith("at most ")
     assert len(told["sites"]) == 3
 
 
@@ -102,6 +103,9 @@ def test_a_finished_run_says_so_and_ends_the_watching(finished):
     view = Watch(finished).look()
     assert (view.state, view.alive, view.share) == ("finished", False, 1.0)
     assert read_status(finished)["rounds"] == 40
+    record, _ = read_record(finished)
+    up, down = (size(record[f"bytes_{way}"]) for way in ("up", "down"))
+    assert dict(view.facts)["sent"] == f"{up} up, {down} down"
 
 
 def test_what_is_no_run_or_no_status_of_ours_is_refused(running, tmp_path):

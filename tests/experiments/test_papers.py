@@ -51,10 +51,30 @@ def claim(**options: object) -> Claim:
         (claim(above=0.0, whole=True), Finding(1.0), "40 of 200 rounds", "reproduced"),
         (claim(), Finding(1.0), "", "no published number"),
         (claim(above=0.0), None, "", "not run"),
+        (claim(above=0.0, paired=True), Finding(1.0, 0.1, pairs=5), "", "reproduced"),
+        (claim(above=0.0, paired=True), Finding(1.0, 0.1, pairs=4), "", "undecided"),
+        (claim(above=0.0, paired=True), Finding(1.0), "", "undecided"),
+        (claim(above=0.0, paired=True), Finding(-1.0, 0.1, pairs=1), "40 of 200 rounds",
+         "smaller: 40 of 200 rounds; undecided"),
+        (claim(above=0.0, paired=True), Finding(None, shown="refused"), "", "not reproduced"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, share, verdict):
     assert one.verdict(finding, share) == verdict
+
+
+def test_a_comparison_takes_the_pairs_together_and_not_the_runs_apart():
+    one, other = [1.0, 2.0, 3.0, 4.0, 5.5], [0.9, 1.9, 2.9, 3.9, 5.3]
+    parts = [
+        {"label": label, "runs": [[{"nll": value}] for value in values]}
+        for label, values in (("one", one), ("other", other))
+    ]
+    found = classification.better(parts, "nll", "other", "one")
+    gains = 100 * (1 - np.array(other) / np.array(one))
+    assert found.pairs == 5
+    assert found.value == pytest.approx(gains.mean())
+    assert found.error == pytest.approx(gains.std(ddof=1) / math.sqrt(5))
+    assert "5 pairs" in found.text
 
 
 def test_a_claim_with_an_unknown_key_is_refused_by_its_id(tmp_path, monkeypatch):

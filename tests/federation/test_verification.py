@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import StudyTerms
 from consortia.run.verification import EXACT
 from consortia.study.build import Study, load_study
+
+
+@pytest.fixture(autouse=True)
+def width() -> Iterator[None]:
+    """Server and sites set the width of numbers for their whole process."""
+    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    yield
+    jax.config.update("jax_enable_x64", before)
 
 
 def written(folder: Path) -> Path:

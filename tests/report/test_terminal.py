@@ -13,7 +13,7 @@ from rich.console import Console
 import consortia
 from consortia.models.regression.estimates import estimates_of
 from consortia.report.tables import Table
-from consortia.report.terminal import Fitting
+from consortia.report.terminal import Fitting, console_of
 from consortia.run import progress
 
 HEADS = ("parameter", "mean", "sd", "5 %", "95 %", "R-hat", "ESS")
@@ -40,6 +40,13 @@ def test_a_narrow_terminal_loses_columns_and_no_digits(width, columns):
     left_out = HEADS[columns:]
     told = " ".join(text.split())
     assert (f"no room for {', '.join(left_out)}" in told) == bool(left_out)
+
+
+def test_what_goes_to_no_terminal_is_as_wide_as_columns_says(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console_of().width == 100
+    monkeypatch.setenv("COLUMNS", "72")
+    assert console_of().width == 72
 
 
 def test_estimates_are_a_table_in_a_notebook_with_their_text_escaped():

@@ -101,7 +101,8 @@ def refusal_is_true(text: str, method: Any, posterior: str) -> bool | None:
             law = law_of(dataclasses.replace(method, step_size=float(step)), problem)
         except InputError:
             continue
-        if law.stable and TARGET.met(law, problem.near.sd):
+        sure = problem.near.gaussian or not law.unsure
+        if law.stable and sure and TARGET.met(law, problem.near.sd):
             draws.append(ROUNDS * CHAINS / law.rounds_per_draw)
     return max(draws, default=0.0) < 100
 

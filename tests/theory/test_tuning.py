@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from statistical import unlike
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -76,8 +77,31 @@ def test_the_largest_step_of_each_method_meets_the_target_and_a_longer_one_does_
     except InputError:  # an argument bounds it
         return
     there = predict_bias(MODEL, SITES, longer)
-    if there.shift is not None:
+    if there.shift is not None and there.rounds_per_draw < here.rounds_per_draw:
         assert np.abs(there.shift).max() > 0.05 or np.abs(there.sd_ratio - 1).max() > 0.1
+
+
+def test_a_step_is_chosen_where_the_prediction_holds():
+    """On a Poisson posterior the largest step has agents so far out that the average is moved."""
+    problem, method = Problem(*unlike.posterior("poisson")), unlike.METHODS["de_sgld"]()
+    found = largest_step(problem, method, BiasTarget())
+    assert found is not None
+    assert found.prediction.unsure is None
+    longer = dataclasses.replace(method, step_size=1.2 * found.step_size)
+    there = predict_bias(*unlike.posterior("poisson"), longer)
+    assert np.abs(there.shift).max() <= 0.05  # by itself the prediction would allow it
+    assert np.abs(there.sd_ratio - 1).max() <= 0.1
+    assert there.unsure is not None
+
+
+def test_a_shorter_step_is_chosen_where_it_forgets_faster():
+    problem, method = Problem(*unlike.posterior("last layer")), unlike.METHODS["stale_sghmc"]()
+    found = largest_step(problem, method, BiasTarget())
+    assert found is not None
+    longer = dataclasses.replace(method, step_size=1.1 * found.step_size)
+    there = predict_bias(*unlike.posterior("last layer"), longer)
+    assert np.abs(there.sd_ratio - 1).max() <= 0.1
+    assert there.rounds_per_draw > 1.5 * found.rounds_per_draw
 
 
 def test_a_target_that_is_stated_is_kept_and_a_smaller_one_makes_a_smaller_step():

@@ -49,6 +49,11 @@ class Model(metaclass=Hinted):
             where ``mask`` (rows,) is False are padding and may not count. Methods that take all
             rows of a site take such a model; minibatches are refused.
 
+        group_sd: optional, ``group_sd(params) -> params``, of a hierarchical model whose groups are
+            integrated out: of each parameter that is the common level of J groups τ/√J, with τ the
+            standard deviation between them; 0 of all others. It may depend on parameters log τ
+            only, of which it is 0. `few_rounds` proposes wider where the spread is larger.
+
     Raises:
         InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
 
@@ -74,6 +79,7 @@ class Model(metaclass=Hinted):
     arrange: Callable[[PyTree], PyTree] | None = None
     natural: Callable[[PyTree], Mapping[str, Any]] | None = None
     site_log_likelihood: Callable[[PyTree, PyTree, Any], Any] | None = None
+    group_sd: Callable[[PyTree], PyTree] | None = None
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:

@@ -94,6 +94,11 @@ class Target:
             return jnp.asarray(value, self.dtype).reshape(1)
         return jnp.where(mask, self.log_likelihood(position, rows), 0)
 
+    def group_sd(self, position: Array) -> Array:
+        """Return `Model.group_sd` as a flat vector (dimension,); the model has it."""
+        assert self.model.group_sd is not None
+        return self.ravel(self.model.group_sd(self.unravel(position)))
+
     def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
         """Return U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
         values = self.summands(position, rows, mask)

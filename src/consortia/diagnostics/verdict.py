@@ -419,7 +419,8 @@ def _diverging(run: Evidence) -> Check | None:
     severity = Severity.BAD if run.diverging > 0.01 else Severity.WARNING
     reason = "Trajectories left the region where the step size is fine."
     shown = f"{100 * run.diverging:.2g} % of draws"
-    return Check(severity, "Divergences", shown, reason, "Lower step_size, or warm up longer.")
+    action = "Raise target_acceptance where the step is learned, else lower step_size."
+    return Check(severity, "Divergences", shown, reason, action)
 
 
 # --- bias ----------------------------------------------------------------------------------------

@@ -481,10 +481,11 @@ def short_names(table: Summary) -> list[str]:
     for name in names:
         variable, _, rest = name.partition("[")
         label = rest.removesuffix("]")
+        if label.replace(", ", "").isdigit():
+            return names
         scale = ", in sd" if variable == "effects_in_sd" else ""  # labels are of effects
         inner.append(f"{label}{scale}" if label else name)
-    words = all(not part.replace(", ", "").isdigit() for part in inner)
-    return inner if words and len(set(inner)) == len(inner) else names
+    return inner if len(set(inner)) == len(inner) else names
 
 
 def labelled(tree: Any, labels: Labels) -> Any:

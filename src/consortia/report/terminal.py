@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -44,9 +45,9 @@ class Printing(Console):
 
 
 def console_of(*, quiet: bool = False, error: bool = False) -> Console:
-    """Return a console; one hundred columns wide where the output is not a terminal."""
+    """Return a console; where the output is no terminal as wide as COLUMNS says, or WIDTH."""
     console = Printing(stderr=error, quiet=quiet, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Printing(stderr=error, quiet=quiet, highlight=False, width=WIDTH)
     return console
 

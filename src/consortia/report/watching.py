@@ -121,8 +121,11 @@ class Watch:
                 left, rate = status["seconds_left"], status["rounds_per_second"]
                 shown = "unknown until two calls are timed" if left is None else duration(left)
                 facts.append(("left", shown + ("" if rate is None else f", {rate:.3g} rounds/s")))
-            up, down = status["bytes_up"], status["bytes_down"]
-            facts.append(("sent", f"{size(up)} up, {size(down)} down"))
+            counted = "bytes_up" in record and not running  # before, rounds may be shorter
+            up, down = ((record if counted else status)[f"bytes_{way}"] for way in ("up", "down"))
+            facts.append(
+                ("sent", f"{'' if counted else 'at most '}{size(up)} up, {size(down)} down")
+            )
         facts.append(("R-hat, ESS", self._worst))
         return View(
             str(record.get("title") or self.directory.name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -156,8 +157,11 @@ def execute(
     if resumption is None and unchosen(algorithm):
         aim = BiasTarget() if bias_target is None else bias_target
 
+        seeds = itertools.count(seed)
+
         def pilot(method: Method, count: int, mode: Any) -> Any:
-            short = Request(count, request.chains, seed)
+            # A seed of its own: the same numbers again and again would push chains one way.
+            short = Request(count, request.chains, next(seeds) % 2**63)
             options: dict[str, Any] = {"writer": None, "progress": False, "stop": None}
             options |= {"keep": None, "on_plan": None, "on_divergence": "ignore"}
             return execute(model, sites, method, short, init=mode, engine=engine, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,6 +17,9 @@ from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
 from consortia.store import results
+
+MUCH = 10**8
+"""Bytes of memory from which on a plan says what they are for."""
 
 
 def plan_of(
@@ -58,11 +62,7 @@ def plan_of(
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", _rounds(length, method)),
         ("engine", f"{engine}, devices: {devices}"),
-        (
-            "memory",
-            ", ".join(f"{name} {_size(value)}" for name, value in memory.items())
-            + f"; kept draws {_size(kept)}",
-        ),
+        ("memory", f"{_memory(memory)}; kept draws {_size(kept)}"),
         (
             "network",
             f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
@@ -124,6 +124,14 @@ def _rounds(length: RunLength, method: Method) -> str:
     elif length.warmup:
         text += f" after {length.warmup} of warm-up"
     return text + (f", every {length.thin}th draw kept" if length.thin > 1 else ", each draw kept")
+
+
+def _memory(parts: Mapping[str, int]) -> str:
+    """Return what a run takes while it runs; what of it only where that is much."""
+    whole = sum(parts.values())
+    if whole < MUCH:
+        return f"{_size(whole)} while it runs"
+    return ", ".join(f"{name} {_size(value)}" for name, value in parts.items())
 
 
 def _size(value: float) -> str:

@@ -20,6 +20,7 @@ from consortia.diagnostics.summary import summary
 from consortia.diagnostics.verdict import Evidence, Severity, judge, pilot_fault
 from consortia.engines import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
+from consortia.run.pilot import piloted
 from consortia.run.specification import Request
 from consortia.theory.bias import Problem, keeps_posterior, law_of, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
@@ -54,7 +55,8 @@ def predicted(
     """Return the predicted bias, or why there is none without being asked for."""
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
-    if sites.rows * dimension**2 > MOST_OPERATIONS:
+    whole = Problem(model, sites, parameters, engine)
+    if whole.too_large is None and sites.rows * dimension**2 > MOST_OPERATIONS:
         return BiasPrediction(
             reason=f"{sites.rows:,} rows in {dimension:,} parameters are too many to be looked at "
             "unasked; `consortia check` and theory.bias.predict_bias try"
@@ -103,6 +105,8 @@ def chosen(
     Raises:
         InputError: no step size does, within the rounds of the run or at all.
     """
+    if problem.too_large is not None:
+        return piloted(problem, method, target, request.rounds, pilot)
     choice = choose_step(problem, method, target, rounds=request.rounds, chains=request.chains)
     needed = math.ceil(PILOT_DRAWS * choice.rounds_per_draw)
     rounds = max(min(needed, request.rounds, MOST_PILOT), LEAST_PILOT)

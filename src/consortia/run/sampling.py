@@ -83,7 +83,9 @@ def sample(
             is predicted.
         bias_target: with ``step_size=None`` the largest step is chosen whose predicted bias is
             below these: of the means in posterior standard deviations, and of the standard
-            deviations as a share; a short pilot from the mode confirms it.
+            deviations as a share; a short pilot from the mode confirms it. Above 200 parameters
+            nothing is predicted, and a pilot beside half the step chooses, by the second number in
+            the mean square over all directions; this needs the rows of all sites in one process.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:

@@ -10,7 +10,6 @@ import numpy as np
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.core.parameters import posterior_arrays, variables
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -18,6 +17,7 @@ from consortia.diagnostics.stein import FEWEST, MOST, Stein, kernel_stein
 from consortia.diagnostics.summary import Summary, summary
 from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, WarmupError
+from consortia.run.pilot import flat_draws
 from consortia.run.sampling import sample
 from consortia.run.specification import CHAINS
 from consortia.theory.potentials import SitePotentials
@@ -112,13 +112,8 @@ def verify(
 
 def _points(tree: Any, target: Target) -> np.ndarray:
     """Return flat positions (n, d), so many draws evenly spaced as they are effectively worth."""
-    arrays = {name: np.asarray(one, np.float64) for name, one in posterior_arrays(tree).items()}
-    parts = variables(target.structure)
-    chains, draws = next(iter(arrays.values())).shape[:2]
-    for part in parts:
-        if part.name not in arrays or arrays[part.name].shape[2:] != part.shape:
-            raise InputError(f"tree: it has no draws of the model's parameter {part.name!r}.")
-    flat = np.concatenate([arrays[one.name].reshape(chains, draws, -1) for one in parts], axis=2)
+    flat = flat_draws(tree, target)
+    chains, draws, _ = flat.shape
     table = summary(tree, units="sampled")
     worth = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
     if not worth >= FEWEST:

@@ -38,7 +38,7 @@ from consortia.surrogates import Gaussian
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_covariance
-from consortia.theory.expansion import Expansion, expand
+from consortia.theory.expansion import Expansion, expand, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
@@ -89,16 +89,26 @@ class Problem:
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
+    def potentials(self) -> SitePotentials:
+        """The sites' potentials at points."""
+        given = self.model, self.sites, self.start
+        if self._left is not None:
+            return StoredPotentials(*given, self._left)
+        return SitePotentials(*given, self._engine)
+
+    @property
+    def too_large(self) -> str | None:
+        """Why the posterior is not expanded, if it is too large for that."""
+        return too_large(self.potentials)
+
+    @cached_property
     def near(self) -> Expansion:
         """The Gaussian law that the posterior has near its mode, which is the origin there.
 
         Raises:
             InputError: it is too large, or has no mode.
         """
-        given = self.model, self.sites, self.start
-        if self._left is not None:
-            return expand(StoredPotentials(*given, self._left))
-        return expand(SitePotentials(*given, self._engine))
+        return expand(self.potentials)
 
     @cached_property
     def k_hat(self) -> float | None:

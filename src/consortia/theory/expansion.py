@@ -134,17 +134,23 @@ class Expansion:
         return curvatures, self.gradients / weights[:, None] + share[:, None] * self.prior_gradient
 
 
+def too_large(potentials: SitePotentials) -> str | None:
+    """Return why the curvature is not computed, None where it can be."""
+    d, rows = potentials.start.size, int(potentials.sizes.sum())
+    if d <= MOST_PARAMETERS and rows * d**2 <= MOST_OPERATIONS:
+        return None
+    return f"the curvature of {rows:,} rows in {d:,} parameters is too large to be computed here"
+
+
 def expand(potentials: SitePotentials) -> Expansion:
     """Find the mode downhill from the start, and the curvatures there.
 
     Raises:
         InputError: too many parameters, no mode is found, or it is not log-concave there.
     """
-    d, rows = potentials.start.size, int(potentials.sizes.sum())
-    if d > MOST_PARAMETERS or rows * d**2 > MOST_OPERATIONS:
-        raise InputError(
-            f"the curvature of {rows:,} rows in {d:,} parameters is too large to be computed here"
-        )
+    reason = too_large(potentials)
+    if reason is not None:
+        raise InputError(reason)
     mode = potentials.mode()
     _, gradients, curvatures = potentials.expansion(mode)
     _, prior_gradient, prior_curvature = potentials.prior(mode)

@@ -29,6 +29,13 @@ HALVINGS = 40
 REFINEMENTS = 6
 """Bisections between a step that meets the target and twice as long a one that does not."""
 
+MOST_DOUBTED = 8
+"""Further halvings of a step that meets the target by a prediction which may not hold there."""
+
+SHORTER = 0.9
+"""Factor by which a step is shortened while the chain then forgets faster: near the largest stable
+one some methods overshoot."""
+
 SOME_STEP = 1e-6
 """Phases are alike whatever the step is; arguments that bound it allow so short a one."""
 
@@ -91,7 +98,8 @@ class Choice:
     Attributes:
         method: with the step size.
         step_size: h.
-        rounds_per_draw: rounds that an independent draw takes in the slowest direction.
+        rounds_per_draw: rounds that an independent draw takes in the slowest direction; NaN where
+            a pilot has chosen.
         prediction: of the method's bias.
     """
 
@@ -102,6 +110,8 @@ class Choice:
 
     def line(self, target: BiasTarget) -> str:
         """Return the choice in words."""
+        if math.isnan(self.rounds_per_draw):
+            return f"{self.step_size:.4g}, chosen: the longest that a pilot confirms"
         return (
             f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; an "
             f"independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
@@ -163,14 +173,18 @@ def choose_step(
 def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
     """Return the method with the largest step size that meets the target, or None.
 
+    A prediction that may not hold at a step (`Law.unsure`) counts only where it holds at no shorter
+    one either; and a shorter step is taken where the chain forgets faster with it.
+
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
     near = problem.seen_by(method).near
     steepest = float(np.linalg.eigvalsh(near.precision)[-1])
-    step = 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(len(near.sizes), 1)
+    step = first_step(steepest, len(near.sizes))
     fits = None
     reason: InputError | None = None
+    doubted: list[tuple[float, tuple[Method, Law]]] = []
     for _ in range(HALVINGS):
         step /= 2
         try:
@@ -179,9 +193,16 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
         except InputError as error:
             reason = error
         if fits is not None:
+            if not _doubtful(problem, fits[1]):
+                doubted = []
+                break
+            doubted.append((step, fits))
+        if len(doubted) > MOST_DOUBTED:
             break
     if reason is not None:
         raise reason
+    if doubted:
+        step, fits = doubted[0]
     if fits is None:
         return None
     low, high = step, 2 * step
@@ -191,12 +212,25 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
             better = _fitting(problem, method, middle, target)
         except InputError:  # an argument of the method bounds the step
             better = None
-        if better is None:
+        if better is None or (_doubtful(problem, better[1]) and not doubted):
             high = middle
         else:
             low, fits = middle, better
+    quicker = _fitting(problem, method, SHORTER * low, target)
+    while quicker is not None and quicker[1].rounds_per_draw < fits[1].rounds_per_draw:
+        low, fits = SHORTER * low, quicker
+        quicker = _fitting(problem, method, SHORTER * low, target)
     stepped, law = fits
     return Choice(stepped, low, law.rounds_per_draw, prediction_by(stepped, problem, law))
+
+
+def first_step(steepest: float, sites: int) -> float:
+    """Return a step beyond every stable one of any method, from the largest curvature."""
+    return 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(sites, 1)
+
+
+def _doubtful(problem: Problem, law: Law) -> bool:
+    return bool(law.unsure) and not problem.near.gaussian
 
 
 def _fitting(

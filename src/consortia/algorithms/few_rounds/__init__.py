@@ -54,6 +54,7 @@ from consortia.algorithms.few_rounds.state import (
     Memory,
     Search,
 )
+from consortia.algorithms.few_rounds.widening import Widening, widened
 from consortia.core import arguments
 from consortia.core.contract import (
     Algorithm,
@@ -314,10 +315,10 @@ class FewRounds(Method):
                 "the last fit, each a few trajectories long, have made the draws"
             )
         if int(hub.stage) == FAILED and int(hub.fits) > 0:
-            proposal = _proposal(hub).family
-            shares = np.asarray(proposal.shares / proposal.shares.sum())
-            centres = np.asarray(proposal.centres)
-            within = np.sum(np.asarray(proposal.roots) ** 2, axis=-1) * FREEDOM / (FREEDOM - 2)
+            family = _in_parameters(hub)
+            shares = np.asarray(family.shares / family.shares.sum())
+            centres = np.asarray(family.centres)
+            within = np.sum(np.asarray(family.roots) ** 2, axis=-1) * FREEDOM / (FREEDOM - 2)
             mean = shares @ centres
             facts["fitted_mean"] = mean.tolist()
             facts["fitted_variance"] = (shares @ (within + (centres - mean) ** 2)).tolist()
@@ -355,14 +356,14 @@ class FewRounds(Method):
             repeats=lambda hub: _due(hub, SEARCH),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
-        propose = Phase(None, hub=_propose)
+        propose = Phase(None, hub=partial(_propose, target))
         evaluate = Phase(
             partial(_evaluate, target),
             Sum(),
-            hub=_keep,
+            hub=partial(_keep, target),
             shared=partial(_numbers, self, target),
             repeats=lambda hub: _due(hub, FIT) + _due(hub, DRAW),
-            evaluation=partial(_evaluation_around, self),
+            evaluation=partial(_evaluation_around, self, target),
         )
         begin = Phase(None, hub=_begin, shared=partial(_momenta, self, target))
         leap = Phase(
@@ -373,7 +374,9 @@ class FewRounds(Method):
             repeats=lambda hub: jnp.where(_walking(hub), ensemble.due(hub.walkers), 0),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
-        learn = Phase(None, hub=partial(_learn, self), shared=partial(_levels, self, target))
+        learn = Phase(
+            None, hub=partial(_learn, self, target), shared=partial(_levels, self, target)
+        )
         points = (propose, evaluate) if curved else ()
         return Algorithm(
             partial(_init, self),
@@ -438,10 +441,11 @@ class Candidates(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A family of positions, from which every site draws the same points."""
+    """A family of positions φ, from which every site draws the same points; see `Widening`."""
 
     reference: Vector
     family: Family
+    widening: Widening | tuple[()]
 
 
 class Levels(NamedTuple):
@@ -539,23 +543,39 @@ def _sought(
     return hub, _candidates(hub), {}
 
 
-def _propose(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Proposal, Info]:
+def _propose(
+    target: Target, shared: PyTree, hub: Hub, message: PyTree
+) -> tuple[Hub, Proposal, Info]:
     """Reply with the family in the coordinates of the model."""
-    return hub, _proposal(hub), {}
+    return hub, _proposal(target, hub), {}
 
 
-def _proposal(hub: Hub) -> Proposal:
+def _proposal(target: Target, hub: Hub) -> Proposal:
+    return Proposal(hub.search.best.position, _in_parameters(hub), _widening(target, hub))
+
+
+def _in_parameters(hub: Hub) -> Family:
+    """Return the family in the coordinates of the model, but for what `Widening` does."""
     centres = hub.centre[None] + hub.family.centres @ hub.root.T
-    roots = hub.root[None] @ hub.family.roots
-    return Proposal(hub.search.best.position, Family(hub.family.shares, centres, roots))
+    return Family(hub.family.shares, centres, hub.root[None] @ hub.family.roots)
 
 
-def _evaluation_around(method: FewRounds, inbox: Proposal) -> Evaluation:
+def _widening(target: Target, hub: Hub) -> Widening | tuple[()]:
+    if target.model.group_sd is None:
+        return ()
+    return Widening(hub.centre, jnp.sum(hub.root**2, axis=1))
+
+
+def _evaluation_around(method: FewRounds, target: Target, inbox: Proposal) -> Evaluation:
     """Return the centres in use, and how far their points spread."""
     used = np.asarray(inbox.family.shares) > 0
     centres, roots = inbox.family.centres[used], inbox.family.roots[used]
     widest = WIDER_TAILS * jnp.sqrt(jnp.sum(roots**2, axis=-1))
-    return Evaluation(centres, widest, -(-method.points // max(len(centres), 1)))
+    around, *ends = (
+        widened(target, inbox.widening, centres + times * widest)[0] for times in (0, -1, 1)
+    )
+    widest = jnp.maximum(*[jnp.abs(end - around) for end in ends])
+    return Evaluation(around, widest, -(-method.points // max(len(centres), 1)))
 
 
 def _numbers(method: FewRounds, target: Target, rng: RandomStreams) -> Numbers:
@@ -584,27 +604,45 @@ def _evaluate(
     def above(position: Vector) -> Array:
         return metropolis.potential(target, position, site).above(base)
 
-    points = families.points(inbox.family, shared)
+    points, _ = widened(target, inbox.widening, families.points(inbox.family, shared))
     return state, metropolis.at_all(target, above, points, site), {}
 
 
-def _keep(shared: Numbers, hub: Hub, message: Float[Array, " K"]) -> tuple[Hub, Proposal, Info]:
+def _keep(
+    target: Target, shared: Numbers, hub: Hub, message: Float[Array, " K"]
+) -> tuple[Hub, Proposal, Info]:
     """Keep the points of the round with their heights."""
-    memory = hub.memory
+    memory, points = hub.memory, families.points(hub.family, shared)
     slot = memory.rounds % KEPT
     heights = jnp.where(jnp.isfinite(message), -message, -jnp.inf)
+    heights = heights + _parameters(target, hub, points)[1]
 
     def put(kept: Array, new: Array) -> Array:
         return kept.at[slot].set(new)
 
     memory = Memory(
-        put(memory.points, families.points(hub.family, shared)),
+        put(memory.points, points),
         put(memory.heights, heights),
         jax.tree.map(put, memory.families, hub.family),
         memory.rounds + 1,
     )
     hub = hub._replace(memory=memory)
-    return hub, _proposal(hub), {}
+    return hub, _proposal(target, hub), {}
+
+
+def _parameters(
+    target: Target, hub: Hub, points: Float[Array, "K d"]
+) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """Return θ at white coordinates of φ, and log |dθ/dφ|."""
+    return widened(target, _widening(target, hub), hub.centre[None] + points @ hub.root.T)
+
+
+def _places(target: Target, hub: Hub, points: Float[Array, "K d"]) -> Float[Array, "K d"]:
+    """Return the white coordinates of θ, where chains walk, at those of φ."""
+    if target.model.group_sd is None:
+        return points
+    away = _parameters(target, hub, points)[0] - hub.centre[None]
+    return jnp.linalg.solve(hub.root, away.T).T
 
 
 # --- chains of federated HMC, where no family fits -----------------------------------------------
@@ -654,10 +692,13 @@ def _leap(shared: PyTree, hub: Hub, message: Walked) -> tuple[Hub, Candidates, I
 
 
 def _learn(
-    method: FewRounds, shared: Levels, hub: Hub, message: PyTree
+    method: FewRounds, target: Target, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
     """Go on with the search, the fit or the chains."""
-    points: tuple[Any, Any] = (partial(_after_fit, method), partial(_after_draws, method))
+    points: tuple[Any, Any] = (
+        partial(_after_fit, method, target),
+        partial(_after_draws, target),
+    )
     if isinstance(hub.search, Limited):
         points = _idle, _idle
     branches = (_after_search, *points, _idle, _after_walk, _after_walked_draws)
@@ -720,7 +761,9 @@ def _newest(hub: Hub) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
     return points, heights - families.log_density(hub.family, points)
 
 
-def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def _after_fit(
+    method: FewRounds, target: Target, shared: Levels, hub: Hub
+) -> tuple[Hub, weights.Quality]:
     """Fit the family to all points at hand; begin to draw where it does."""
     memory, fits, mixed = hub.memory, hub.fits + 1, hub.mixed
     quality = weights.quality(_newest(hub)[1])
@@ -762,7 +805,9 @@ def _after_fit(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weight
     # Groups of chains of federated HMC start where tempered weights are.
     begins = points[resampled(tempered, shared.start, ensemble.SUPERCHAINS)]
     shell = _shell(hub.family, _newest(hub)[0][: ensemble.SUPERCHAINS])
-    begins = jnp.where(hopeless, shell, begins)[ensemble.superchains(method.points)]
+    begins = _places(target, hub, jnp.where(hopeless, shell, begins))[
+        ensemble.superchains(method.points)
+    ]
     spread = math.sqrt(FREEDOM / (FREEDOM - 2)) * family.roots[0]
     walkers = ensemble.start(begins, jnp.where(hopeless, hub.family.roots[0], spread))
     hub = hub._replace(stage=stage, family=family, fits=fits, mixed=mixed, chains=chains)
@@ -777,12 +822,13 @@ def _shell(family: Family, points: Float[Array, "S d"]) -> Float[Array, "S d"]:
     return centre[None] + (root @ (white * scale[None])).T
 
 
-def _after_draws(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def _after_draws(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Make K Metropolis steps with the points of this round, in all chains together."""
     points, log_weights = _newest(hub)
     quality = weights.quality(log_weights)
     chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
-    draws = hub.centre[None, None] + chains.draws @ hub.root.T
+    flat = chains.draws.reshape(-1, hub.centre.size)
+    draws = _parameters(target, hub, flat)[0].reshape(chains.draws.shape)
     return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)
 
 

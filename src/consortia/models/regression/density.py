@@ -28,10 +28,11 @@ from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
+from consortia.models.regression.formula import SITE
 from consortia.models.regression.integrated import log_integrals
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
-from consortia.models.regression.specification import Block, Specification
+from consortia.models.regression.specification import INTERCEPT, Block, Specification
 
 WIDE = 2.5
 """Standard deviations of the response, or units of the predictor, for an sd of the predictor."""
@@ -415,6 +416,25 @@ class Density:
 
         return of_groups
 
+    def group_sd(self, params: PyTree) -> dict[str, Array]:
+        """Return τ/√J of what is common to the sites, 0 of all else; see `Model.group_sd`."""
+        spec = self.specification
+        found = {name: jnp.zeros_like(jnp.asarray(values)) for name, values in params.items()}
+        spreads = jnp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
+        for place in spec.staying:
+            term, spread = spec.blocks[place].term, spreads[place]
+            if term in spec.names:
+                at = spec.names.index(term)
+                unit = abs(float(self._slopes_of_basis[at, at])) or 1.0
+                found["coefficients"] = found["coefficients"].at[..., at].set(spread / unit)
+            elif term == INTERCEPT and self.intercept:
+                found["intercept"] = jnp.broadcast_to(spread, found["intercept"].shape)
+            elif term == INTERCEPT and self.cuts is not None:
+                name = self.cuts[0]  # of thresholds the others are distances from the first
+                own = slice(0, 1) if name == THRESHOLDS else slice(None)
+                found[name] = found[name].at[own].set(spread)
+        return found
+
     @property
     def by_site(self) -> bool:
         """Whether there is a likelihood of each site and none of rows."""
@@ -435,6 +455,7 @@ class Density:
                 self.start,
                 natural=self.natural,
                 site_log_likelihood=self.site_log_likelihood,
+                group_sd=self.group_sd if self.specification.grouping == SITE else None,
             )
         predict = None if self.family.predict is None else self.predict
         return Model(

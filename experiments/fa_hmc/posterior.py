@@ -1,0 +1,207 @@
+r"""Section 5.3: what the posterior itself scores on Fashion-MNIST, beside figure 3.
+
+FA-HMC at the paper's size (B = 1000, K = T = 50, 200 rounds) takes hours on two cores. What it
+would come to without bias takes minutes: HMC with a Metropolis test on all rows, in coordinates in
+which the posterior is nearly a standard normal.
+
+The likelihood does not change when one vector is added to the coefficients of all classes, so this
+direction keeps its prior and moves no prediction. The draws are of the others, contrasts C with
+coefficients Q C, where the columns of Q are orthonormal and sum to zero: C too has the prior
+N(0, I).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cholesky, helmert, solve_triangular
+from scipy.optimize import minimize
+
+import consortia
+from consortia.data import datasets
+from consortia.diagnostics import scores
+from experiments import records
+from experiments.claims import Finding
+from experiments.fa_hmc import classification
+from experiments.fa_hmc.fashion_mnist import CLASSES, DATA
+from experiments.fa_hmc.reference import Normal, reference_draws
+
+SIDE = 28
+STEP_SIZE = 0.15
+LEAPFROG_STEPS = 12
+"""Of the longest trajectory: from a seventh to two sevenths of a turn of a normal law."""
+LEAST_ACCEPTED = 0.4
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        train_rows: a random subset of the training rows; None for all.
+        test_rows: of the held-out rows.
+        side: pixels of an image's side, by averages of squares.
+        draws: kept draws of a chain.
+        warmup: draws before them.
+        chains: independent chains.
+    """
+
+    train_rows: int | None
+    test_rows: int | None
+    side: int
+    draws: int
+    warmup: int
+    chains: int = 2
+
+
+SCALES = {
+    "quick": Scale(3000, 2000, 7, 50, 10),
+    "small": Scale(None, None, SIDE, 30, 5),
+    "full": Scale(None, None, SIDE, 500, 50, 4),
+}
+
+
+def contrasts(features: int) -> consortia.Model:
+    """Return softmax regression with a standard normal prior, but for what no prediction feels."""
+    softmax = consortia.models.softmax_regression(features, CLASSES)
+    basis = helmert(CLASSES).T.astype(np.float32)
+
+    def coefficients(params: Any) -> dict[str, jax.Array]:
+        return {"coefficients": basis @ params["contrasts"]}
+
+    assert softmax.predict is not None
+    predict = softmax.predict
+    return consortia.Model(
+        log_prior=lambda params: -jnp.sum(params["contrasts"] ** 2) / 2,
+        log_likelihood=lambda params, batch: softmax.log_likelihood(coefficients(params), batch),
+        init={"contrasts": np.zeros((CLASSES - 1, features), np.float32)},
+        predict=lambda params, batch: predict(coefficients(params), batch),
+    )
+
+
+def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
+    """Return the normal law at the posterior's mode, about, that has the curvature there.
+
+    The curvature takes all rows: what a part of them does not see makes chains unstable.
+    """
+    shape = model.init["contrasts"].shape
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(position: jax.Array, rows: Any) -> jax.Array:
+        params = {"contrasts": position.reshape(shape)}
+        assert model.log_prior is not None
+        return -jnp.sum(model.log_likelihood(params, rows)) - model.log_prior(params)
+
+    def wide(position: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = loss(position.astype(np.float32), rows)
+        return float(value), np.asarray(slope, np.float64)
+
+    found = minimize(
+        wide, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 100}
+    )
+    mode = found.x.astype(np.float32)
+    assert model.predict is not None
+    probability = np.asarray(model.predict({"contrasts": mode.reshape(shape)}, rows))
+    basis, x = helmert(CLASSES).T.astype(np.float32), rows["x"]
+    mean = probability @ basis
+    count, features = shape
+    curvature = np.empty((count, features, count, features), np.float32)
+    for one in range(count):
+        for other in range(one + 1):
+            weight = probability @ (basis[:, one] * basis[:, other]) - mean[:, one] * mean[:, other]
+            block = x.T @ (weight[:, None] * x)
+            curvature[one, :, other], curvature[other, :, one] = block, block.T
+    size = count * features
+    precision = curvature.reshape(size, size) + np.eye(size, dtype=np.float32)
+    factor = cholesky(precision, lower=True, overwrite_a=True)
+    identity = np.eye(size, dtype=np.float32)
+    return Normal(mode, solve_triangular(factor, identity, trans="T", lower=True))
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Return the scores of the posterior's predictive average by the number of draws."""
+    chosen = SCALES[scale]
+    found = datasets.load(DATA)
+    assert found.train is not None
+    assert found.test is not None
+    train = classification.subset(found.train, chosen.train_rows, seed)
+    test = classification.subset(found.test, chosen.test_rows, seed)
+    train, test = (datasets.images_to_rows(_coarse(part, chosen.side)) for part in (train, test))
+    model = contrasts(train["x"].shape[1])
+    near = laplace(model, train)
+    records.say(f"mode and curvature of {near.mean.size} coefficients")
+    drawn = reference_draws(
+        model,
+        train,
+        draws=chosen.draws,
+        step_size=STEP_SIZE,
+        chains=chosen.chains,
+        leapfrog_steps=LEAPFROG_STEPS,
+        warmup=chosen.warmup,
+        near=near,
+        seed=seed,
+    )
+    records.say(
+        f"accepted {drawn.acceptance:.2f}, R-hat {drawn.r_hat:.3f}, least ESS {drawn.ess:.0f}"
+    )
+    if drawn.acceptance < LEAST_ACCEPTED:
+        raise RuntimeError(f"poor reference: {drawn.acceptance:.2f} of the proposals are accepted")
+    # Chains take turns, so that each number of draws has equal parts of all.
+    positions = drawn.draws.swapaxes(0, 1).reshape(-1, *model.init["contrasts"].shape)
+    points, total, begin = [], np.zeros(()), 0
+    ends = {point for point in classification.CHECKPOINTS if point < len(positions)}
+    for end in sorted({*ends, len(positions)}):
+        block = {"contrasts": positions[None, begin:end]}
+        total = total + (end - begin) * np.asarray(consortia.predict(block, model, test))
+        points.append({"draws": end, **_scores(total / end, test)})
+        begin = end
+    mode = {"contrasts": near.mean.reshape(1, 1, *model.init["contrasts"].shape)}
+    return {
+        "acceptance": drawn.acceptance,
+        "r_hat": drawn.r_hat,
+        "ess": drawn.ess,
+        "curve": points,
+        "mode": _scores(consortia.predict(mode, model, test), test),
+    }
+
+
+def _scores(probability: Any, test: dict[str, np.ndarray]) -> dict[str, float]:
+    found = scores(probability, test["y"])
+    return {name: found[name] for name in classification.SCORES}
+
+
+def _coarse(part: dict[str, np.ndarray], side: int) -> dict[str, np.ndarray]:
+    """Return images of fewer pixels."""
+    if side == SIDE:
+        return part
+    width = SIDE // side
+    pixels = part["x"].reshape(-1, side, width, side, width).astype(np.float32)
+    return {**part, "x": pixels.mean(axis=(2, 4))}
+
+
+def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the scores of all draws together, and whether the chains agree."""
+    end = results["curve"][-1]
+    found = {f"posterior-{score}": Finding(end[score]) for score in classification.SCORES}
+    found["posterior-chains"] = Finding(
+        results["r_hat"],
+        shown=f"R-hat {results['r_hat']:.3f}, least ESS {results['ess']:.0f}, "
+        f"{100 * results['acceptance']:.0f} % accepted",
+    )
+    return found
+
+
+def draw(results: dict[str, Any], axes: Any) -> None:
+    """Draw each score against the number of draws that the prediction averages."""
+    curve = results["curve"]
+    for axis, score in zip(axes, classification.SCORES, strict=True):
+        values = [point[score] for point in curve]
+        axis.semilogx([point["draws"] for point in curve], values, "o-", ms=2, label="posterior")
+        axis.axhline(results["mode"][score], color="tab:gray", lw=0.8, ls=":", label="its mode")
+        axis.set(xlabel="draws averaged", ylabel=score)
+    axes[0].legend()

@@ -1,0 +1,163 @@
+r"""A step size where nothing is predicted: a chain beside itself with half the step.
+
+Of networks no curvature is known. There the energy U, minus the log-density, tells whether a step
+is short enough, whatever the method does with it. With
+
+.. math::
+    \Delta(h) = (\mathrm{E}_h U - \mathrm{E}_{h/2} U) / d, \qquad a(h) = e^{-|\Delta(h)|}
+
+a is the acceptance, a parameter, of a Metropolis test that takes a draw with the step h in the
+place of one with h/2. On a Gaussian posterior, in units of its standard deviations, E U is half the
+sum of the squared spreads r_i² and shifts m_i². Their error is at least of order h, so that what
+h/2 leaves of it is at most what it takes away: 1 + 4Δ bounds the mean of r² + m² over all
+directions. A single direction, and a shift, that is small beside that mean is not seen.
+
+Half the step is run between two runs with the whole one, each from where the one before ended: what
+still drifts alike in all three, as a chain that has not arrived, drops out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from consortia.core.contract import Method
+from consortia.core.parameters import posterior_arrays, variables
+from consortia.core.target import Target
+from consortia.diagnostics.prediction import BiasPrediction
+from consortia.errors import InputError, NonFiniteError
+from consortia.theory.bias import Problem
+from consortia.theory.estimates import largest_curvature
+from consortia.theory.stability import predict_divergence
+from consortia.theory.tuning import BiasTarget, Choice, first_step
+
+HALVINGS = 14
+"""Steps that are tried, the first of which is beyond every stable one."""
+
+MOST_ROUNDS = 200
+"""Rounds of each run of a pilot; twice as many with half the step."""
+
+SUBSET = 10
+"""Draws of each chain, of the later half of its rounds, whose energy is computed."""
+
+Run = Callable[[Method, int, PyTree], Any]
+"""From a method, rounds and starting parameters to the result of a short run."""
+
+
+class Level(NamedTuple):
+    """The energies of a run's later draws: their mean, its error, and the last parameters."""
+
+    mean: float
+    error: float
+    end: PyTree
+
+
+def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run: Run) -> Choice:
+    """Return the method with the longest step that a pilot confirms.
+
+    Args:
+        problem: a posterior too large for a prediction.
+        method: with ``step_size=None``.
+        target: of it the share of the standard deviations is kept, in the mean square.
+        rounds: of the run.
+        run: makes the runs of the pilot.
+
+    Raises:
+        InputError: no step is confirmed, or a process has not the rows of all sites.
+    """
+    model, sites = problem.model, problem.sites
+    if sites.elsewhere:
+        raise InputError(
+            f"step_size is None, but none can be chosen: {problem.too_large}, and the rows of all "
+            "sites, with which a pilot begins, are not in this process. Give it."
+        )
+    made = Target(model, problem.start)
+    step = first_step(largest_curvature(model, sites, problem.start), len(sites))
+    length, place = min(MOST_ROUNDS, rounds), problem.start
+
+    def level(stepped: Method, count: int, start: PyTree) -> Level:
+        return level_of(run(stepped, count, start), problem, made)
+
+    told = ""
+    for _ in range(HALVINGS):
+        step /= 2
+        try:
+            whole, half = (dataclasses.replace(method, step_size=one) for one in (step, step / 2))
+            told = predict_divergence(whole, model, sites, problem.start) or ""
+            if told:
+                continue
+            first = level(whole, length, level(whole, length, place).end)
+            fine = level(half, 2 * length, first.end)
+            again = level(whole, length, fine.end)
+        except (NonFiniteError, InputError) as end:  # an argument bounds the step, or it diverges
+            told = str(end).rstrip(".")
+            continue
+        place = fine.end
+        found, error = difference(first, fine, again, made.dimension)
+        told = f"with {step:.3g} the acceptance is {acceptance(found):.3f} a parameter"
+        if confirms(found, error, target):
+            wide = math.sqrt(1 + 4 * abs(found))
+            reason = (
+                f"{problem.too_large}; a pilot beside half the step has an acceptance of "
+                f"{acceptance(found):.3f} a parameter, as with standard deviations up to "
+                f"{100 * (wide - 1):.1f} % off in the mean square over all directions"
+            )
+            return Choice(whole, step, math.nan, BiasPrediction(reason=reason))
+    raise InputError(
+        f"no step size within the budget can: of {HALVINGS} steps, each half the one before, a "
+        f"pilot of {length} rounds confirms none within {100 * target.sd:g} % in the standard "
+        f"deviations ({told}). Give step_size, or take more rounds or federated_hmc."
+    )
+
+
+def level_of(tree: Any, problem: Problem, target: Target) -> Level:
+    """Return the energies of the later draws of a run."""
+    flat = flat_draws(tree, target)
+    chains, draws, dimension = flat.shape
+    places = np.linspace(draws // 2, draws - 1, SUBSET).round().astype(int)
+    some = flat[:, places].reshape(-1, dimension)
+    energies = -problem.potentials.values(some).reshape(chains, SUBSET)
+    if not np.isfinite(energies).all():
+        raise InputError("the energy of a draw is not finite")
+    units = energies.mean(axis=1) if chains > 1 else energies[0]
+    error = float(units.std(ddof=1) / math.sqrt(len(units)))
+    return Level(float(energies.mean()), error, target.unravel(jnp.asarray(flat[0, -1])))
+
+
+def difference(first: Level, fine: Level, again: Level, dimension: int) -> tuple[float, float]:
+    """Return Δ and its Monte Carlo error, from half the step between two runs with the whole."""
+    coarse = (first.mean + again.mean) / 2
+    error = math.hypot(fine.error, math.hypot(first.error, again.error) / 2)
+    return (coarse - fine.mean) / dimension, error / dimension
+
+
+def acceptance(found: float) -> float:
+    """Return a = min(1, exp(−|Δ|))."""
+    return math.exp(-abs(found))
+
+
+def confirms(found: float, error: float, target: BiasTarget) -> bool:
+    """Return True if 1 + 4Δ, within its Monte Carlo error, is inside the target for r²."""
+    most = ((1 + target.sd) ** 2 - 1) / 4
+    return abs(found) + error <= most
+
+
+def flat_draws(tree: Any, target: Target) -> Float[np.ndarray, "chains draws d"]:
+    """Return the draws of a result as flat positions.
+
+    Raises:
+        InputError: it has no draws of one of the model's parameters.
+    """
+    arrays = {name: np.asarray(one, np.float64) for name, one in posterior_arrays(tree).items()}
+    parts = variables(target.structure)
+    chains, draws = next(iter(arrays.values())).shape[:2]
+    for part in parts:
+        if part.name not in arrays or arrays[part.name].shape[2:] != part.shape:
+            raise InputError(f"tree: it has no draws of the model's parameter {part.name!r}.")
+    return np.concatenate([arrays[one.name].reshape(chains, draws, -1) for one in parts], axis=2)
