@@ -2,10 +2,10 @@
 
 For each Python that the classifiers name, and that is found here, two environments are made: with
 the oldest versions of the direct dependencies that the bounds permit and that are built for this
-Python, and with the newest. In each the wheel is installed with its extras, and what a new user does
-first is done: the demo, a study of their own tables, its report as a page and as a document. A Python
-that is not found is skipped by name. Needs uv, which is fetched into the build folder where it is not
-on the PATH. Run by ``make release-check``.
+Python, and with the newest. In each the wheel is installed with its extras, and what a new user
+does first is done: the demo, a study of their own tables, its report as a page and as a document. A
+Python that is not found is skipped by name. Needs uv, which is fetched into the build folder where
+it is not on the PATH. Run by ``make release-check``.
 """
 
 from __future__ import annotations
