@@ -52,6 +52,14 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(COMPILED, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run the tests of a file: what they share is made and compiled there once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(autouse=True)
 def compiled_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most tests compile much and compute little: there the compiler leaves its slow passes out."""

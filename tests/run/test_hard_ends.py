@@ -194,10 +194,10 @@ def test_a_forked_process_says_at_once_that_it_cannot_sample():
 def test_the_first_signal_is_noted_and_the_second_ends_at_once(number):
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert interrupts.requested
         with pytest.raises(Abrupt):
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
     assert signal.getsignal(number) == before
 
 
@@ -206,7 +206,7 @@ def test_a_handler_of_the_program_stands():
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
         with Interrupts() as interrupts:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             assert seen == [signal.SIGTERM]
             assert not interrupts.requested
     finally:

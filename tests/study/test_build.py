@@ -279,7 +279,16 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
         ("age,outcome,dose\n1,1,2\n#2,1,2\n", "row 2 under the header, column 'age'"),
         ("age,outcome,dose\n1,1,2\n1,1\n", "row 2 under the header has more or fewer"),
         ("age,outcome,dose\n1,1\n", "2 numbers under 3 names"),
-        ("size,outcome,dose\n1,1,2\n", "other columns"),
+        ("size,outcome,dose\n1,1,2\n", "other columns than"),
+        ("size,outcome,dose\n1,1,2\n", "(it lacks age; only it has size)"),
+        ("dose,outcome,age\n1,1,2\n", "(or another order)"),
+        (
+            "age,outcome,dose\n1,,2\n",
+            "row 1 under the header, column 'outcome': the value is",
+        ),
+        ("age,outcome,dose\n1,1,NA\n", "column 'dose': the value is missing; leave such rows out"),
+        ("age;outcome;dose\n1;1;2\n", "columns are separated by commas here"),
+        ("age,outcome,dose\n1,yes,2\n", "it is text, and no number; model.formula takes it"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path, content, expected):

@@ -50,7 +50,10 @@ def check_arguments(
     """Check types and ranges of the arguments of `sample`; return the rounds."""
     check_process()
     if not isinstance(model, Model):
-        raise InputError(f"model is a {type(model).__name__}: give a consortia.Model.")
+        raise InputError(
+            f"model is a {type(model).__name__}: give a consortia.Model; of a model of NumPyro "
+            "consortia.from_numpyro makes one, of a network from_flax or from_equinox."
+        )
     if not isinstance(sites, Sites):
         raise InputError(
             f"sites is a {type(sites).__name__}: make it with consortia.Sites.from_list([...]) "

@@ -18,12 +18,16 @@ from consortia.core.printable import printable
 from consortia.data import preparation
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import NUMERIC_KINDS
+from consortia.data.tables import MISSING
 from consortia.errors import InputError
 
 Arrays = dict[str, np.ndarray]
 
 EXPANDED_BYTES, EXPANSION = 2**28, 200
 """An array may have so many bytes, or so many times those that it is packed into."""
+
+SEPARATORS = (";", "\t")
+"""Of columns in other dialects."""
 
 NAME_SHOWN = 40
 """Longer names of columns are not shown: what is read may be no table at all."""
@@ -74,7 +78,16 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
     first = facts[0]
     for one, path in zip(facts, paths, strict=True):
         if one.columns != first.columns or one.arrays.keys() != first.arrays.keys():
-            raise InputError(f"{path} has other columns than {paths[0]}: give all sites the same.")
+            there, here = ({*each.columns, *each.arrays} for each in (first, one))
+            differ = [
+                f"{what} {', '.join(sorted(some))}"
+                for what, some in (("it lacks", there - here), ("only it has", here - there))
+                if some and max(map(len, some)) <= NAME_SHOWN
+            ]
+            how = "; ".join(differ) or "or another order"
+            raise InputError(
+                f"{path} has other columns than {paths[0]} ({how}): give all sites the same."
+            )
         for name, (shape, _) in one.arrays.items():
             wanted = first.arrays[name][0]
             if shape != wanted:
@@ -168,7 +181,18 @@ def _where(text: str, header: list[str]) -> str:
         return f"row {found[1]} under the header has more or fewer fields than those before"
     row, place = int(found[1]) + 1, int(found[2]) - 1
     named = f"column {header[place]!r}" if place < len(header) else f"column {place + 1}"
-    return f"row {row} under the header, {named}: it is no number"
+    if len(header) == 1 and any(sign in header[0] for sign in SEPARATORS):
+        return (
+            "its header is one name: columns are separated by commas here; with model.formula "
+            "semicolons and tabs are read too"
+        )
+    value = re.search(r"could not convert string '([^']*)'", text)
+    if value is not None and value[1].strip() in MISSING:
+        return (
+            f"row {row} under the header, {named}: the value is missing; leave such rows out or "
+            "impute them at the site, or give model.formula, which says what becomes of them"
+        )
+    return f"row {row} under the header, {named}: it is text, and no number; model.formula takes it"
 
 
 def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:

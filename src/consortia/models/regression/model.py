@@ -23,6 +23,7 @@ from consortia.data.tables import Table, read_table, rows_of
 from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
 from consortia.models.regression.agreement import agree
+from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
 from consortia.models.regression.correlations import LKJ
 from consortia.models.regression.density import CORRELATION, Density
 from consortia.models.regression.design import (
@@ -396,6 +397,58 @@ class Regression:
         if spec.grouping == SITE:
             found = found.isel(group=0)
         return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
+
+    def predictive_check(
+        self, tree: Any, *, draws: int = 400, level: float = 0.95, seed: int = 0
+    ) -> PredictiveCheck:
+        """Return posterior predictive checks by site, and Bayesian R², from sums over their rows.
+
+        Of the response mean, standard deviation and share of zeros are compared with those of
+        responses simulated at the site; p near 0 or 1 says that the model does not make such.
+
+        Args:
+            tree: result of a run of this model.
+            draws: responses are simulated for so many, evenly spaced over those of all chains.
+            level: probability inside the central intervals.
+            seed: of what is simulated.
+
+        Returns:
+            The table: of the sites whose rows are in this process, and of them together.
+
+        Raises:
+            InputError: the response is no number (times and levels are none).
+        """
+        spec, family = self.specification, self.family.name
+        if family not in VARIANCES:
+            raise InputError(
+                f"predictive_check: the response of family {family!r} has no mean and variance: "
+                f"families that do are {', '.join(VARIANCES)}."
+            )
+        count = arguments.whole("draws", draws, 2)
+        arguments.positive("level", level, below=1.0)
+        every = self._flat(tree)
+        size = len(next(iter(every.values())))
+        kept = np.linspace(0, size - 1, min(count, size)).round().astype(int)
+        params = {name: values[kept] for name, values in every.items()}
+        natural = jax.jit(jax.vmap(self.density.natural))(params)
+        own = {name: np.asarray(values, float) for name, values in natural.items()}
+        sums = {}
+        for place, name in enumerate(spec.sites):
+            if place not in self.sites.here:
+                continue
+            rows = {key: np.asarray(values) for key, values in self.sites.site(name).items()}
+            y = rows["y"]
+            shift = np.zeros((len(kept), len(y)))
+            if spec.staying:
+                groups = rows.get("group", np.zeros(len(y), int))
+                levels = self._levels(params, name, seed)[:, groups]
+                shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
+            mean = predicted(self.density, params, rows, shift)
+            mean = mean[..., 1] if family == "bernoulli" else mean
+            simulated = drawn_responses(self.density, params, rows, shift, seed + place)
+            trials = rows.get("trials")
+            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), own, trials)
+        return checked(sums, level)
 
     def with_response(self, rows: Mapping[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
         """Return a site's rows with another response; of a time one whose event was seen."""

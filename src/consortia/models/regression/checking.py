@@ -1,0 +1,180 @@
+r"""Whether responses such as were seen come out of the model, and how much of them it explains.
+
+.. math::
+    p = P\bigl(T(y^{rep}) \ge T(y) \mid y\bigr), \qquad
+    R^2_s = \frac{\mathrm{Var}_i\,\mu_i^s}
+                 {\mathrm{Var}_i\,\mu_i^s + \frac1n\sum_i \mathrm{Var}(y_i \mid \theta_s)}
+
+T are the mean, the standard deviation and the share of zeros at a site, and of all. Of single rows
+nothing leaves a site: of the response and, draw by draw, of what is simulated in its place, sums
+over the site's rows of values, squares and zeros; and the sums of the means, of their squares and
+of the variances. Var_i is the sample variance, over n − 1.
+
+Source: Gelman, Meng, Stern, "Posterior predictive assessment of model fitness via realized
+discrepancies" (1996); Gelman, Goodrich, Gabry, Vehtari, "R-squared for Bayesian regression models"
+(2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from consortia.diagnostics.summary import aligned
+from consortia.models.regression.estimates import interval_ends, short
+
+ALL = "all sites"
+
+Own = Mapping[str, np.ndarray]
+
+VARIANCES: dict[str, Callable[[np.ndarray, Own, np.ndarray], np.ndarray]] = {
+    "gaussian": lambda mean, own, trials: own["sigma"] ** 2 + 0 * mean,
+    "student": lambda mean, own, trials: _student(own["sigma"], own["nu"]) + 0 * mean,
+    "bernoulli": lambda mean, own, trials: mean * (1 - mean),
+    "binomial": lambda mean, own, trials: mean * (1 - mean / trials),
+    "poisson": lambda mean, own, trials: mean,
+    "negative_binomial": lambda mean, own, trials: mean + mean**2 / own["phi"],
+    "gamma": lambda mean, own, trials: mean**2 / own["shape"],
+    "beta": lambda mean, own, trials: mean * (1 - mean) / (1 + own["phi"]),
+}
+"""Var(y | θ) of the families whose response is a number, from its mean, (draws, rows)."""
+
+
+def _student(sigma: np.ndarray, nu: np.ndarray) -> np.ndarray:
+    return np.where(nu > 2, sigma**2 * nu / np.maximum(nu - 2, 1e-12), np.inf)
+
+
+class Line(NamedTuple):
+    """One statistic at one site.
+
+    Attributes:
+        site: its name, or "all sites".
+        statistic: "mean", "sd" or "zeros", the share of them.
+        observed: of the response.
+        median: of the simulated ones.
+        lower: end of their interval.
+        upper: the other end.
+        p: share of simulated ones above the observed one, and half of those equal to it.
+    """
+
+    site: str
+    statistic: str
+    observed: float
+    median: float
+    lower: float
+    upper: float
+    p: float
+
+
+@dataclass(frozen=True)
+class PredictiveCheck:
+    """What the model says of the responses it was fitted to; `str` renders it.
+
+    Attributes:
+        lines: the sites and all of them, a line for each statistic.
+        r2: draws of Bayesian R² over the rows of all sites, (draws,).
+        level: probability inside the intervals.
+    """
+
+    lines: tuple[Line, ...]
+    r2: np.ndarray
+    level: float
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        ends = f"{100 * self.level:.4g} %"
+        header = ["", "", "observed", "simulated", ends, "p"]
+        body = [
+            [
+                line.site,
+                line.statistic,
+                short(line.observed),
+                short(line.median),
+                f"{short(line.lower)} to {short(line.upper)}",
+                f"{line.p:.3f}",
+            ]
+            for line in self.lines
+        ]
+        low, middle, high = np.quantile(self.r2, [*interval_ends(self.level), 0.5])[[0, 2, 1]]
+        return "\n".join(
+            [
+                *aligned([header, *body]),
+                f"Bayesian R² {middle:.3f} ({low:.3f} to {high:.3f})",
+            ]
+        )
+
+    __repr__ = __str__
+
+    def to_dataframe(self) -> Any:
+        """Return the lines as a `pandas.DataFrame`."""
+        import pandas as pd  # heavy, and only wanted here
+
+        return pd.DataFrame(self.lines, columns=list(Line._fields))
+
+
+def sums_of(
+    family: str, y: np.ndarray, simulated: np.ndarray, mean: np.ndarray, own: Own, trials: Any
+) -> dict[str, list[Any]]:
+    """Return what leaves a site, as plain values: sums over its rows.
+
+    Args:
+        family: of the response.
+        y: the response, (rows,).
+        simulated: in its place, (draws, rows).
+        mean: of it given the parameters, (draws, rows).
+        own: the family's own parameters, (draws,) each.
+        trials: of each row, of binomial.
+    """
+    of_rows = {name: values[:, None] for name, values in own.items() if values.ndim == 1}
+    variance = VARIANCES[family](mean, of_rows, trials)
+
+    def moments(values: np.ndarray) -> list[Any]:
+        parts = (values, values**2, values == 0)
+        return [np.sum(part, axis=-1, dtype=float).tolist() for part in parts]
+
+    of_mean = [mean.sum(axis=1), (mean**2).sum(axis=1), variance.sum(axis=1)]
+    return {
+        "rows": [len(y)],
+        "observed": moments(np.asarray(y, float)),
+        "simulated": moments(np.asarray(simulated, float)),
+        "mean": [part.tolist() for part in of_mean],
+    }
+
+
+def checked(sums: Mapping[str, Mapping[str, list[Any]]], level: float) -> PredictiveCheck:
+    """Return the table from the sums of every site, by its name."""
+    arrays = {
+        site: {key: np.asarray(values, float) for key, values in own.items()}
+        for site, own in sums.items()
+    }
+    total = {
+        key: np.sum([own[key] for own in arrays.values()], axis=0)
+        for key in next(iter(arrays.values()))
+    }
+    lines = []
+    for site, own in {**arrays, ALL: total}.items():
+        rows = float(own["rows"][0])
+        seen, made = _statistics(own["observed"], rows), _statistics(own["simulated"], rows)
+        for name, observed in seen.items():
+            if name == "zeros" and not own["observed"][2] and not own["simulated"][2].any():
+                continue
+            if name == "sd" and rows < 2:
+                continue
+            values = made[name]
+            low, high = np.quantile(values, interval_ends(level))
+            p = float(np.mean(values > observed) + np.mean(values == observed) / 2)
+            middle = float(np.median(values))
+            lines.append(Line(site, name, float(observed), middle, float(low), float(high), p))
+    count = float(total["rows"][0])
+    first, second, variance = total["mean"] / count
+    explained = np.maximum(second - first**2, 0) * count / max(count - 1, 1)
+    return PredictiveCheck(tuple(lines), explained / (explained + variance), level)
+
+
+def _statistics(sums: np.ndarray, rows: float) -> dict[str, np.ndarray]:
+    mean = sums[0] / rows
+    variance = np.maximum(sums[1] / rows - mean**2, 0) * rows / max(rows - 1, 1)
+    return {"mean": mean, "sd": np.sqrt(variance), "zeros": sums[2] / rows}
