@@ -172,6 +172,11 @@ def test_unusable_shards_are_refused_with_the_site_and_the_leaf(shards: list, me
         Sites.from_list(shards)
 
 
+def test_a_dict_is_no_list_of_sites() -> None:
+    with pytest.raises(InputError, match="shards is a dict: give a list, one pytree of arrays a"):
+        Sites.from_list({"oslo": {"x": np.ones((3, 2))}})  # type: ignore[arg-type]
+
+
 def test_a_list_of_numbers_is_refused_as_a_container_of_leaves() -> None:
     with pytest.raises(InputError, match=r"leaf 'x/0': .* np\.asarray"):
         Sites.from_list([{"x": [1.0, 2.0]}])

@@ -122,7 +122,8 @@ def test_twice_the_prior_moves_the_means_as_the_exact_law_does() -> None:
 
 
 def test_with_the_sites_the_power_of_the_likelihood_is_measured_too() -> None:
-    found = prior_sensitivity(TREE, MODEL, SITES)
+    found = prior_sensitivity(TREE, MODEL, SITES, labels={"theta": [["age", "dose"]]})
+    assert found.names == ("theta[age]", "theta[dose]")
     assert np.all(found.likelihood > 0.05)
     assert found.findings == ("prior and data may disagree", "")
     # The measure grows with the shift, which for the first parameter is the same up to its sign.

@@ -191,6 +191,15 @@ def test_a_figure_is_drawn_for_every_kind_of_result(tmp_path, case):
     assert height > 900
 
 
+def test_a_picture_begins_with_the_verdict_and_leaves_no_hole():
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    left, right = plots.overview(made_of(result(features=16), model=logistic(16), held_out=None))
+    words = [text.get_text() for text in left[0].texts]
+    assert any("R-hat at most" in one for one in words)
+    heights = [sum(one.get_size_inches()[1] for one in column) for column in (left, right)]
+    assert abs(heights[0] - heights[1]) < plots.TRACE
+
+
 def test_a_figure_of_a_regression_shows_predictions(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `plots`")
     report = regression_report()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core.target import Target
 from consortia.errors import InputError, StoreError
 
 
@@ -100,6 +101,25 @@ def test_a_gradient_that_is_not_finite_at_the_start_names_the_site():
 
     with pytest.raises(InputError, match="gradient of the log-density of site 'north'.*sqrt"):
         sample(changed(log_likelihood=kinked))
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_at_the_start_as_many_rows_are_looked_at_as_the_method_s_gradients_read(batch_size):
+    """Of a network on a processor all rows of all sites would take minutes, and be said to none."""
+    looked_at = []
+
+    def counted(params, batch):
+        looked_at.append(batch["y"].shape[0])  # as it is traced
+        return log_likelihood(params, batch)
+
+    data = consortia.Sites.from_list([site(50), site(50)])
+    method = consortia.fa_ld(0.01, local_steps=1, batch_size=batch_size)
+    model = changed(log_likelihood=counted)
+    engine = consortia.LocalEngine()
+    run = engine.prepare(Target(model, model.init), data, method, 1)
+    looked_at.clear()
+    run.start_values(jnp.zeros((1, 2)))
+    assert set(looked_at) == {50 if batch_size is None else 2}
 
 
 @pytest.mark.parametrize(

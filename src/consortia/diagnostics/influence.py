@@ -14,7 +14,7 @@ with power-scaling" (2024).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 
+Labels = Mapping[str, Sequence[Sequence[str] | None]]
 Draws = Float[np.ndarray, "S d"]
 
 MOST_DRAWS = 4000
@@ -141,7 +142,12 @@ class WithoutSites(_Shown):
 
 @hinted
 def leave_one_site_out(
-    tree: Any, model: Model, sites: Sites, *, engine: Engine | None = None
+    tree: Any,
+    model: Model,
+    sites: Sites,
+    *,
+    labels: Labels | None = None,
+    engine: Engine | None = None,
 ) -> WithoutSites:
     """Return the posterior without each site, from the draws of the run with all of them.
 
@@ -149,6 +155,7 @@ def leave_one_site_out(
         tree: result of a run; None in processes that keep nothing.
         model: of the run.
         sites: of the run.
+        labels: names along the axes of the parameters, as `Regression.labels` has them.
         engine: where the rows are in several processes; all call this alike. Draws go to them, and
             moments and k-hat come back.
 
@@ -166,7 +173,7 @@ def leave_one_site_out(
     together: Engine = LocalEngine() if engine is None else engine
     drawn = positions_of("leave_one_site_out", [(tree, model)], together, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
-    names, values = _natural(model, target, drawn)
+    names, values = _natural(model, target, drawn, labels)
 
     def of_site(index: int) -> dict[str, Any]:
         logs = _log_likelihoods(target, drawn, sites.shards[index])
@@ -259,6 +266,7 @@ def prior_sensitivity(
     sites: Sites | None = None,
     *,
     log_prior: Callable[[PyTree], Any] | None = None,
+    labels: Labels | None = None,
     engine: Engine | None = None,
 ) -> PriorSensitivity:
     """Return how much each parameter depends on the prior, by scaling its power.
@@ -272,6 +280,7 @@ def prior_sensitivity(
         sites: of the run, for the likelihood's measure.
         log_prior: of the parameters, the part of the prior that is scaled; `Model.log_prior` when
             None. That one has the Jacobians of parameters that are sampled on another scale.
+        labels: names along the axes of the parameters, as `Regression.labels` has them.
         engine: where the rows are in several processes; all call this alike.
 
     Returns:
@@ -287,7 +296,7 @@ def prior_sensitivity(
     together: Engine = LocalEngine() if engine is None else engine
     drawn = positions_of("prior_sensitivity", [(tree, model)], together, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
-    names, values = _natural(model, target, drawn)
+    names, values = _natural(model, target, drawn, labels)
     prior = _log_prior(target, log_prior, drawn)
     weighted = [_smoothed((power - 1) * prior) for power in POWERS]
     moments = [_moments(values, share) for share, _ in weighted]
@@ -320,7 +329,9 @@ def _of_sites(engine: Engine, sites: Sites, make: Callable[[int], Any]) -> list[
     return [found[index] for index in range(len(sites))]
 
 
-def _natural(model: Model, target: Target, drawn: Draws) -> tuple[tuple[str, ...], Draws]:
+def _natural(
+    model: Model, target: Target, drawn: Draws, labels: Labels | None
+) -> tuple[tuple[str, ...], Draws]:
     """Return names and values of the parameters, on the model's natural scale if it has one."""
     parts = variables(target.structure)
     if model.natural is None:
@@ -334,8 +345,11 @@ def _natural(model: Model, target: Target, drawn: Draws) -> tuple[tuple[str, ...
         values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
     names = []
     for name, shape in shapes.items():
+        axes = dict(enumerate((labels or {}).get(name, ())))
         for place in np.ndindex(*shape):
-            names.append(f"{name}[{', '.join(map(str, place))}]" if place else name)
+            known = [(axes.get(axis), one) for axis, one in enumerate(place)]
+            words = [str(one) if axis is None else axis[one] for axis, one in known]
+            names.append(f"{name}[{', '.join(words)}]" if place else name)
     return tuple(names), values
 
 

@@ -40,8 +40,9 @@ def from_numpyro(
     are belongs to the prior; one whose density of several rows is the sum over single ones, to the
     likelihood; of both it is made sure with rows of the example, at parameters drawn at random.
 
-    Latent variables are sampled without their constraints; `consortia.natural` gives draws back on
-    the model's scale, deterministic statements included.
+    Latent variables are sampled without their constraints, under names that say so,
+    ``unconstrained(rate)``; `consortia.natural` gives draws back on the model's scale,
+    deterministic statements included.
 
     Args:
         model: the function.
@@ -80,10 +81,11 @@ def from_numpyro(
 
 
 class _Latent(NamedTuple):
-    """A latent variable: its transform from the unconstrained, and the shape of that."""
+    """A latent variable: its transform from the unconstrained, its shape and name there."""
 
     transform: Any
     shape: tuple[int, ...]
+    sampled: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +150,13 @@ class _Sorted:
         """Return unconstrained parameters to start from."""
         keys = jax.random.split(key, len(self.latents))
         return {
-            name: jax.random.uniform(one, latent.shape, minval=-RADIUS, maxval=RADIUS)
-            for one, (name, latent) in zip(keys, self.latents.items(), strict=True)
+            latent.sampled: jax.random.uniform(one, latent.shape, minval=-RADIUS, maxval=RADIUS)
+            for one, latent in zip(keys, self.latents.values(), strict=True)
         }
 
     def constrained(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables on their own scale."""
-        return {name: one.transform(params[name]) for name, one in self.latents.items()}
+        return {name: one.transform(params[one.sampled]) for name, one in self.latents.items()}
 
     def log_prior(self, params: PyTree) -> Array:
         """Return log p(θ) of the unconstrained parameters, Jacobians included."""
@@ -162,7 +164,7 @@ class _Sorted:
         statements = self.traced.statements(values, self.traced.row())
         total = sum(_log_density(statements[name]) for name in self._names)
         for name, one in self.latents.items():
-            total += jnp.sum(one.transform.log_abs_det_jacobian(params[name], values[name]))
+            total += jnp.sum(one.transform.log_abs_det_jacobian(params[one.sampled], values[name]))
         return jnp.asarray(total)
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
@@ -337,4 +339,5 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
             f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
             "as a constant range, and what follows from it as numpyro.deterministic."
         )
-    return _Latent(supports[0], tuple(np.shape(at)))
+    free = np.array_equal(at, statement["value"])
+    return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")

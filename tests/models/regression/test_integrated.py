@@ -206,3 +206,16 @@ def test_what_cannot_be_integrated_is_refused() -> None:
     joint = consortia.regression("y ~ x + (1 | site)", tables("poisson"), family="poisson")
     with pytest.raises(InputError, match=r"levels_of: give regression\(..., integrate=True\)"):
         joint.levels_of({}, "lima", 0)
+
+
+def test_many_points_at_once_have_the_values_of_single_ones_in_single_precision() -> None:
+    one = consortia.regression(
+        "y ~ x + (1 + x | site)", tables("gaussian"), family="gaussian", integrate=True
+    )
+    point = jax.tree.map(jnp.asarray, {name: one.model.init[name] for name in one.model.init})
+    rows = one.sites.site("oslo")
+    inside = one.density.given_levels(point, rows, np.ones(len(rows["y"]), bool))
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 1, 2)), jnp.float32)
+    together = jax.jit(jax.vmap(inside))(z)
+    singly = jax.jit(lambda z: jax.lax.map(inside, z))(z)
+    np.testing.assert_allclose(together, singly, rtol=1e-5)
