@@ -1,11 +1,11 @@
 """Build the wheel and the sdist, and try both ends of the bounds in empty environments.
 
 For each Python that the classifiers name, and that is found here, two environments are made: with
-the oldest versions of the direct dependencies that the bounds permit, and with the newest. In each
-the wheel is installed with its extras, and what a new user does first is done: the demo, a study of
-their own tables, its report as a page and as a document. A Python that is not found is skipped by
-name. Needs uv, which is fetched into the build folder where it is not on the PATH. Run by
-``make release-check``.
+the oldest versions of the direct dependencies that the bounds permit and that are built for this
+Python, and with the newest. In each the wheel is installed with its extras, and what a new user
+does first is done: the demo, a study of their own tables, its report as a page and as a document. A
+Python that is not found is skipped by name. Needs uv, which is fetched into the build folder where
+it is not on the PATH. Run by ``make release-check``.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def tried(uv: str, wheel: Path, python: str, name: str, resolution: str) -> str:
     run(uv, "venv", "--quiet", "--no-python-downloads", "--python", python, folder / "env")
     here = folder / "env" / "bin"
     # The bounds stand as direct requirements: of others uv takes the newest at either end.
+    # Only what is built for this Python: the oldest of some packages are for older ones, and to
+    # build them needs compilers and libraries that a user need not have.
     asked = (f"consortia @ {wheel.as_uri()}", *direct_requirements())
     run(
         uv,
@@ -157,6 +159,8 @@ def tried(uv: str, wheel: Path, python: str, name: str, resolution: str) -> str:
         here / "python",
         "--resolution",
         resolution,
+        "--only-binary",
+        ":all:",
         *asked,
     )
     versions = json.loads(run(here / "python", "-c", VERSIONS, *FIRST))

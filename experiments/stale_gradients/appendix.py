@@ -111,7 +111,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 6, figure 7 and the servers' losses by the workers of each, for each problem."""
     for entry in results["workers"]:
         loss = np.array(entry["loss"], float).mean(axis=0)
-        axes[0].semilogy(entry["iterations"], loss, lw=0.8, label=f"W = {entry['workers']}")
+        style = "-" if entry["workers"] < 9 else "--"  # the ninth has the colour of the first
+        axes[0].plot(entry["iterations"], loss, style, lw=0.8, label=f"W = {entry['workers']}")
     axes[0].set(xlabel="iterations a worker", ylabel="test loss")
     axes[0].legend(ncols=2)
     two = results["servers"]["a9a"]["2"]
@@ -131,3 +132,5 @@ def draw(results: dict[str, Any], axes: Any) -> None:
                           label=f"S = {entry['servers']}")  # fmt: skip
         axis.set(xlabel="iterations a worker", ylabel="loss of the averaged predictions")
         axis.legend()
+    for axis in axes[: 2 + len(panels)]:
+        workers.logarithmic(axis)
