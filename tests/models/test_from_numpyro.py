@@ -41,6 +41,17 @@ def eight_schools(effect: Any, error: Any, school: Any, schools: int) -> None:
         numpyro.sample("y", dist.Normal(theta[school], error), obs=effect)
 
 
+def hierarchical(x: Any, y: Any, group: Any, groups: int) -> None:
+    """A regression with a level and a slope of each group."""
+    mean = numpyro.sample("mean", dist.Normal(0, 5).expand([2]).to_event(1))
+    spread = numpyro.sample("spread", dist.HalfNormal(1).expand([2]).to_event(1))
+    with numpyro.plate("groups", groups):
+        own = numpyro.sample("own", dist.Normal(mean, spread).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfCauchy(2.0))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.Normal(own[group, 0] + own[group, 1] * x, sigma), obs=y)
+
+
 def linear(x: Any, y: Any) -> None:
     a, b = numpyro.sample("ab", dist.Normal(0, 3).expand([2]).to_event(1))
     sigma = numpyro.sample("sigma", dist.Exponential(1.0))
@@ -94,6 +105,11 @@ MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
         eight_schools,
         {"effect": X, "error": EXPOSURE, "school": GROUP},
         {"schools": 3},
+    ),
+    "hierarchical regression": (
+        hierarchical,
+        {"x": X, "y": 2 * X, "group": GROUP},
+        {"groups": 3},
     ),
     "linear, without a plate": (linear, {"x": X, "y": 2 * X}, {}),
     "poisson with exposure": (poisson, {"count": COUNT, "exposure": EXPOSURE, "x": X}, {}),

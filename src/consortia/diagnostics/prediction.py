@@ -33,6 +33,7 @@ class BiasPrediction:
         rounds_per_draw: rounds that an independent draw takes in the slowest direction, near the
             mode; None where that is not known.
         unsure: why the prediction may not hold on this posterior, or None.
+        settled: True if there is none, and trying again would say less than ``reason`` does.
     """
 
     reason: str | None = None
@@ -48,6 +49,7 @@ class BiasPrediction:
     k_hat: float | None = None
     rounds_per_draw: float | None = None
     unsure: str | None = None
+    settled: bool = False
 
     @property
     def exact(self) -> bool:
@@ -57,7 +59,7 @@ class BiasPrediction:
     @property
     def open(self) -> bool:
         """True if there is no prediction, and it may be worth trying again."""
-        return self.reason is not None and not self.diverges
+        return self.reason is not None and not self.diverges and not self.settled
 
     def lines(self, names: Sequence[str] | None = None) -> list[str]:
         """Return the prediction in words, with other names of the coordinates where given."""

@@ -108,7 +108,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
                 f"{acceptance(found):.3f} a parameter, as with standard deviations up to "
                 f"{100 * (wide - 1):.1f} % off in the mean square over all directions"
             )
-            return Choice(whole, step, math.nan, BiasPrediction(reason=reason))
+            return Choice(whole, step, math.nan, BiasPrediction(reason=reason, settled=True))
     raise InputError(
         f"no step size within the budget can: of {HALVINGS} steps, each half the one before, a "
         f"pilot of {length} rounds confirms none within {100 * target.sd:g} % in the standard "
