@@ -35,6 +35,8 @@ STEP_SIZE = 0.15
 LEAPFROG_STEPS = 12
 """Of the longest trajectory: from a seventh to two sevenths of a turn of a normal law."""
 LEAST_ACCEPTED = 0.4
+AROUND = (1, 4)
+"""Draws that the curvature is averaged over, of the law found before: first the mode alone."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ def contrasts(features: int) -> consortia.Model:
 
 
 def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
-    """Return the normal law at the posterior's mode, about, that has the curvature there.
+    """Return a normal law around the posterior's mode, about, with the mean curvature of its draws.
 
-    The curvature takes all rows: what a part of them does not see makes chains unstable.
+    The curvature at the mode itself is far too small for chains: there rows are certain which are
+    not so at a draw. It takes all rows, since what a part of them does not see is unstable too.
     """
     shape = model.init["contrasts"].shape
 
@@ -105,22 +108,39 @@ def laplace(model: consortia.Model, rows: dict[str, np.ndarray]) -> Normal:
         wide, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 100}
     )
     mode = found.x.astype(np.float32)
+    near = Normal(mode, np.zeros((mode.size, mode.size), np.float32))
+    generator = np.random.default_rng(0)
+    for draws in AROUND:
+        normals = generator.normal(size=(draws, mode.size)).astype(np.float32)
+        points = [mode + near.root @ one for one in normals]
+        near = Normal(mode, _root(model, rows, [point.reshape(shape) for point in points]))
+    return near
+
+
+def _root(
+    model: consortia.Model, rows: dict[str, np.ndarray], points: list[np.ndarray]
+) -> np.ndarray:
+    """Return a root of the inverse of the mean curvature at some contrasts."""
     assert model.predict is not None
-    probability = np.asarray(model.predict({"contrasts": mode.reshape(shape)}, rows))
+    probabilities = [np.asarray(model.predict({"contrasts": one}, rows)) for one in points]
     basis, x = helmert(CLASSES).T.astype(np.float32), rows["x"]
-    mean = probability @ basis
-    count, features = shape
+    means = [one @ basis for one in probabilities]
+    count, features = points[0].shape
     curvature = np.empty((count, features, count, features), np.float32)
     for one in range(count):
         for other in range(one + 1):
-            weight = probability @ (basis[:, one] * basis[:, other]) - mean[:, one] * mean[:, other]
-            block = x.T @ (weight[:, None] * x)
+            product = basis[:, one] * basis[:, other]
+            weights = [
+                probability @ product - mean[:, one] * mean[:, other]
+                for probability, mean in zip(probabilities, means, strict=True)
+            ]
+            block = x.T @ (np.mean(weights, axis=0)[:, None] * x)
             curvature[one, :, other], curvature[other, :, one] = block, block.T
     size = count * features
     precision = curvature.reshape(size, size) + np.eye(size, dtype=np.float32)
     factor = cholesky(precision, lower=True, overwrite_a=True)
     identity = np.eye(size, dtype=np.float32)
-    return Normal(mode, solve_triangular(factor, identity, trans="T", lower=True))
+    return solve_triangular(factor, identity, trans="T", lower=True)
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:

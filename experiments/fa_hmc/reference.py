@@ -76,7 +76,8 @@ def reference_draws(
         leapfrog_steps: of the longest trajectory.
         warmup: draws of a chain that are left out at the beginning; by default as many as are kept.
         near: a normal law like the posterior: chains move in its coordinates, and start at its
-            mean in the place of the model's ``init``.
+            draws in the place of the model's ``init``. At its mean all coordinates would have the
+            same error of energy, too large in many dimensions.
         seed: of the proposals.
 
     Raises:
@@ -104,7 +105,6 @@ def _run(
 ) -> tuple[jax.Array, jax.Array]:
     """Positions (chains, draws, d) and whether each was accepted (chains, draws)."""
     init, unravel = ravel_pytree(jax.tree.map(jnp.asarray, model.init))
-    start = init if near is None else jnp.zeros_like(init)
 
     def place(position: jax.Array) -> jax.Array:
         return position if near is None else near.mean + near.root @ position
@@ -117,7 +117,7 @@ def _run(
 
     def step(state: _State, key: jax.Array) -> tuple[_State, tuple[jax.Array, jax.Array]]:
         momentum_key, length_key, accept_key = jax.random.split(key, 3)
-        momentum = jax.random.normal(momentum_key, start.shape, start.dtype)
+        momentum = jax.random.normal(momentum_key, init.shape, init.dtype)
         length = jax.random.randint(length_key, (), leapfrog_steps // 2, leapfrog_steps + 1)
 
         def leapfrog(_: Any, at: tuple[_State, jax.Array]) -> tuple[_State, jax.Array]:
@@ -135,6 +135,10 @@ def _run(
         return state, (place(state.position), accepted)
 
     def chain(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        start = init
+        if near is not None:
+            start_key, key = jax.random.split(key)
+            start = jax.random.normal(start_key, init.shape, init.dtype)
         first = _State(start, *evaluate(start))
         return jax.lax.scan(step, first, jax.random.split(key, sum(lengths)))[1]
 

@@ -192,13 +192,17 @@ def test_a_forked_process_says_at_once_that_it_cannot_sample():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_noted_and_the_second_ends_at_once(number):
-    before = signal.getsignal(number)
-    with Interrupts() as interrupts:
-        signal.raise_signal(number)
-        assert interrupts.requested
-        with pytest.raises(Abrupt):
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)  # one that is ignored, as of a job under nohup, stays so
+    try:
+        with Interrupts() as interrupts:
             signal.raise_signal(number)
-    assert signal.getsignal(number) == before
+            assert interrupts.requested
+            with pytest.raises(Abrupt):
+                signal.raise_signal(number)
+        assert signal.getsignal(number) == usual
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_handler_of_the_program_stands():

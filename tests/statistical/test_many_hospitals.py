@@ -52,7 +52,7 @@ def test_estimates_spread_and_the_forest_of_25_hospitals_are_those_of_nuts(
     tree = consortia.sample(
         made.model,
         made.sites,
-        consortia.few_rounds(effective_size=4000),
+        consortia.few_rounds(effective_size=2000),
         chains=4,
         seed=2,
         metadata=made.metadata,
@@ -64,8 +64,8 @@ def test_estimates_spread_and_the_forest_of_25_hospitals_are_those_of_nuts(
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         mcmc = numpyro.infer.MCMC(
             numpyro.infer.NUTS(by_hand, target_accept_prob=0.9),
-            num_warmup=800,
-            num_samples=2500,
+            num_warmup=600,
+            num_samples=1500,
             num_chains=4,
             chain_method="vectorized",
             progress_bar=False,
@@ -77,10 +77,13 @@ def test_estimates_spread_and_the_forest_of_25_hospitals_are_those_of_nuts(
         own = np.asarray(natural[name]).reshape(-1, max(reference[name][0].size, 1))
         wanted = reference[name].reshape(len(reference[name]), -1)
         sd = wanted.std(axis=0)
-        # Some 4,000 effective draws of each: a standard error of .022 sd.
+        # 2,000 effective draws or more: a standard error of .022 sd, and .016 of the sd.
         assert np.abs((own.mean(axis=0) - wanted.mean(axis=0)) / sd).max() < 0.08, name
         np.testing.assert_allclose(own.std(axis=0), sd, rtol=0.06, err_msg=name)
-    effects = made.by_site(tree)
+    # the levels of 25 sites are drawn on a grid for each draw: of some 2,000 that takes seconds
+    posterior = tree["posterior"].dataset
+    every = max(posterior.sizes["draw"] // 500, 1)
+    effects = made.by_site({name: posterior[name].values[:, ::every] for name in posterior})
     sites = [row for row in effects.rows if row.kind == "site"]
     assert [row.name for row in sites] == NAMES
     for index, row in enumerate(sites):
@@ -88,8 +91,8 @@ def test_estimates_spread_and_the_forest_of_25_hospitals_are_those_of_nuts(
         apart = np.log([row.lower, row.median, row.upper]) - np.quantile(
             levels, [0.025, 0.5, 0.975]
         )
-        # ends of 95 % intervals of some 4,000 draws have a standard error of .04 sd
-        assert np.abs(apart / levels.std()).max() < 0.2, row.name
+        # ends of 95 % intervals of 2,000 independent draws have a standard error of .06 sd
+        assert np.abs(apart / levels.std()).max() < 0.25, row.name
     widths = [row.upper / row.lower for row in sites]
     assert int(np.argmax(widths)) == 9  # of nine patients the least is known
     assert effects.forest(tmp_path / "forest.png").stat().st_size > 10_000

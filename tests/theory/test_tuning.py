@@ -94,6 +94,16 @@ def test_a_step_is_chosen_where_the_prediction_holds():
     assert there.unsure is not None
 
 
+def test_no_step_is_chosen_where_the_prediction_holds_at_none():
+    """What the surrogates of unlike sites do to another posterior than a Gaussian is not known."""
+    problem, method = Problem(*unlike.posterior("poisson")), unlike.METHODS["fsgld"]()
+    with pytest.raises(InputError, match=r"none can be chosen: .* may not hold at any step: .*fed"):
+        choose_step(problem, method, BiasTarget(), rounds=40_000, chains=4)
+    problem = Problem(*unlike.posterior("linear"))
+    found = choose_step(problem, method, BiasTarget(), rounds=40_000, chains=4)
+    assert found.prediction.unsure is None
+
+
 def test_a_shorter_step_is_chosen_where_it_forgets_faster():
     problem, method = Problem(*unlike.posterior("last layer")), unlike.METHODS["stale_sghmc"]()
     found = largest_step(problem, method, BiasTarget())

@@ -30,7 +30,7 @@ REFINEMENTS = 6
 """Bisections between a step that meets the target and twice as long a one that does not."""
 
 MOST_DOUBTED = 8
-"""Further halvings of a step that meets the target by a prediction which may not hold there."""
+"""Halvings of a step that meets the target by a prediction which may hold at a shorter one only."""
 
 SHORTER = 0.9
 """Factor by which a step is shortened while the chain then forgets faster: near the largest stable
@@ -152,7 +152,10 @@ def choose_step(
         found = largest_step(problem, method, target)
     except InputError as error:
         text = str(error).rstrip(".")
-        raise InputError(f"step_size is None, but none can be chosen: {text}. Give it.") from error
+        raise InputError(
+            f"step_size is None, but none can be chosen: {text}. Give it, or take federated_hmc, "
+            "which is exact."
+        ) from error
     if found is None:
         raise InputError(
             f"no step size of {method.name} meets the target, {target}. "
@@ -173,18 +176,18 @@ def choose_step(
 def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
     """Return the method with the largest step size that meets the target, or None.
 
-    A prediction that may not hold at a step (`Law.unsure`) counts only where it holds at no shorter
-    one either; and a shorter step is taken where the chain forgets faster with it.
+    A step at which the prediction may not hold (`Law.unsure`) does not meet it; and a shorter step
+    is taken where the chain forgets faster with it.
 
     Raises:
-        InputError: nothing is predicted for the method or the posterior.
+        InputError: nothing is predicted for the method or the posterior, or nothing that holds.
     """
     near = problem.seen_by(method).near
     steepest = float(np.linalg.eigvalsh(near.precision)[-1])
     step = first_step(steepest, len(near.sizes))
     fits = None
     reason: InputError | None = None
-    doubted: list[tuple[float, tuple[Method, Law]]] = []
+    doubted = 0
     for _ in range(HALVINGS):
         step /= 2
         try:
@@ -192,17 +195,13 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
             reason = None
         except InputError as error:
             reason = error
-        if fits is not None:
-            if not _doubtful(problem, fits[1]):
-                doubted = []
-                break
-            doubted.append((step, fits))
-        if len(doubted) > MOST_DOUBTED:
+        if fits is not None and _doubtful(problem, fits[1]):
+            reason = InputError(f"the prediction may not hold at any step: {fits[1].unsure}")
+            fits, doubted = None, doubted + 1
+        if fits is not None or doubted > MOST_DOUBTED:
             break
     if reason is not None:
         raise reason
-    if doubted:
-        step, fits = doubted[0]
     if fits is None:
         return None
     low, high = step, 2 * step
@@ -212,7 +211,7 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
             better = _fitting(problem, method, middle, target)
         except InputError:  # an argument of the method bounds the step
             better = None
-        if better is None or (_doubtful(problem, better[1]) and not doubted):
+        if better is None or _doubtful(problem, better[1]):
             high = middle
         else:
             low, fits = middle, better
