@@ -1,0 +1,173 @@
+"""25 hospitals with levels of their own, against NUTS on the joint model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.models.regression import integrated
+
+numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
+dist = numpyro.distributions
+
+pytestmark = pytest.mark.slow
+
+HOSPITALS, NINE = 25, 9
+PRIORS = {"intercept": "normal(0, 2.5)", "x": "normal(0, 1)", "arm": "normal(0, 1)"}
+PRIORS |= {"sd": "half_normal(1)"}
+FORMULA, MOST = "y ~ x + arm + (1 | site)", 14
+
+
+def tables(family: str) -> dict[str, dict[str, np.ndarray]]:
+    """Return the hospitals; the tenth has nine patients."""
+    rng = np.random.default_rng(6)
+    found = {}
+    for index in range(HOSPITALS):
+        rows = NINE if index == 9 else int(rng.integers(20, 120))
+        x, old = 1 + rng.normal(size=rows), rng.random(rows) < 0.5
+        level = rng.normal(size=2)[0]
+        eta = -0.5 + 0.7 * level + 0.6 * (x - 1) + 0.4 * old
+        if family == "gaussian":
+            y = eta + 0.8 * rng.normal(size=rows)
+        else:
+            y = rng.binomial(1, 1 / (1 + np.exp(-eta)))
+        found[f"h{index + 1:02d}"] = {"x": x, "arm": np.where(old, "old", "new"), "y": y}
+    return found
+
+
+def by_hand(family: str, sites: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return NUTS's draws (chains, draws, ...) of the joint model, non-centred."""
+    x, arm, y = (np.concatenate([one[key] for one in sites.values()]) for key in ("x", "arm", "y"))
+    old, from_mean = (arm == "old").astype(float), x - x.mean()
+    site = np.repeat(np.arange(HOSPITALS), [len(one["y"]) for one in sites.values()])
+
+    def model() -> None:
+        # The intercept has its prior where x has its mean.
+        middle = numpyro.sample("middle", dist.Normal(0, 2.5))
+        b = numpyro.sample("coefficients", dist.Normal(0, jnp.ones(2)))
+        numpyro.deterministic("intercept", middle - b[0] * x.mean())
+        sd = numpyro.sample("sd", dist.HalfNormal(jnp.ones(1)))
+        with numpyro.plate("sites", HOSPITALS):
+            z = numpyro.sample("z", dist.Normal(0, 1))
+        own = numpyro.deterministic("own", sd * z)
+        eta = middle + b[0] * from_mean + b[1] * old + own[site]
+        if family == "gaussian":
+            sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+            numpyro.sample("y", dist.Normal(eta, sigma), obs=y)
+        else:
+            numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
+
+    mcmc = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model),
+        num_warmup=1000,
+        num_samples=4000,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        mcmc.run(jax.random.key(0))
+    return {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+
+
+def check_law(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    """Means within .05 sd and sds within 5 %, and 4 standard errors of both beyond."""
+    found, wanted = (np.asarray(one, float).reshape(*one.shape[:2], -1) for one in (found, wanted))
+    ess = [rhat_and_ess_of(np.moveaxis(one, -1, 0))[1] for one in (found, wanted)]
+    sd = wanted.std((0, 1))
+    error = np.sqrt(found.var((0, 1)) / ess[0] + wanted.var((0, 1)) / ess[1]) / sd
+    shift = np.abs(found.mean((0, 1)) - wanted.mean((0, 1))) / sd
+    ratio = np.abs(found.std((0, 1)) / sd - 1)
+    print(
+        f"{what}: {shift.max():.3f} sd, {ratio.max():.3f}; of errors {error.max():.3f}", min(ess[0])
+    )
+    assert np.all(shift < 0.05 + 4 * error), (what, shift)
+    # The variance of a standard deviation grows with the fourth moment.
+    peaked = ((wanted - wanted.mean((0, 1))) ** 4).mean((0, 1)) / sd**4 - 1
+    assert np.all(ratio < 0.05 + 2 * np.sqrt(peaked * (1 / ess[0] + 1 / ess[1]))), (what, ratio)
+
+
+def shift_of_more_nodes(made: Any, tree: Any, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Return by how many sd the means of all parameters move with thrice the nodes an axis.
+
+    The draws are weighted by the ratio of the two likelihoods, so that there is no Monte Carlo
+    error in what they have in common.
+    """
+    posterior = tree["posterior"]
+    names = sorted(made.model.init)
+    draws = {name: np.asarray(posterior[name])[:, ::32] for name in names}
+    flat = {name: jnp.asarray(a.reshape(-1, *a.shape[2:]), float) for name, a in draws.items()}
+
+    def total() -> np.ndarray:
+        def at(one: Any) -> Any:
+            values = [
+                made.model.site_log_likelihood(one, rows, np.ones(len(rows["y"]), bool))
+                for rows in made.sites
+            ]
+            return jnp.sum(jnp.stack(values))
+
+        return np.asarray(jax.jit(lambda all: jax.lax.map(at, all))(flat))
+
+    usual = total()
+    monkeypatch.setattr(integrated, "NODES", {1: 45})
+    ratio = total() - usual
+    share = np.exp(ratio - ratio.max())
+    share /= share.sum()
+    values = np.concatenate(
+        [np.asarray(a, float).reshape(len(share), -1) for a in flat.values()], 1
+    )
+    return np.abs(share @ values - values.mean(axis=0)) / values.std(axis=0)
+
+
+def test_the_posterior_without_a_hospital_is_that_of_a_run_of_the_others() -> None:
+    sites = tables("bernoulli")
+    made = consortia.regression(FORMULA, sites, family="bernoulli", integrate=True, prior=PRIORS)
+    method = consortia.few_rounds(effective_size=3000)
+    tree = consortia.sample(made.model, made.sites, method, chains=4, seed=1, progress=False)
+    without = consortia.diagnostics.leave_one_site_out(tree, made.model, made.sites)
+    print("k-hat without a hospital", without.k_hat.max())
+    left = int(np.argmax(np.abs(without.shifts).max(axis=1) * (without.k_hat < 0.7)))
+    assert np.abs(without.shifts[left]).max() > 0.2
+    others = made.sites.only([index for index in range(HOSPITALS) if index != left])
+    again = made.natural(
+        consortia.sample(made.model, others, method, chains=4, seed=2, progress=False)
+    )
+    columns = [np.asarray(a, float).reshape(-1, *a.shape[2:]) for a in again.values()]
+    columns = np.concatenate([a.reshape(len(a), -1) for a in columns], axis=1)
+    apart = np.abs(without.means[left] - columns.mean(axis=0)) / columns.std(axis=0)
+    print("without", list(sites)[left], apart.max())
+    # A third or more of 4,000 weighted draws is effective: a standard error of .03 sd; three.
+    assert apart.max() < 0.05 + 0.09
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+def test_25_hospitals_have_the_posterior_of_nuts_on_the_joint_model(
+    family: str, x64: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = tables(family)
+    prior = PRIORS | ({"sigma": "half_normal(1)"} if family == "gaussian" else {})
+    made = consortia.regression(FORMULA, sites, family=family, integrate=True, prior=prior)
+    few = consortia.sample(
+        made.model, made.sites, consortia.few_rounds(), chains=4, seed=1, progress=False
+    )
+    print(few.attrs["communication_rounds"], "rounds", few.attrs["rounds_used"])
+    assert few.attrs["communication_rounds"] <= MOST
+    # More draws of the same family, so that the comparison is sharper.
+    method = consortia.few_rounds(effective_size=8000, proposals=4000)
+    tree = consortia.sample(made.model, made.sites, method, chains=4, seed=1, progress=False)
+    moved = shift_of_more_nodes(made, tree, monkeypatch)
+    print("quadrature", moved.max())
+    assert moved.max() < 0.01
+    monkeypatch.undo()
+
+    found, wanted = made.natural(tree), by_hand(family, sites)
+    for name in found.data_vars:
+        check_law(np.asarray(found[name]), wanted[name], str(name))
+    for index, site in enumerate(sites):
+        check_law(np.asarray(made.levels_of(tree, site, 3)), wanted["own"][:, :, index], site)
