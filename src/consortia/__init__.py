@@ -10,7 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from consortia.core import wrong_sums
 from consortia.core.version import __version__ as __version__
+
+wrong_sums.avoid()
 
 
 def _modules() -> dict[str, str]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from importlib.metadata import version
 from typing import Any
 
 import jax
-
-from consortia.errors import InputError
 
 MOST_NUMBERS = 1_000_000
 """In the data of a small problem."""
@@ -19,29 +16,6 @@ MOST_STATES = 64
 
 LEVEL = "xla_backend_optimization_level"
 FUSION = "xla_cpu_use_fusion_emitters"
-
-WRONG = {"0.10.2": "xla_cpu_experimental_ynn_fusion_type"}
-"""Versions of jaxlib whose sums are wrong, and the option that turns the cause off when empty."""
-
-
-def check_version() -> None:
-    """Refuse a version of jaxlib that is known to compute wrongly on processors.
-
-    Sums over an axis of products of 32 bits, fused with what follows, are off by as much as
-    themselves from some 32,000 results on: log-likelihoods as people write them.
-
-    Raises:
-        InputError: it is installed, and its option is not turned off.
-    """
-    installed = version("jaxlib")
-    option = WRONG.get(installed)
-    if option is None or jax.default_backend() != "cpu":
-        return
-    if f"--{option}=" not in os.environ.get("XLA_FLAGS", "").split():
-        raise InputError(
-            f"jaxlib {installed} computes some sums of 32 bits wrongly on processors. "
-            f"Install another version, or set XLA_FLAGS=--{option}= before JAX starts."
-        )
 
 
 def for_rounds() -> dict[str, Any]:

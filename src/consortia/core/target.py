@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from consortia.core import compiler
+from consortia.core import wrong_sums
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
@@ -43,7 +43,7 @@ class Target:
     """
 
     def __init__(self, model: Model, parameters: PyTree) -> None:
-        compiler.check_version()
+        wrong_sums.check()
         dtype = jnp.result_type(float)
         self.structure = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters
