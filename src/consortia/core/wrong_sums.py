@@ -22,7 +22,7 @@ def avoid() -> bool:
     flags = os.environ.get("XLA_FLAGS", "")
     given = OPTION in flags
     if version("jaxlib") == VERSION and not given:
-        os.environ["XLA_FLAGS"] = f"{flags} {OPTION}=".strip()
+        os.environ["XLA_FLAGS"] = f"{OPTION}= {flags}"  # what is no option ends the list
     return given or "jax" in sys.modules
 
 
