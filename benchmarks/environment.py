@@ -70,7 +70,9 @@ def python_with_peers() -> str:
         venv.create(folder, with_pip=True, clear=True)
         # Read after the environment's own folder, so that a peer's version is the one pinned.
         theirs = Path(sysconfig.get_path("purelib", "venv", {"base": folder, "platbase": folder}))
-        (theirs / "consortia-environment.pth").write_text(f"{ours}\n")
+        # As a folder of packages: beneath a bare path no .pth is read, which this package needs.
+        beside = f"import site; site.addsitedir({ours!r})\n"
+        (theirs / "consortia-environment.pth").write_text(beside)
         install = [python, "-m", "pip", "install", "--quiet", "-r", PEERS]
         subprocess.run(install, stdin=subprocess.DEVNULL, check=True)
         done.touch()

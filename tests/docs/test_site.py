@@ -53,7 +53,7 @@ def test_links_between_pages_lead_to_files() -> None:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.slow
+@pytest.mark.engines  # a process for each notebook
 def test_the_site_builds_without_a_warning_and_asks_nothing_of_a_network(tmp_path: Path) -> None:
     pytest.importorskip("myst_nb")
     options = ["-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "doctrees")]
