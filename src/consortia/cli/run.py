@@ -27,7 +27,7 @@ from consortia.cli.options import (
     StudyFile,
     engine_of,
 )
-from consortia.errors import MissingExtraError, StoreError
+from consortia.errors import InputError, MissingExtraError, StoreError
 from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
@@ -176,7 +176,16 @@ def beginning(
 def compared_over(
     built: Built, engine: Any, *, quiet: bool
 ) -> Callable[[Any], Verification | None]:
-    """Return the comparison of a run with an exact sampler over an engine, if the run has ended."""
+    """Return the comparison of a run with an exact sampler over an engine, if the run has ended.
+
+    Raises:
+        InputError: values are imputed, so that there is no one posterior to compare with.
+    """
+    if built.imputations:
+        raise InputError(
+            "verify: with model.missing = 'impute' there is a posterior of each imputation: take "
+            "an exact algorithm, such as few_rounds, or compare with missing = 'complete'."
+        )
     from consortia.run.verification import verify
 
     def compared(tree: Any) -> Verification | None:
@@ -184,7 +193,7 @@ def compared_over(
         ended = engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True)
         if not all(ended):
             return None
-        return verify(tree, built.model, built.sites, engine=engine, progress=not quiet)
+        return verify(tree, built.model, built.rows, engine=engine, progress=not quiet)
 
     return compared
 
@@ -230,7 +239,9 @@ def _report(
         skipped.append("reference: --no-reference")
     elif interrupted:
         skipped.append("reference: the run was interrupted")
-    elif built.sites.elsewhere:
+    elif built.imputations:
+        skipped.append("reference: values are imputed; NUTS has one data set")
+    elif built.rows.elsewhere:
         skipped.append("reference: it needs the rows of all sites in one process")
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
@@ -287,7 +298,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
         with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
             return _finished_reference(directory)
     wanted = study.reference.model_dump(exclude={"method"})
-    return _stored(directory, nuts(built.model, built.sites, **wanted), built)
+    return _stored(directory, nuts(built.model, built.rows, **wanted), built)
 
 
 def _stored(directory: Path, tree: Any, built: Built) -> Any:

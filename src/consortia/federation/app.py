@@ -164,7 +164,7 @@ def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
     """Return the names of the sites in messages: of their data files, or their indices."""
     if study.data.files is not None:
         return names_of(study.data.files)
-    return tuple(map(str, range(len(study.build(data_folder=origin).sites))))
+    return tuple(map(str, range(len(study.build(data_folder=origin).rows))))
 
 
 def _set_width(config: Config) -> None:
@@ -270,7 +270,7 @@ def site_of(
     def build(engine: Engine) -> Job:
         built = study.build(engine, data_folder=origin, own=own, least=least())
         run = study.run
-        return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)
+        return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
 
     def gate(run: str) -> Gate:
         from dataclasses import replace
