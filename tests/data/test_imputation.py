@@ -91,7 +91,7 @@ def test_one_value_for_all_that_miss_makes_it_too_narrow_and_so_do_draws_that_sh
         return np.where(missing, np.polyval(on_y, y), x)
 
     def by_rows(k: int) -> np.ndarray:
-        drawn = IterativeImputer(sample_posterior=True, random_state=k)
+        drawn = IterativeImputer(sample_posterior=True, max_iter=1, random_state=k)
         return drawn.fit_transform(np.column_stack([known, y]))[:, 0]
 
     _, once = pooled(gaps, by_mean)
@@ -173,7 +173,7 @@ def test_an_imputation_is_the_same_again_and_another_one_is_not():
     assert np.any(first != other)
 
 
-@pytest.mark.parametrize("rows", [3, 5, 9])
+@pytest.mark.parametrize("rows", [3, 9])
 def test_a_site_of_few_rows_and_many_columns_can_be_completed(rows: int):
     rng = np.random.default_rng(rows)
     missing = np.zeros(rows, bool)

@@ -133,7 +133,7 @@ def _together(trees: Sequence[Any], record: Mapping[str, Any]) -> Any:
     import xarray  # heavy, and only wanted here
 
     parts = list(_parts(trees))
-    together = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    together: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
     groups = {
         name: xarray.concat([part[name] for part in parts], dim="draw", **together)
         for name in (parts[0] if parts else ())

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from consortia.core import arguments
 from consortia.core.contract import Method, Plan
@@ -121,13 +121,12 @@ def sample(
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
-    several = sites if isinstance(sites, tuple) else None
     engine = LocalEngine() if engine is None else engine
+    several, one = (sites, sites[0]) if isinstance(sites, tuple) and sites else (None, sites)
     if several is not None:
         check_imputations(several, keep, engine)
-        sites = several[0]
     rounds = checks.check_arguments(
-        model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
+        model, one, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
     stop = check_rule(stop)
     if several is not None:
@@ -149,7 +148,7 @@ def sample(
     try:
         return execute(
             model,
-            sites,
+            cast(Sites, one),  # as was checked
             algorithm,
             Request(rounds, chains, seed, thin, warmup),
             init=init,
@@ -228,8 +227,14 @@ def resume(
             model,
             sites,
             algorithm,
-            **{"rounds": rounds, "stop": stop, "keep": keep, "exact": exact},
-            **{"init": init, "engine": engine, "progress": progress, "on_plan": on_plan},
+            rounds=rounds,
+            stop=stop,
+            keep=keep,
+            exact=exact,
+            init=init,
+            engine=engine,
+            progress=progress,
+            on_plan=on_plan,
         )
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine
@@ -331,19 +336,20 @@ def _resumed_each(
     if rounds is not None:
         request["rounds"] = rounds
     if stop != "same":
-        request["stop"] = None if stop is None else asdict(check_rule(stop))
+        rule = check_rule(stop)
+        request["stop"] = None if rule is None else asdict(rule)
 
     def run(number: int, seed: int, own: Path | None) -> Any:
         assert own is not None
-        parts = (model, several[number], algorithm)
+        rows = several[number]
         shown = on_plan if number == 0 else None
         begun = together.allgather(lambda: holds_run(own) if together.root else False)
         more: dict[str, Any]
         if any(begun):
             more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": engine}
-            return resume(own, *parts, on_plan=shown, **more, **options)
+            return resume(own, model, rows, algorithm, on_plan=shown, **more, **options)
         more = {"seed": seed, "store": own, "engine": together, "on_plan": shown}
-        return sample(*parts, **_read(request), **more, **options)
+        return sample(model, rows, algorithm, **_read(request), **more, **options)
 
     return pooled(len(several), request, run, engine=together, store=path, existing=True)
 
