@@ -24,6 +24,7 @@ from consortia.diagnostics.convergence import add_diagnostics
 from consortia.engines.contract import Engine
 from consortia.engines.flower import FlowerEngine
 from consortia.errors import InputError
+from consortia.store.ending import RunEnd
 from consortia.store.results import tree_of
 from consortia.store.runs import RunStore, open_run, read_record
 
@@ -107,14 +108,12 @@ def pooled(
             own = None if path is None else path / FOLDER / str(number)
             trees.append(run(number, seed, own))
             # only the root knows how a run ended
-            ended = engine.allgather(
-                lambda: trees[-1].attrs["state"] == "finished" if engine.root else True
-            )
+            ended = engine.allgather(lambda: _ended(trees[-1]) if engine.root else True)
             if not all(ended):
                 break
         if not engine.root:
             return None
-        finished = [tree for tree in trees if tree.attrs["state"] == "finished"]
+        finished = [tree for tree in trees if _ended(tree)]
         record = dict(trees[-1].attrs) | begun | {"seed": request["seed"]}
         record |= {name: sum(tree.attrs[name] for tree in trees) for name in SUMS if name in record}
         record.pop("specification", None)
@@ -122,7 +121,7 @@ def pooled(
             return _together(finished, record)
         for groups in _parts(finished):
             writer.append(groups)
-        return _written(writer, record)
+        return _written(writer, record, RunEnd(record["end"]).state)
     finally:
         if writer is not None:
             writer.release()
@@ -144,14 +143,19 @@ def _together(trees: Sequence[Any], record: Mapping[str, Any]) -> Any:
     return tree
 
 
-def _written(writer: RunStore, record: Mapping[str, Any]) -> Any:
+def _ended(tree: Any) -> bool:
+    """Return True if a run was not interrupted."""
+    return RunEnd(tree.attrs["end"]).state == "finished"
+
+
+def _written(writer: RunStore, record: Mapping[str, Any], state: str) -> Any:
     """Return the result as it lies in its directory, its last attributes written."""
-    writer.finish(record, {}, record["state"])
+    writer.finish(record, {}, state)
     tree = open_run(writer.path)
     if "posterior" in tree.children:
         add_diagnostics(tree)
         extra = {"diagnostics": tree["diagnostics"].to_dataset()}
-        writer.finish(record, extra, record["state"])
+        writer.finish(record, extra, state)
     return open_run(writer.path)
 
 
