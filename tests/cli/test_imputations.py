@@ -53,7 +53,8 @@ def test_a_run_samples_every_imputation_and_writes_one_table(folder, finished):
     assert "values that miss (age 30) are drawn 2 times" in text
     assert "How much is missing?" in text
     tree = consortia.open_run(folder / "out")
-    assert np.bincount(tree["posterior"].coords["imputation"]).tolist() == [100, 100]
+    first, second = np.bincount(tree["posterior"].coords["imputation"])
+    assert first == second >= 100
     assert "odds ratio" in (folder / "out" / "estimates.txt").read_text()
     assert sorted(one.name for one in (folder / "out" / "imputations").iterdir()) == ["0", "1"]
 

@@ -119,6 +119,8 @@ def pooled(
         record.pop("specification", None)
         if writer is None:
             return _together(finished, record)
+        draws = min((tree["posterior"].sizes["draw"] for tree in finished), default=1)
+        writer.begin(begun, {}, draws)  # one file an imputation
         for groups in _parts(finished):
             writer.append(groups)
         return _written(writer, record, RunEnd(record["end"]).state)
