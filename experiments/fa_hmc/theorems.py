@@ -21,7 +21,7 @@ from experiments.drawing import LAW
 MEANS, CURVATURES, START = (2.0, 0.0), (1.0, 0.25), 6.0
 THRESHOLD = 1e-4
 NOISE = 100.0
-LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300, 1000)
+LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300)
 THRESHOLDS = tuple(float(value) for value in np.geomspace(1e-6, 1e-2, 9))
 STAGES, FIRST_STAGE = 7, 60
 MOST_ROUNDS = 60_000
