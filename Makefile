@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
 
+# Tests start some hundred processes: each would compile all sources again where none may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-all test-engines bench bench-guard lint format docs lock wheel release-check clean
 
