@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
@@ -50,6 +52,20 @@ def pytest_unconfigure() -> None:
     """Remove what this process, the first of a run, has put compiled programs into."""
     if COMPILED is not None:
         shutil.rmtree(COMPILED, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Look for examples in the source alone: there are none in tests, and it takes seconds."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look less often, and never at what is imported by now."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)
