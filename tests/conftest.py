@@ -68,12 +68,19 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+LONGEST = ("flower deployment", "mpi", "devices", "flower simulation")
+"""Groups that are begun first, so that no process is left with one at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run the tests of a file: what they share is made and compiled there once."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    groups = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(groups[item], len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)
