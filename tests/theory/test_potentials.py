@@ -13,7 +13,7 @@ from arviz_stats.base.array import array_stats
 import consortia
 from consortia.diagnostics.verdict import judge
 from consortia.errors import InputError
-from consortia.theory import bias
+from consortia.theory import bias, potentials
 from consortia.theory.bias import predict_bias
 from consortia.theory.expansion import shape_of
 from consortia.theory.potentials import SitePotentials, mode_by
@@ -37,7 +37,7 @@ class Engine:
 
     def allgather(self, make: Callable[[], Any]) -> list[Any]:
         what, position = self.request
-        return [make(), {str(n): self._other._own(what, n, position) for n in self._there}]
+        return [make(), self._other._own(what, position) if self._there else {}]
 
 
 def problem() -> tuple[consortia.Model, list[dict[str, np.ndarray]]]:
@@ -78,6 +78,22 @@ def test_rows_in_several_processes_give_the_prediction_of_rows_in_one(method, mo
         for name in ("shift", "sd_ratio", "mean", "sd"):
             np.testing.assert_array_equal(getattr(one, name), getattr(whole, name))
         assert one.k_hat == whole.k_hat
+
+
+def test_many_sites_are_evaluated_together_with_the_numbers_of_each_alone(monkeypatch, x64):
+    model, rows = problem()
+    rows += [{name: leaf[:n] for name, leaf in rows[0].items()} for n in (1, 7)]
+    sites, at = consortia.Sites.from_list(rows), np.array([0.3, -0.2, 0.1])
+    alone = SitePotentials(model, sites, model.init)
+    monkeypatch.setattr(potentials, "TOGETHER", 2)  # three calls, the last one not full
+    together = SitePotentials(model, sites, model.init)
+    for one, other in zip(together.expansion(at), alone.expansion(at), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    np.testing.assert_allclose(together.rows(at), alone.rows(at), atol=1e-12)
+    points = np.stack([at, 2 * at])
+    np.testing.assert_allclose(together.values(points), alone.values(points), rtol=1e-12)
+    for one, other in zip(together.single_rows(2, at), alone.single_rows(2, at), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_mixture_is_not_taken_for_its_gaussian_law_and_a_logistic_posterior_is():
