@@ -51,29 +51,29 @@ def main(arguments: list[str] | None = None) -> int:
         return _with_peers(sys.argv[1:] if arguments is None else arguments)
     names = options.only or list(BENCHMARKS)
     scale = "quick" if options.quick else options.scale
-    started = time.strftime("%Y-%m-%dT%H-%M-%S")
-    rows: list[Row] = []
-    errors: list[str] = []
+    kept = _of_earlier(options.beside, scale) if options.beside else {}
+    measured: dict[str, dict[str, Any]] = {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        found, error = _in_a_process(name, scale)
-        rows += found
-        if error:
-            errors.append(error)
+        measured[name] = _in_a_process(name, scale)
+        if error := measured[name]["error"]:
             print(error, file=sys.stderr, flush=True)
-    record = {"started": started, "scale": scale, "machine": machine(), "errors": errors}
+    found = kept | measured
+    parts = {name: found[name] for name in [*BENCHMARKS, *GUARD] if name in found}
     folder = Path(options.output or ROOT / "runs" / "bench")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{started}-{scale}.json"
-    path.write_text(json.dumps({**record, "rows": [row.plain() for row in rows]}, indent=1))
-    _print(rows, record["machine"])
+    path = folder / f"{time.strftime('%Y-%m-%dT%H-%M-%S')}-{scale}.json"
+    path.write_text(json.dumps({"scale": scale, "machine": machine(), "parts": parts}, indent=1))
+    rows = [row for part in parts.values() for row in _rows(part)]
+    _print(rows, machine())
     if options.results:
-        Path(options.results).write_text(_markdown(rows, record))
+        Path(options.results).write_text(_markdown(parts, scale))
     print(f"written to {path}")
     missed = [row for row in rows if row.verdict == "FAIL"]
     if missed and scale != "full":
         print("The runs are too short for a verdict; without --quick a FAIL ends with status 1.")
-    return 1 if errors or (missed and scale == "full") else 0
+    ended = any(part["error"] for part in parts.values())
+    return 1 if ended or (missed and scale == "full") else 0
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -82,6 +82,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="install other libraries, once")
     parser.add_argument("--only", nargs="+", choices=[*BENCHMARKS, *GUARD], metavar="NAME")
     parser.add_argument("--results", metavar="FILE", help="write the table there, as Markdown")
+    parser.add_argument(
+        "--beside",
+        metavar="FILE",
+        help="a JSON file written before on this machine: what is not measured now stays as there",
+    )
     parser.add_argument("--output", help="folder of the JSON file; runs/bench by default")
     parser.add_argument("--scale", choices=["full", "quick", "tiny"], default="full")
     parser.add_argument("--child", choices=[*BENCHMARKS, *GUARD], help=argparse.SUPPRESS)
@@ -98,8 +103,19 @@ def _with_peers(arguments: list[str]) -> int:
     ).returncode
 
 
-def _in_a_process(name: str, scale: str) -> tuple[list[Row], str | None]:
-    """The rows of one benchmark, measured in a process of its own."""
+def _of_earlier(file: str, scale: str) -> dict[str, dict[str, Any]]:
+    """The parts of an earlier run; figures of two machines or scales make no table."""
+    record = json.loads(Path(file).read_text())
+    for what, now in (("scale", scale), ("processor", machine()["processor"])):
+        then = record["scale"] if what == "scale" else record["machine"]["processor"]
+        if then != now:
+            raise SystemExit(f"--beside {file}: its {what} is {then}, now it is {now}.")
+    return dict(record["parts"])
+
+
+def _in_a_process(name: str, scale: str) -> dict[str, Any]:
+    """The rows of one benchmark, measured in a process of its own, and when."""
+    about = {"started": time.strftime("%Y-%m-%d %H:%M"), "machine": machine()}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
         command = ["-m", "benchmarks", "--child", name, "--scale", scale, "--output", str(output)]
@@ -111,8 +127,12 @@ def _in_a_process(name: str, scale: str) -> tuple[list[Row], str | None]:
             check=False,
         )
         rows = json.loads(output.read_text()) if output.exists() else []
-    error = None if finished.returncode == 0 else f"{name}: ended with {finished.returncode}"
-    return [Row.of_plain(row) for row in rows], error
+    error = "" if finished.returncode == 0 else f"{name}: ended with {finished.returncode}"
+    return {**about, "rows": rows, "error": error}
+
+
+def _rows(part: dict[str, Any]) -> list[Row]:
+    return [Row.of_plain(row) for row in part["rows"]]
 
 
 def _measure(name: str, scale: str, output: Path) -> None:
@@ -156,28 +176,37 @@ def _print(rows: list[Row], information: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _markdown(rows: list[Row], record: dict[str, Any]) -> str:
-    """The table with what it was measured on."""
-    machine = record["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+def _markdown(parts: dict[str, dict[str, Any]], scale: str) -> str:
+    """A table of each part, with when it was measured and on what."""
+    here = machine()
+    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     lines = [
         "# Measured",
         "",
-        f"Written by `python -m benchmarks` at {record['started']}, scale {record['scale']}, on "
-        f"{machine['processor']} ({machine['cores']} cores, {machine['system']}), load "
-        f"{machine['load_average']}, commit {machine['commit']}; {versions}. CPU time on one core "
-        "with one thread; of devices and ranks wall time on all cores. Contenders run in turn; a "
-        "figure is the median over pairs, with the least and the greatest.",
-        "",
-        "| | what | median | least | greatest | pairs | gate | | absolute |",
-        "|---|---|---:|---:|---:|---:|---|---|---|",
+        f"Written by `python -m benchmarks` at scale {scale} on {here['processor']} "
+        f"({here['cores']} cores, {here['system']}); {versions}. CPU time on one core with one "
+        "thread; of devices and ranks wall time on all cores. Contenders run in turn; a figure is "
+        "the median over pairs, with the least and the greatest.",
     ]
-    for row in rows:
-        figures = [_number(value) for value in (row.figure, row.least, row.greatest)]
-        told = (row.gate or "", row.verdict, row.detail or row.skipped)
-        cells = [row.benchmark, row.what, *figures, row.pairs or "", *told]
-        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
-    return "\n".join([*lines, "", *record["errors"]]).rstrip() + "\n"
+    for name, part in parts.items():
+        then = part["machine"]
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{part['started']}, load {then['load_average']}, commit {then['commit']}.",
+            "",
+            "| what | median | least | greatest | pairs | gate | | absolute |",
+            "|---|---:|---:|---:|---:|---|---|---|",
+        ]
+        for row in _rows(part):
+            figures = [_number(value) for value in (row.figure, row.least, row.greatest)]
+            told = (row.gate or "", row.verdict, row.detail or row.skipped)
+            cells = [row.what, *figures, row.pairs or "", *told]
+            lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+        if part["error"]:
+            lines += ["", part["error"]]
+    return "\n".join(lines) + "\n"
 
 
 def _number(value: float | None) -> str:

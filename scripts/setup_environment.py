@@ -116,7 +116,7 @@ def create_environment(uv, interpreter):
 def find_installer(uv, interpreter):
     """Return the words of the install command: uv's, the environment's pip or an outer pip."""
     if uv:
-        return [uv, "pip", "install", "--quiet", "--python", PYTHON]
+        return [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", PYTHON]
     options = ["install", "--quiet", "--no-input", "--disable-pip-version-check"]
     if works(PYTHON, "-m", "pip", "--version"):
         return [PYTHON, "-m", "pip", *options]

@@ -7,6 +7,8 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -187,7 +189,7 @@ def test_the_command_prints_a_table_and_writes_its_rows(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert "share of the core's product peak" in finished.stdout
     (written,) = tmp_path.glob("*-tiny.json")
-    record = json.loads(written.read_text())
+    record = json.loads(written.read_text())["parts"]["softmax"]
     assert record["machine"]["versions"]["jax"] == jax.__version__
     assert [row["benchmark"] for row in record["rows"]] == ["softmax", "softmax"]
     assert all(row["figure"] > 0 for row in record["rows"])
@@ -202,7 +204,8 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         check=True,
     )
     (written,) = tmp_path.glob("*-tiny.json")
-    rows = json.loads(written.read_text())["rows"]
+    parts = json.loads(written.read_text())["parts"]
+    rows = [row for part in parts.values() for row in part["rows"]]
     assert {row["benchmark"] for row in rows} == {
         "FA-HMC",
         "SGLD",
@@ -230,5 +233,33 @@ def test_the_guard_measures_and_its_table_can_be_kept_as_markdown(tmp_path: Path
         check=True,
     )
     text = written.read_text()
-    assert "| guard | SGLD, bare scan / consortia |" in text
+    assert "\n## guard\n" in text
+    assert "| SGLD, bare scan / consortia |" in text
     assert f"jax {jax.__version__}" in text
+
+
+def test_what_is_not_measured_now_stays_as_an_earlier_run_found_it(
+    measure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(figure: float) -> Callable[[str, str], dict[str, Any]]:
+        def part(name: str, scale: str) -> dict[str, Any]:
+            row = measure.Row(name, f"{name}, {scale}", figure).plain()
+            about = {"load_average": [0.5], "commit": "abc"}
+            return {"started": f"at {figure:g}", "machine": about, "rows": [row], "error": ""}
+
+        return part
+
+    run, table = import_module("benchmarks.__main__"), tmp_path / "RESULTS.md"
+    written = ["--results", str(table), "--output", str(tmp_path)]
+    monkeypatch.setattr(run, "_in_a_process", measured(1.0))
+    assert run.main(["--only", "mpi", "gossip", *written]) == 0
+    (before,) = tmp_path.glob("*-full.json")
+    monkeypatch.setattr(run, "_in_a_process", measured(2.0))
+    again = ["--only", "mpi", *written, "--beside", str(before.rename(tmp_path / "before.json"))]
+    assert run.main(again) == 0
+    text = table.read_text()
+    assert "| gossip, full | 1 |" in text
+    assert "| mpi, full | 2 |" in text
+    assert text.index("## gossip\n\nat 1, load [0.5]") < text.index("## mpi\n\nat 2")
+    with pytest.raises(SystemExit, match="its scale is full, now it is tiny"):
+        run.main([*again, "--scale", "tiny"])

@@ -78,7 +78,7 @@ def test_check_counts_the_cost_of_all_imputations(folder):
     assert found[0] == 2 * found[1]
 
 
-@pytest.mark.parametrize("command", [("run", "--verify"), ("flower", "new")])
+@pytest.mark.parametrize("command", [("run", "--verify"), ("run", "--loo"), ("flower", "new")])
 def test_what_has_one_data_set_is_refused(folder, tmp_path, command):
     more = ("--to", tmp_path / "app") if command[0] == "flower" else ("-o", tmp_path / "out")
     outcome = invoke(*command, folder / "study.toml", *more)

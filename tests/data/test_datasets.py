@@ -176,6 +176,21 @@ def test_bundled_sets_need_no_place(name: str, places: tuple[Path, Path]) -> Non
     assert datasets.load(name).train is not None
 
 
+@pytest.mark.parametrize("name", datasets.CARRIED)
+def test_a_file_that_scikit_learn_carries_is_read_as_it_reads_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = datasets._from_file(name)
+    assert own is not None
+    monkeypatch.setitem(datasets.CARRIED, name, ("another.csv", ""))
+    other = datasets.load(name)
+    for key, values in other.rows.items():
+        np.testing.assert_array_equal(own.rows[key], values)
+        assert own.rows[key].dtype == values.dtype
+        assert own.rows[key].flags.c_contiguous == values.flags.c_contiguous
+    assert (own.feature_names, own.target_names) == (other.feature_names, other.target_names)
+
+
 def test_the_data_directory_comes_before_the_cache(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -49,11 +48,6 @@ class Talk:
                 talk.barrier.wait()
                 return every
 
-            def total(self, own: np.ndarray) -> np.ndarray:
-                return np.sum(
-                    [json.loads(text) for text in self.texts(json.dumps(own.tolist()))], 0
-                )
-
         made = Communicator()
         made.rank = rank  # type: ignore[attr-defined]
         return made
@@ -65,7 +59,7 @@ def everywhere(ranks: int, work: Any) -> list[Any]:
 
     def at(rank: int) -> None:
         engine = object.__new__(MPIEngine)
-        engine._communicator = talk.of(rank)
+        engine._communicator, engine._local = talk.of(rank), consortia.LocalEngine()
         try:
             results[rank] = work(engine)
         except Exception as error:

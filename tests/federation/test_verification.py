@@ -61,7 +61,7 @@ def config(folder: Path) -> dict[str, Any]:
 
 def without(study: Study) -> StudyTerms:
     """The terms of the study itself, as a site permits it that permits nothing beside it."""
-    return replace(terms_of(study), verification=None)
+    return replace(terms_of(study), besides=())
 
 
 @pytest.mark.engines

@@ -117,6 +117,20 @@ def test_uniform_weights_are_one_over_n_if_complete_and_a_third_on_a_ring():
     assert set(np.unique(ring)) == {0.0, 1 / 3}
 
 
+@pytest.mark.parametrize(
+    ("graph", "told"),
+    [
+        ("ring", r"give the network itself, e\.g\. graphs\.ring\(8\)"),
+        ("torus", r"e\.g\. graphs\.ring\(AGENTS\)"),
+        ([(0, 1), (2,)], "a list of pairs of agents' indices"),
+        ([("a", "b")], "a list of pairs of agents' indices"),
+    ],
+)
+def test_what_is_no_graph_is_refused_with_what_to_give(graph, told):
+    with pytest.raises(InputError, match=told):
+        graphs.mixing_matrix(graph, agents=8)
+
+
 def test_uniform_weights_on_an_irregular_graph_are_refused_with_the_agents():
     with pytest.raises(InputError, match="neighbours 0 and 1 have 1 and 2 neighbours"):
         graphs.mixing_matrix(GRAPHS["path"], "uniform")

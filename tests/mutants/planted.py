@@ -124,6 +124,13 @@ MUTANTS = (
         "engines/test_events.py::test_a_server_that_takes_time_serves_one_worker_after_the_other",
     ),
     Mutant(
+        "run/execution.py",
+        "engine.allgather(described, asked)",
+        "(engine.barrier(), engine.allgather(described, asked))[1]",
+        "parity/test_mpi_runs.py::"
+        "test_all_ranks_meet_three_times_before_the_first_round_and_hear_there_what_is_wrong",
+    ),
+    Mutant(
         "engines/mpi/wire.py",
         "place[kind] = start + width",
         "place[kind] = start",

@@ -21,6 +21,7 @@ from parity.comparing import TOLERANCE, assert_same_run
 from parity.studies import STUDY
 
 import consortia
+from consortia.diagnostics import leave_one_site_out
 from consortia.run.specification import CHAINS
 from consortia.run.verification import SEED
 from consortia.study.build import load_study
@@ -78,9 +79,10 @@ def test_the_command_line_runs_over_ranks_and_goes_on_over_others_and_in_one_pro
     assert np.abs(values - expected).max() <= TOLERANCE * expected.std()
 
 
-def test_a_run_over_ranks_is_compared_with_the_exact_sampler_of_one_process(tmp_path):
+def test_a_run_over_ranks_is_compared_with_the_exact_sampler_and_has_rows_left_out(tmp_path):
     run, asked = tmp_path / "run", study(tmp_path)
-    job = launch.ranks(3, *WIDE, "run", asked, "--engine", "mpi", "--verify", "--output", str(run))
+    extra = ("--verify", "--loo", "--output", str(run))
+    job = launch.ranks(3, *WIDE, "run", asked, "--engine", "mpi", *extra)
     assert job.returncode == 0, job.stderr
     assert "beside few_rounds" in job.stdout
     with jax.enable_x64(True):
@@ -88,6 +90,9 @@ def test_a_run_over_ranks_is_compared_with_the_exact_sampler_of_one_process(tmp_
         options = {"chains": CHAINS, "seed": SEED, "progress": False}
         one = consortia.sample(built.model, built.sites, consortia.few_rounds(), **options)
         assert_same_run(consortia.open_run(run / "reference"), one)
+        given = (consortia.open_run(run), built.model, built.sites)
+        rows, sites = consortia.loo({"the model": given}), leave_one_site_out(*given)
+    assert (run / "left-out.txt").read_text() == f"{rows}\n\n{sites}\n"
 
 
 def test_more_ranks_than_sites_are_refused_once(tmp_path):
@@ -148,6 +153,77 @@ def test_ranks_that_were_given_different_studies_are_named():
     assert job.stdout.count(told.format("seed")) == 3
     assert job.stdout.count(told.format("rounds")) == 3
     assert job.stdout.count("alike") == 3
+
+
+STEPS = """
+import sys, warnings, consortia
+import numpy as np
+from consortia.engines.mpi.run import MPIRun
+sys.path.insert(0, {here!r})
+import problem
+warnings.simplefilter("ignore")
+
+class Counted:
+    def __init__(self, world):
+        self.world, self.steps = world, []
+    def __getattr__(self, name):
+        if name.startswith("I") and name not in ("Isend", "Irecv", "Iprobe"):
+            self.steps.append(name)
+        return getattr(self.world, name)
+
+class Begun(Exception):
+    pass
+
+def begins(*_):
+    raise Begun
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
+MPIRun.advance = begins
+engine = consortia.MPIEngine(deadline=60)
+whole, method = problem.sites(3), consortia.{method}
+
+def until_the_first_round(what, change=lambda rows: rows, engine=engine, **more):
+    counted = Counted(engine._communicator._world)
+    engine._communicator._world = counted
+    def read(index):
+        rows = dict(whole.shards[index])
+        return change(rows) if index == 1 else rows
+    try:
+        sites = consortia.read_sites(read, whole.names, method, engine)
+        given = {{"chains": 2, "engine": engine, "progress": False, **more}}
+        consortia.sample(problem.MODEL, sites, method, **given)
+    except Begun:
+        say(what, *counted.steps)
+    except consortia.errors.ConsortiaError as error:
+        say(what, type(error).__name__, error)
+    engine._communicator._world = counted.world
+
+until_the_first_round("well")
+until_the_first_round("data", lambda rows: rows | {{"y": rows["y"] + 5}})
+until_the_first_round("start", lambda rows: {{"x": 0 * rows["x"] + 3e38, "y": 0 * rows["y"]}})
+until_the_first_round("rows", lambda rows: rows | {{"y": rows["y"][1:]}})
+until_the_first_round("mode", engine=consortia.MPIEngine(block=1 + engine.rank))
+until_the_first_round("again")
+"""
+
+
+def test_all_ranks_meet_three_times_before_the_first_round_and_hear_there_what_is_wrong():
+    """They agree on what they read, on what they run, and on the start."""
+    job = launch.ranks(3, "-c", STEPS.format(here=str(HERE), method="few_rounds()"))
+    assert job.returncode == 0, job.stderr
+    for what in ("well", "again"):
+        assert job.stdout.count(f"{what} Iallgather Iallgather Iallreduce\n") == 3, job.stdout
+    for told in (
+        "data InputError rank 1: site 'site 1': y holds labels outside 0..1",
+        "start InputError the gradient of the log-density of site 'site 1' is not finite",
+        "rows InputError rank 1: Site 'site 1', leaf ",
+        "mode RankError the processes of this job run different studies. Unlike rank 0: rank 1 in "
+        "node_mode or block; rank 2 in node_mode or block.",
+    ):
+        assert job.stdout.count(told) == 3, (told, job.stdout)
 
 
 UNCAUGHT = """

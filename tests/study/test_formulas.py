@@ -110,6 +110,7 @@ class OneOf(LocalEngine):
         method: Any,
         contribute: Callable[[int], SiteFacts],
         contribute_root: Callable[[], Any] = lambda: None,
+        same: Any = dict,
     ) -> tuple[list[SiteFacts], Any]:
         own = {str(self._index): contribute(self._index).plain()}
         others = {str(index): json.loads(text) for index, text in self._told.items()}
@@ -146,7 +147,9 @@ def test_a_server_that_reads_no_row_has_the_same_model(folder: Path) -> None:
     }
 
     class Server(LocalEngine):
-        def gather_facts(self, names: Any, *others: Any) -> tuple[list[SiteFacts], Any]:
+        def gather_facts(
+            self, names: Any, *others: Any, **more: Any
+        ) -> tuple[list[SiteFacts], Any]:
             return merge_facts([json.loads(json.dumps(told))], names), None
 
     built = study.build(Server())

@@ -21,7 +21,14 @@ from consortia.cli.options import (
     Run,
     engine_of,
 )
-from consortia.cli.run import COMMAND, STUDY, beginning, compared_over, sample_and_report
+from consortia.cli.run import (
+    COMMAND,
+    STUDY,
+    beginning,
+    compared_over,
+    left_out_over,
+    sample_and_report,
+)
 from consortia.errors import InputError, StoreError
 from consortia.store.durable import read_regular
 
@@ -148,6 +155,7 @@ def _resume(
             engine=engine,
         )
     asked = request.get("verify") if verify is None else verify
+    loo = request.get("loo") or study.run.loo
     over = engine or LocalEngine()
     return sample_and_report(
         study,
@@ -157,6 +165,7 @@ def _resume(
         request=lambda: None,
         reference=wanted,
         verify=compared_over(built, over, quiet=quiet) if asked else None,
+        leave_out=left_out_over(built, over) if loo else None,
         quiet=quiet,
     )
 
@@ -182,7 +191,7 @@ def _request(directory: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_regular(file, COMMAND_BYTES))
         kinds = {"study": str, "seed": int, "chains": int, "rounds": int}
-        kinds |= {"reference": bool, "verify": bool}
+        kinds |= {"reference": bool, "verify": bool, "loo": bool}
         for name, kind in kinds.items():
             value = content.get(name)
             if not isinstance(value, kind) and not (value is None and name != "study"):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
-ESTIMATES, FOREST = "estimates.txt", "forest.png"
+ESTIMATES, FOREST, LEFT_OUT = "estimates.txt", "forest.png", "left-out.txt"
 REFERENCE = "reference"
 GO_ON = "interrupted; go on with: consortia resume {}"
 
@@ -78,6 +78,14 @@ def run(
             "with the gradients of all sites at some of the draws. It is then the reference.",
         ),
     ] = False,
+    loo: Annotated[
+        bool,
+        typer.Option(
+            "--loo",
+            help="Say how well the model predicts rows that are left out (PSIS-LOO, WAIC), and "
+            "what the posterior is without each site.",
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory."""
@@ -95,11 +103,11 @@ def run(
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
-        verify = verify or bool(given.run.verify)
+        verify, loo = verify or bool(given.run.verify), loo or bool(given.run.loo)
         built = given.build(over)
 
         def request() -> None:
-            options = {**changes, "reference": reference, "verify": verify}
+            options = {**changes, "reference": reference, "verify": verify, "loo": loo}
             keep_request(directory, study, options)
 
         begin = beginning(given, built, directory, over, anyway=anyway)
@@ -111,6 +119,7 @@ def run(
             request=request,
             reference=reference,
             verify=compared_over(built, over, quiet=quiet) if verify else None,
+            leave_out=left_out_over(built, over) if loo else None,
             quiet=quiet,
         )
     raise typer.Exit(code)
@@ -129,6 +138,7 @@ def sample_and_report(
     reference: bool,
     quiet: bool,
     verify: Callable[[Any], Verification | None] | None = None,
+    leave_out: Callable[[Any], str | None] | None = None,
 ) -> int:
     """Sample, compare, write and show; return the exit code.
 
@@ -140,6 +150,7 @@ def sample_and_report(
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
         verify: compares the finished run with an exact sampler, see `compared_over`; or None.
+        leave_out: says what is known of rows and sites that are left out, see `left_out_over`.
         quiet: print errors only.
     """
     from consortia.report.terminal import console_of, plan_panel
@@ -156,9 +167,20 @@ def sample_and_report(
     found = None
     if verify is not None:
         found = verify(tree)
+    without: str | None = None
+    skipped: list[str] = []
+    if leave_out is not None:
+        try:
+            without = leave_out(tree)
+        except InputError as error:  # of the draws: the run itself is as good as without it
+            skipped = [f"rows and sites left out: {error}"]
     if tree is None:
         return 0
-    return _report(study, built, directory, tree, console, reference=reference, found=found)
+    if without is not None:
+        with writing(directory):
+            replace_file(directory / LEFT_OUT, [f"{without}\n".encode()])
+    given = (study, built, directory, tree, console)
+    return _report(*given, reference=reference, found=found, without=without, skipped=skipped)
 
 
 def beginning(
@@ -189,13 +211,43 @@ def compared_over(
     from consortia.run.verification import verify
 
     def compared(tree: Any) -> Verification | None:
-        # Only the root knows how the run ended.
-        ended = engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True)
-        if not all(ended):
+        if not _has_ended(tree, engine):
             return None
         return verify(tree, built.model, built.rows, engine=engine, progress=not quiet)
 
     return compared
+
+
+def _has_ended(tree: Any, engine: Any) -> bool:
+    """Return True if a run is finished, which only the root knows; in all processes."""
+    return all(engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True))
+
+
+def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
+    """Return what says of a run over an engine how it is without single rows, and sites.
+
+    The engine's processes hold the rows; all of them call it.
+
+    Raises:
+        InputError: values are imputed, so that there is no one likelihood.
+    """
+    if built.imputations:
+        raise InputError(
+            "loo: with model.missing = 'impute' there is a likelihood of each imputation: leave it "
+            "out, or compare with missing = 'complete'."
+        )
+    from consortia.diagnostics.influence import leave_one_site_out
+    from consortia.diagnostics.left_out import loo
+
+    def without(tree: Any) -> str | None:
+        if not _has_ended(tree, engine):
+            return None
+        given = (tree, built.model, built.rows)
+        labels = None if built.regression is None else built.regression.labels
+        rows = loo({"the model": given}, engine=engine)
+        return f"{rows}\n\n{leave_one_site_out(*given, labels=labels, engine=engine)}"
+
+    return without
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -215,6 +267,8 @@ def _report(
     *,
     reference: bool,
     found: Verification | None,
+    without: str | None,
+    skipped: list[str],
 ) -> int:
     """Write the reference, the summary and the figure of a run; return the exit code."""
     from consortia.report.run_report import report_of
@@ -226,7 +280,7 @@ def _report(
         console.print(GO_ON.format(directory), soft_wrap=True)
         return INTERRUPTED
 
-    beside, stein, skipped = None, None, list(built.skipped)
+    beside, stein, skipped = None, None, [*built.skipped, *skipped]
     if found is not None:
         stein = found.stein
         skipped += found.skipped
@@ -267,6 +321,8 @@ def _report(
     )
     _write(report, directory)
     console.print(report_tables(report))
+    if without is not None:
+        console.print(f"\n{without}\n", markup=False, highlight=False)
     if built.regression is not None and built.regression.names:
         effects: list[Estimates | SiteEffects] = [built.regression.estimates(tree)]
         if built.regression.differs_by_site:

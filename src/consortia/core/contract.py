@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, random
+from consortia.errors import InputError
 
 Array = jax.Array
 PyTree = Any
@@ -433,6 +434,37 @@ class Method(metaclass=Named):
     def with_chains(self, chains: int) -> tuple[Method, int]:
         """Return the method for so many chains, and how many of them the engine is to run."""
         return self, chains
+
+    # --- what a run chooses where the user has left it open ------------------------------------
+
+    def open_points(self, dimension: int) -> int:
+        """Return K, points a message, where no argument fixes it; else 0, and it is not chosen."""
+        return 0
+
+    def paced(self, point: float, message: float, dimension: int) -> Method:
+        """Return the method with the K that costs the least time; asked where K is open.
+
+        Args:
+            point: seconds of a log-density at the slowest site, as measured.
+            message: seconds of a message to all sites beside that.
+            dimension: d.
+        """
+        return self
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Arguments, as plain values, that a run may have chosen and its sites are to be told."""
+        return {}
+
+    def with_chosen(self, values: Mapping[str, Any]) -> Method:
+        """Return the method of a study with the arguments that its run has chosen.
+
+        Raises:
+            InputError: they are not open, or out of their range.
+        """
+        if values:
+            raise InputError(f"{self.name}: nothing is left open, and {values} was chosen.")
+        return self
 
     # --- checks, in the order in which a run makes them ------------------------------------------
 

@@ -8,7 +8,7 @@ import hashlib
 import platform
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,32 +75,31 @@ def of_processor() -> str:
     return hashlib.sha256(kind.encode()).hexdigest()[:12]
 
 
-def table_of(values: Mapping[str, Any]) -> np.ndarray:
-    """Return the SHA-256 of each value, one row each: uint8 (values, 32)."""
-    digests = [bytes.fromhex(of_value(value)) for value in values.values()]
-    return np.stack([np.frombuffer(digest, np.uint8) for digest in digests])
+def of_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each value, by its name."""
+    return {name: of_value(value) for name, value in values.items()}
 
 
-def check_same(names: Sequence[str], tables: Sequence[np.ndarray], kind: str) -> None:
-    """Refuse to run where processes have other values than the first, by `table_of` each.
+def check_same(told: Mapping[int, dict[str, str]], kind: str) -> None:
+    """Refuse to run where processes have other values than the first of them.
 
     Args:
-        names: of the values.
-        tables: of the processes, in order.
+        told: `of_values` of each process, by its number.
         kind: what a process is called: ``"rank"`` or ``"process"``.
 
     Raises:
         RankError: with the processes that differ, and in which values.
     """
     found = []
-    for number, table in enumerate(tables):
-        differ = (table != tables[0]).any(axis=1)
-        if differ.any():
-            where = ", ".join(name for name, other in zip(names, differ, strict=True) if other)
-            found.append(f"{kind} {number} in {where}")
+    first = min(told, default=0)
+    for number, one in told.items():
+        both = told[first] | one
+        differ = [name for name in both if one.get(name) != told[first].get(name)]
+        if differ:
+            found.append(f"{kind} {number} in {', '.join(differ)}")
     if found:
         raise RankError(
-            f"the processes of this job run different studies. Unlike {kind} 0: "
+            f"the processes of this job run different studies. Unlike {kind} {first}: "
             f"{'; '.join(found)}. Start all of them with the same study file, data and arguments."
         )
 

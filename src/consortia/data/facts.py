@@ -202,12 +202,10 @@ class Gatherer(Protocol):
         """Return the facts of all sites, each from the process that reads it."""
         ...
 
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites."""
-        ...
-
-    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
-        """Refuse to go on where processes were given different arguments."""
+    def allgather(
+        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
+    ) -> list[Any]:
+        """Return what ``make`` returns in every process that has sites; see there."""
         ...
 
 
@@ -245,7 +243,6 @@ def read_sites(
         Sites(2 sites, 10 rows; oslo: 4, lima: 6)
     """
     names = site_names(names, len(names))
-    engine.check_same_arguments(lambda: {"names": names})
     own: dict[int, Rows] = {}
 
     def contribute(index: int) -> SiteFacts:
@@ -284,14 +281,24 @@ def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> 
         raise InputError(f"the facts of a site cannot be used: {error}.") from error
 
 
-def run_on_all(engine: Gatherer, work: Callable[[], Result]) -> Result:
+def run_on_all(
+    engine: Gatherer,
+    work: Callable[[], Result],
+    same: Callable[[], Mapping[str, Any]] = dict,
+) -> Result:
     """Return what ``work`` returns in this process, once it has succeeded in all.
+
+    Args:
+        engine: of the processes.
+        work: what each does.
+        same: what all processes must have been given, by name.
 
     Raises:
         InputError: in all processes when ``work`` raises it in one.
+        RankError: the processes have been given something else.
     """
     done: list[Result] = []
-    engine.allgather(lambda: done.append(work()))
+    engine.allgather(lambda: done.append(work()), same)
     return done[0]
 
 

@@ -173,16 +173,16 @@ def leave_one_site_out(
     together: Engine = LocalEngine() if engine is None else engine
     drawn = positions_of("leave_one_site_out", [(tree, model)], together, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
-    names, values = _natural(model, target, drawn, labels)
+    names, values = natural_of(model, target, drawn, labels)
 
     def of_site(index: int) -> dict[str, Any]:
         logs = _log_likelihoods(target, drawn, sites.shards[index])
-        share, k = _smoothed(-logs)
-        mean, sd = _moments(values, share)
+        share, k = smoothed(-logs)
+        mean, sd = moments_of(values, share)
         return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
 
     found = _of_sites(together, sites, of_site)
-    mean, sd = _moments(values, np.full(len(values), 1 / len(values)))
+    mean, sd = moments_of(values, np.full(len(values), 1 / len(values)))
     means, sds, k_hat = (np.array([one[key] for one in found]) for key in ("mean", "sd", "k"))
     return WithoutSites(names, sites.names, mean, sd, means, sds, k_hat)
 
@@ -296,10 +296,10 @@ def prior_sensitivity(
     together: Engine = LocalEngine() if engine is None else engine
     drawn = positions_of("prior_sensitivity", [(tree, model)], together, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
-    names, values = _natural(model, target, drawn, labels)
+    names, values = natural_of(model, target, drawn, labels)
     prior = _log_prior(target, log_prior, drawn)
-    weighted = [_smoothed((power - 1) * prior) for power in POWERS]
-    moments = [_moments(values, share) for share, _ in weighted]
+    weighted = [smoothed((power - 1) * prior) for power in POWERS]
+    moments = [moments_of(values, share) for share, _ in weighted]
     sd = values.std(axis=0, ddof=1)
     doublings = np.log2(POWERS[1] / POWERS[0])
     shift = (moments[1][0] - moments[0][0]) / sd / doublings
@@ -329,7 +329,7 @@ def _of_sites(engine: Engine, sites: Sites, make: Callable[[int], Any]) -> list[
     return [found[index] for index in range(len(sites))]
 
 
-def _natural(
+def natural_of(
     model: Model, target: Target, drawn: Draws, labels: Labels | None
 ) -> tuple[tuple[str, ...], Draws]:
     """Return names and values of the parameters, on the model's natural scale if it has one."""
@@ -353,13 +353,13 @@ def _natural(
     return tuple(names), values
 
 
-def _moments(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moments_of(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return weighted means and standard deviations."""
     mean = share @ values
     return mean, np.sqrt(share @ (values - mean) ** 2)
 
 
-def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Return smoothed weights with sum one, and their k-hat."""
     from arviz_stats.base.array import array_stats  # a second that few runs need
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from consortia.core.model import Model
 from consortia.core.parameters import (
@@ -46,6 +47,15 @@ RANGES = (0.7, 1.0)
 MOST_DRAWS, LEAST_DRAWS = 1000, 100
 AT_ONCE = 4096
 """Rows whose log-likelihood is held at the same time."""
+
+
+class Terms(NamedTuple):
+    """Terms of rows, (rows,) each: of LOO and WAIC, the log predictive density, k-hat."""
+
+    loo: np.ndarray
+    waic: np.ndarray
+    density: np.ndarray
+    k_hat: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,9 +233,16 @@ def positions_of(
 
 def _of_site(targets: list[Target], drawn: list[np.ndarray], shards: list[Any]) -> dict[str, Any]:
     """Return the sums of one site as plain values."""
-    terms, parameters, waic, shapes = [], [], [], []
+    found = []
     for target, positions, rows in zip(targets, drawn, shards, strict=True):
-        loo_terms, waic_terms, density, k = _pointwise(target, positions, rows)
+        found.append(_pointwise(target, positions, rows))
+    return sums_of(found)
+
+
+def sums_of(models: Sequence[Terms]) -> dict[str, Any]:
+    """Return the sums over the same rows of each model's terms, as plain values."""
+    terms, parameters, waic, shapes = [], [], [], []
+    for loo_terms, waic_terms, density, k in models:
         terms.append(loo_terms)
         parameters.append(float(np.sum(density - loo_terms)))
         waic.append(float(waic_terms.sum()))
@@ -242,26 +259,27 @@ def _of_site(targets: list[Target], drawn: list[np.ndarray], shards: list[Any]) 
     }
 
 
-def _pointwise(
-    target: Target, positions: np.ndarray, rows: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the terms of LOO and WAIC, the log predictive density and k-hat, (rows,) each."""
+def terms_of(values: Float[np.ndarray, "draws rows"]) -> Terms:
+    """Return the terms of some rows from their log-likelihoods at the draws."""
     from arviz_stats.base.array import array_stats  # a second that few runs need
 
+    density = np.logaddexp.reduce(values, axis=0) - np.log(len(values))
+    with np.errstate(all="ignore"):  # of ratios that are all but equal
+        weights, k = array_stats.psislw(values, axis=0)  # it takes log-likelihoods
+    left_out = np.logaddexp.reduce(weights.T + values, axis=0)
+    return Terms(left_out, density - values.var(axis=0, ddof=1), density, k)
+
+
+def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
+    """Return the terms of a site's rows."""
     count = jax.tree.leaves(rows)[0].shape[0]
     size = count if target.model.by_site else AT_ONCE
     parts = []
     for begin in range(0, count, size):
         part = jax.tree.map(lambda leaf, at=begin: in_jax_width(leaf[at : at + size]), rows)
         values = _log_likelihoods(target, jnp.asarray(positions, target.dtype), part)
-        values = np.asarray(values, np.float64)  # (draws, rows)
-        density = np.logaddexp.reduce(values, axis=0) - np.log(len(values))
-        with np.errstate(all="ignore"):  # of ratios that are all but equal
-            weights, k = array_stats.psislw(values, axis=0)  # it takes log-likelihoods
-        left_out = np.logaddexp.reduce(weights.T + values, axis=0)
-        parts.append((left_out, density - values.var(axis=0, ddof=1), density, k))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return columns[0], columns[1], columns[2], columns[3]
+        parts.append(terms_of(np.asarray(values, np.float64)))
+    return Terms(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -52,11 +52,18 @@ class Engine(metaclass=Hinted):
         """
         return np.arange(nodes)
 
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+    def allgather(
+        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
+    ) -> list[Any]:
         """Return what ``make`` returns in every process that has sites: plain values, as in JSON.
+
+        Args:
+            make: called in every process.
+            same: makes, after that, what all processes must have been given, by name; any values.
 
         Raises:
             InputError: ``make`` raised it in one process; it is raised in all.
+            RankError: in every process, with the processes and the arguments that differ.
         """
         return [make()]
 
@@ -66,6 +73,7 @@ class Engine(metaclass=Hinted):
         method: Method,
         contribute: Callable[[int], SiteFacts],
         contribute_root: Callable[[], Any] = lambda: None,
+        same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites in order, and a plain value from the root.
 
@@ -74,36 +82,33 @@ class Engine(metaclass=Hinted):
             method: decides which process reads which sites.
             contribute: reads the site of this index; called for the sites of this process.
             contribute_root: called at the root.
+            same: what else than the names all processes must have been given, see `allgather`.
 
         Raises:
             InputError: a site cannot be used, or two processes have read other rows for it; in all
                 processes.
+            RankError: the processes have been given other names, or something else than ``same``.
         """
-        local = [int(index) for index in self.local_sites(len(names), method)]
 
         def make() -> Any:
-            facts = {index: contribute(index).plain() for index in local}
+            local = self.local_sites(len(names), method)
+            facts = {int(index): contribute(int(index)).plain() for index in local}
             return facts, contribute_root() if self.root else None
 
-        gathered = self.allgather(make)
+        gathered = self.allgather(make, lambda: {"names": tuple(names), **same()})
         from_root = next((value for _, value in gathered if value is not None), None)
         return merge_facts([facts for facts, _ in gathered], names), from_root
-
-    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
-        """Refuse to go on where processes were given different arguments.
-
-        Args:
-            arguments: makes the arguments by name; any values.
-
-        Raises:
-            RankError: in every process, with the processes and the arguments that differ.
-        """
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
 
     def abort(self, error: BaseException, code: int) -> None:
         """End this process's part of the job after an error, so that no other waits for it."""
+
+    @property
+    def seconds_per_message(self) -> float | None:
+        """Seconds of a message to all sites, without their work; None where processes differ."""
+        return 0.0
 
     # --- the run --------------------------------------------------------------------------------
 

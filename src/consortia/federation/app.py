@@ -24,7 +24,7 @@ from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Ga
 from consortia.engines.flower.stages import check_carried
 from consortia.engines.flower.transport import Transport
 from consortia.errors import InputError, PolicyError
-from consortia.run.verification import EXACT, Verification
+from consortia.run.verification import Verification
 from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
 
@@ -70,7 +70,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import beginning, compared_over, keep_request, sample_and_report
+    from consortia.cli.run import (
+        LEFT_OUT,
+        beginning,
+        compared_over,
+        keep_request,
+        sample_and_report,
+    )
+    from consortia.diagnostics.site_sums import told_by_sites
     from consortia.federation.governance import terms_of
     from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import holds_run, read_record
@@ -79,13 +86,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     algorithm = study.method.build(any_target())
     check_carried(algorithm)
     print(expected(study, algorithm, transport), flush=True)
-    beside = study.verification
-    if beside is not None:
-        exact = beside.method.build(any_target())
-        print(f"then {EXACT}: {expected(beside, exact, transport)}", flush=True)
+    for one in study.besides:
+        then = one.method.build(any_target())
+        print(f"then {one.method.name}: {expected(one, then, transport)}", flush=True)
+    beside, left_out = study.verification, study.left_out
     directory = _directory(study, config)
     begun = holds_run(directory)
     compared = beside is None or (directory / VERIFICATION).exists()
+    compared &= left_out is None or (directory / LEFT_OUT).exists()
     if begun and compared and read_record(directory)[0].get("state") == "finished":
         print(f"{directory} is finished; another run needs another output.", flush=True)
         return
@@ -112,6 +120,17 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         again = over(beside)
         return compared_over(beside.build(again, data_folder=origin), again, quiet=False)(tree)
 
+    def without(tree: Any) -> str | None:
+        """Ask the sites once more, which take it for another run."""
+        assert left_out is not None
+        if tree.attrs["state"] != "finished":
+            return None
+        again = over(left_out)
+        there = left_out.build(again, data_folder=origin)
+        labels = None if there.regression is None else there.regression.labels
+        found = told_by_sites(tree, there.model, there.rows, again, labels=labels)
+        return "\n\n".join(map(str, found))
+
     engine = over(study)
     built = study.build(engine, data_folder=origin)
     begin = beginning(study, built, directory, engine)
@@ -127,6 +146,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         reference=False,
         quiet=False,
         verify=None if beside is None else compare,
+        leave_out=None if left_out is None else without,
     )
 
 
@@ -216,10 +236,9 @@ def _envelope_of(message: bytes, part: Literal["run", "study"]) -> str:
 
 
 def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]:
-    """Return the site of a node, and the same site in the study with which draws are compared."""
+    """Return the site of a node, and the same site in the studies that are run after it."""
     study = load_study(path)
-    every = [one for one in (study, study.verification) if one is not None]
-    return tuple(site_of(one, node, config) for one in every)
+    return tuple(site_of(one, node, config) for one in (study, *study.besides))
 
 
 def site_of(

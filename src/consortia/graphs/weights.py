@@ -171,6 +171,13 @@ def _named(name: str, agents: int) -> MixingMatrix:
 
 def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]:
     """Return both directions of every edge between different agents, and how many agents."""
+    if isinstance(graph, str):
+        known = graph in NETWORKS and graph != "identity"
+        text = f"graphs.{graph}({agents or 'AGENTS'})" if known else "graphs.ring(AGENTS)"
+        raise InputError(
+            f"graph is {graph!r}, the name of a network: give the network itself, e.g. {text}. A "
+            "method takes the name alone, as its argument mixing."
+        )
     if hasattr(graph, "is_directed"):
         if graph.is_directed():
             raise InputError("graph is directed: gossip needs links in both directions.")
@@ -186,7 +193,12 @@ def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]
         pairs, count = list(graph), arguments.whole("agents", agents, 1)
     if count == 0:
         raise InputError("graph has no nodes: give one node for each site.")
-    ends = np.asarray(pairs, np.int64).reshape(-1, 2)
+    try:
+        ends = np.asarray(pairs, np.int64).reshape(-1, 2)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"graph is {graph!r}: give a networkx graph, or a list of pairs of agents' indices."
+        ) from None
     wrong = np.flatnonzero(np.any((ends < 0) | (ends >= count), axis=1))
     if wrong.size:
         raise InputError(

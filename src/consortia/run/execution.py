@@ -33,6 +33,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
+from consortia.run.pace import WORK_TIMED, seconds_of_point
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
 from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
@@ -131,30 +132,44 @@ def execute(
     chains = engine_chains * servers_of(built)
     drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
-    engine.allgather(lambda: density.check_data(model, sites.held))
-    density.check_density(target, sites.first)
-    checks.check_unchanged(target, sites.first)
+    if resumption is not None:
+        algorithm = _as_chosen(algorithm, resumption.specification)
     # On the host: a program with an operand for each of thousands of chains compiles long.
     several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
     flat = np.stack([target.flat(start) for start in several])
     positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
-    engine.check_same_arguments(
-        lambda: (
-            requested_spec(request, target, sites, algorithm)
-            | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
-        )
-    )
-    density.check_values(target, sites.first, starts[0])
+
+    def described() -> tuple[str | None, float | None]:
+        """Check what is here; return what it says of the step size, if set, and seconds a point."""
+        density.check_data(model, sites.held)
+        density.check_density(target, sites.first)
+        checks.check_unchanged(target, sites.first)
+        density.check_values(target, sites.first, starts[0])
+        point = seconds_of_point(target, sites, positions[0]) if paced else None
+        if to_choose:
+            return None, point
+        return checks.judged_stability(algorithm, model, sites, starts[0]), point
+
+    def asked() -> dict[str, Any]:
+        """Return what all processes must have been given."""
+        given = requested_spec(request, target, sites, algorithm)
+        return given | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
+
+    scaled = isinstance(algorithm, Preconditioned) and algorithm.scales is None
+    to_choose = scaled or unchosen(algorithm)
+    message = engine.seconds_per_message
+    work = algorithm.open_points(target.dimension) * target.dimension * int(np.max(sites.sizes))
+    paced = resumption is None and message is not None and work > WORK_TIMED
+    told = engine.allgather(described, asked)
+    judgements = [judgement for judgement, _ in told]
     problem: Problem | None = None
     prediction: BiasPrediction | None = None
     step_line: str | None = None
-    if resumption is not None:
-        algorithm = _as_chosen(algorithm, resumption.specification)
-    elif isinstance(algorithm, Preconditioned) and algorithm.scales is None:
+    if scaled:
         with doing("finding the scales", show=progress and engine.root):
             problem = Problem(model, sites, starts[0], engine)
             algorithm = with_scales(algorithm, problem)
-    if resumption is None and unchosen(algorithm):
+    if unchosen(algorithm):
         aim = BiasTarget() if bias_target is None else bias_target
 
         seeds = itertools.count(seed)
@@ -171,9 +186,21 @@ def execute(
             choice = chosen(algorithm, problem, aim, request, pilot)
         algorithm, prediction = choice.method, choice.prediction
         step_line = choice.line(aim)
-    notes, warned = checks.check_stability(
-        engine.allgather(lambda: checks.judged_stability(algorithm, model, sites, starts[0]))
-    )
+    if to_choose:
+        judgements = engine.allgather(
+            lambda: checks.judged_stability(algorithm, model, sites, starts[0])
+        )
+    notes, warned = checks.check_stability(judgements)
+
+    pace_line: str | None = None
+    if paced and message is not None:
+        point = max(seconds for _, seconds in told)
+        few, algorithm = algorithm, algorithm.paced(point, message, target.dimension)
+        if algorithm is not few:
+            pace_line = (
+                f"{algorithm.chosen}, in place of {few.open_points(target.dimension):,}: a "
+                f"log-density takes {point:.2g} s at the slowest site, a message {message:.2g} s"
+            )
 
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
@@ -184,6 +211,7 @@ def execute(
         rounding = rounding_of(run, engine.name)
         specification = specification_of(request, target, sites, algorithm, rounding, stop)
         specification["keep"] = None if keep is None else keep.describe()
+        specification["chosen"] = algorithm.chosen
         specification["metadata"] = json.loads(json.dumps(metadata.plain))
     checkpoint = None
     if resumption is not None:
@@ -226,6 +254,8 @@ def execute(
     )
     if prediction is not None:
         plan.details["prediction"] = prediction
+    if pace_line is not None:
+        plan = replace(plan, lines=(*plan.lines[:2], ("chosen", pace_line), *plan.lines[2:]))
     if step_line is not None:
         plan = replace(plan, lines=(*plan.lines[:2], ("step_size", step_line), *plan.lines[2:]))
     if writer is not None and resumption is None:
@@ -356,7 +386,9 @@ def execute(
 
 
 def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
-    """Return the algorithm with the scales and the step size that were found for a stored run."""
+    """Return the algorithm with what was found and chosen for a stored run."""
+    if not algorithm.chosen and before["algorithm"]["name"] == algorithm.name:
+        algorithm = algorithm.with_chosen(before.get("chosen", {}))
     if isinstance(algorithm, Preconditioned) and algorithm.scales is None:
         kept = before["algorithm"]["parameters"].get("scales")
         found: Any = algorithm

@@ -31,6 +31,9 @@ MOST_OPERATIONS = 200_000_000
 """Rows times squared parameters up to which `consortia.sample` predicts the bias unasked: some
 tenths of a second a look at the curvature, of which there are about ten."""
 
+CALL = 100_000
+"""The same of a call, of which each site needs its own: as many as are computed in its time."""
+
 PILOT_DRAWS, LEAST_PILOT, MOST_PILOT = 20, 50, 2000
 """Independent draws of a chain that a pilot is worth; its fewest and its most rounds."""
 
@@ -56,10 +59,11 @@ def predicted(
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
     whole = Problem(model, sites, parameters, engine)
-    if whole.too_large is None and sites.rows * dimension**2 > MOST_OPERATIONS:
+    operations = sites.rows * dimension**2 + len(sites) * CALL
+    if whole.too_large is None and operations > MOST_OPERATIONS:
         return BiasPrediction(
-            reason=f"{sites.rows:,} rows in {dimension:,} parameters are too many to be looked at "
-            "unasked; `consortia check` and theory.bias.predict_bias try"
+            reason=f"{sites.rows:,} rows of {len(sites):,} sites in {dimension:,} parameters are "
+            "too many to be looked at unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return predict_bias(model, sites, method, init=parameters, engine=engine)
 

@@ -29,6 +29,8 @@ from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
+from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums
+from consortia.diagnostics.site_sums import SEED as SUMS_SEED
 from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
@@ -189,6 +191,12 @@ class Run(Table):
         "`consortia run --verify` does; over Flower that is a study of its own, which each site's "
         "policy permits or not",
     )
+    loo: bool | None = Field(
+        None,
+        description="after the run: how well the model predicts rows that are left out (PSIS-LOO, "
+        "WAIC), and the posterior without each site, as `consortia run --loo` does; over Flower "
+        "that is a study of its own, which each site's policy permits or not",
+    )
     bias_target: list[float] | None = Field(
         None,
         min_length=2,
@@ -303,7 +311,7 @@ class Study(Table):
     @property
     def run_options(self) -> dict[str, Any]:
         """The arguments of `consortia.sample` that ``[run]`` gives."""
-        return self.run.model_dump(exclude={"predict", "precondition", "verify"})
+        return self.run.model_dump(exclude={"predict", "precondition", "verify", "loo"})
 
     @property
     def verification(self) -> Study | None:
@@ -315,9 +323,29 @@ class Study(Table):
             return None
         exact = AlgorithmTable(name=EXACT)
         length = {"rounds": exact._method.most_rounds, "warmup": exact._method.most_warmup or 0}
-        run = Run.model_validate(length | {"chains": CHAINS, "seed": SEED})
+        return self._besides(exact, **length, chains=CHAINS, seed=SEED)
+
+    @property
+    def left_out(self) -> Study | None:
+        """The study in which each site tells sums with rows left out, if ``run.loo`` asks for it.
+
+        It is what `consortia.diagnostics.site_sums.told_by_sites` runs.
+        """
+        if not self.run.loo:
+            return None
+        sums = AlgorithmTable.model_construct(name=LEFT_OUT)
+        sums._method = SiteSums()
+        return self._besides(sums, rounds=1, warmup=0, chains=1, seed=SUMS_SEED)
+
+    @property
+    def besides(self) -> tuple[Study, ...]:
+        """The studies that are run after this one, on the same model and data."""
+        return tuple(one for one in (self.verification, self.left_out) if one is not None)
+
+    def _besides(self, algorithm: AlgorithmTable, **length: Any) -> Study:
+        run = Run.model_validate(length)
         return self.model_copy(
-            update={"algorithm": exact, "run": run, "stop": None, "reference": None}
+            update={"algorithm": algorithm, "run": run, "stop": None, "reference": None}
         )
 
     def with_run(self, **changes: int | None) -> Study:
@@ -349,7 +377,6 @@ class Study(Table):
             RankError: the processes have been given other studies.
         """
         engine = LocalEngine() if engine is None else engine
-        engine.check_same_arguments(lambda: {"study": self.model_dump()})
         try:
             return self._build(
                 self._path.parent if self._path else Path(), engine, data_folder, own, least
@@ -386,18 +413,27 @@ class Study(Table):
         method = self.method
         folder = directory if data_folder is None else data_folder
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
+
+        def same() -> dict[str, Any]:
+            return {"study": self.model_dump()}
+
         if self.model.formula is not None:
             asked = (self.model.formula, self.model.options, folder, engine, method)
-            made = formula_rows(self.data, self.partition, *asked, own or {}, least)
+            made = formula_rows(self.data, self.partition, *asked, own or {}, least, same)
             found = made.regression
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name
             metadata = replace(found.metadata, title=title, settings=settings)
             parts = (found.model, found.sites, method, made.held_out, stop, metadata)
             return Built(*parts, made.skipped, found)
-        prepared = self.data.read(folder, engine, method, own)
+        prepared = self.data.read(folder, engine, method, own, same)
         sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
-        model = run_on_all(engine, lambda: self.model.make(prepared, directory))
+
+        def make() -> Model:
+            return self.model.make(prepared, directory)
+
+        # Only a function of the user's own may fail in one process alone.
+        model = make() if self.model.factory is None else run_on_all(engine, make)
         metadata = self._metadata(model, prepared)
         return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,6 +116,7 @@ def formula_rows(
     algorithm: Method,
     own: Mapping[int, Path],
     least: int,
+    same: Callable[[], Mapping[str, Any]],
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
@@ -129,6 +130,7 @@ def formula_rows(
         algorithm: what is run.
         own: where the files of sites are that are not there, by the sites' indices.
         least: levels with fewer rows at a site are not told.
+        same: what all processes must have been given, by name.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
@@ -153,7 +155,7 @@ def formula_rows(
             read[index], held_out[index], facts = found
             return facts
 
-    facts, _ = engine.gather_facts(names, algorithm, contribute)
+    facts, _ = engine.gather_facts(names, algorithm, contribute, same=same)
     made = assembled(question, facts, names, read, prior, breaks)
     if data.test_share is None:
         return FormulaRows(made, None, ())

@@ -6,7 +6,7 @@ one file per site and stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -103,6 +103,7 @@ class Data(Table):
         engine: Engine,
         algorithm: Method,
         own: Mapping[int, Path] | None = None,
+        same: Callable[[], Mapping[str, Any]] = dict,
     ) -> Prepared:
         """Return the rows, ready to be dealt out; of files those of the sites of this process.
 
@@ -113,14 +114,15 @@ class Data(Table):
             engine: decides which sites this process runs.
             algorithm: what is run.
             own: where the files of sites are that are not there, by the sites' indices.
+            same: what all processes must have been given, by name.
 
         Raises:
             InputError: a file cannot be used; in all processes, wherever it is.
             DatasetMissing: a data set is not there.
         """
         if self.files is None:
-            return run_on_all(engine, self._of_dataset)
-        return self._of_files(self.files, directory, engine, algorithm, own or {})
+            return run_on_all(engine, self._of_dataset, same)
+        return self._of_files(self.files, directory, engine, algorithm, own or {}, same)
 
     def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
         """Return the rows of a site's file, and what other processes learn of them.
@@ -143,6 +145,7 @@ class Data(Table):
         engine: Engine,
         algorithm: Method,
         own: Mapping[int, Path],
+        same: Callable[[], Mapping[str, Any]],
     ) -> Prepared:
         names = names_of(files)
         paths = [own.get(index, directory / name) for index, name in enumerate(files)]
@@ -161,7 +164,7 @@ class Data(Table):
             labels = _labels([arrays])
             return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
-        facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test)
+        facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test, same)
         kinds = common_kinds(facts, paths)
         labels = [one.labels for one in facts]
         if of_test is not None:

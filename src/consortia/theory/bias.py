@@ -256,7 +256,7 @@ def _check_network(copies: int, problem: Problem, mixing: Mixing) -> None:
     """Refuse networks that change, and those whose matrix of an iteration is too large."""
     if isinstance(mixing, graphs.MixingSchedule):
         raise InputError("the network changes from round to round")
-    agents, d = len(problem.near.sizes), problem.near.mode.size
+    agents, d = len(problem.sites), problem.potentials.start.size
     if copies * agents * d > LARGEST_SYSTEM:
         raise InputError(
             f"{agents} agents with {d} parameters each are too many for the matrix of an iteration"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
+from consortia.algorithms.few_rounds.weights import pareto_shape
 from consortia.errors import InputError
 from consortia.theory.potentials import SitePotentials
 
@@ -98,7 +99,7 @@ class Expansion:
         if not np.isfinite(density[inner]).all():
             return float("inf")
         missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
-        return float("inf") if missed.any() else pareto_shape(ratios[inner])
+        return float("inf") if missed.any() else shape_of(ratios[inner])
 
     @property
     def sd(self) -> Float[np.ndarray, " d"]:
@@ -175,12 +176,7 @@ def expand(potentials: SitePotentials) -> Expansion:
     )
 
 
-def pareto_shape(log_ratios: Float[np.ndarray, " K"]) -> float:
-    """Return k-hat, the shape of the generalised Pareto law of the largest importance ratios.
-
-    Source: Vehtari, Simpson, Gelman, Yao, Gabry (2024).
-    """
-    from arviz_stats.base.array import array_stats  # a second that few runs need
-
+def shape_of(log_ratios: Float[np.ndarray, " K"]) -> float:
+    """Return k-hat, the shape of the generalised Pareto law of the largest importance ratios."""
     with np.errstate(all="ignore"):  # of ratios that are all but equal
-        return float(array_stats.psislw(-log_ratios)[1])  # it takes log-likelihoods, 1/ratios
+        return float(pareto_shape(np.exp(np.sort(log_ratios) - np.max(log_ratios)), np))

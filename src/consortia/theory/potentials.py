@@ -6,6 +6,7 @@ it is the same wherever the rows are.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -26,6 +27,10 @@ from consortia.surrogates.curvature import NEWTON_STEPS, NEWTON_TOLERANCE, hessi
 PyTree = Any
 Flat = Float[np.ndarray, " d"]
 Answer = Mapping[str, Any]
+
+TOGETHER = 512
+"""Sites of one call, where there are more sites than that: a call a site would cost more than its
+sums. How many there are in all decides, so that every engine computes the same numbers."""
 
 VALUES = "values"
 EXPANSION = "expansion"
@@ -70,7 +75,8 @@ class SitePotentials:
         small = sites.rows * target.dimension**2 <= compiler.MOST_NUMBERS
         self._functions = _compiled(model, structure, shapes, small)
         self._engine = Alone() if engine is None else engine
-        self._sites, self._rows = sites, dict[int, PyTree]()
+        self._sites = sites
+        self._rows, self._stacks = dict[int, PyTree](), dict[int, PyTree]()
         self._dtype = target.dtype
         self.start = target.flat(parameters).astype(np.float64)
         self.sizes = np.asarray(sites.sizes, np.float64)
@@ -135,9 +141,7 @@ class SitePotentials:
         )
 
     def _gather(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
-        gathered = self._engine.allgather(
-            lambda: {str(index): self._own(what, index, position) for index in self._sites.here}
-        )
+        gathered = self._engine.allgather(lambda: self._own(what, position))
         found: dict[int, Answer] = {}
         for process in gathered:
             for index, answer in process.items():
@@ -150,27 +154,44 @@ class SitePotentials:
             for name in names
         }
 
-    def _own(self, what: str, index: int, position: Float[np.ndarray, "*K d"]) -> Answer:
-        """Return a site's answer as plain values."""
-        functions = {
+    def _own(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, Answer]:
+        """Return the answers of the sites of this process as plain values."""
+        function = {
             EXPANSION: self._functions.expansion,
             ROWS: self._functions.rows,
             VALUES: self._functions.values,
             GRADIENTS: self._functions.gradients,
-        }
-        size: Any = np.int32(self._sites.sizes[index])
-        answer = functions[what](self._to(position), self._of(index), size)
-        return {name: np.asarray(array, np.float64).tolist() for name, array in answer.items()}
+        }[what]
+        here, at = list(self._sites.here), self._to(position)
+        if len(self._sites) <= TOGETHER:
+            answers = [function(at, self._of(i), self._sites.sizes[i]) for i in here]
+            return {str(i): _plain(answer) for i, answer in zip(here, answers, strict=True)}
+        found: dict[str, Answer] = {}
+        for begin in range(0, len(here), TOGETHER):
+            indices = here[begin : begin + TOGETHER]
+            stacked = _plain(_of_many(function)(at, *self._stacked(indices)))
+            for place, index in enumerate(indices):
+                found[str(index)] = {name: values[place] for name, values in stacked.items()}
+        return found
 
     def _of(self, index: int) -> PyTree:
         """Return the rows of a site on the device, as many as the largest has."""
-        if index in self._rows:
-            return self._rows[index]
-        most = int(self._sites.sizes.max())
-        take = np.minimum(np.arange(most), int(self._sites.sizes[index]) - 1)
-        rows = self._sites.shards[index]
-        placed = jax.device_put(jax.tree.map(lambda leaf: in_jax_width(leaf[take]), rows))
-        return self._rows.setdefault(index, placed)
+        if index not in self._rows:
+            self._rows[index] = jax.device_put(self._padded(index))
+        return self._rows[index]
+
+    def _stacked(self, indices: list[int]) -> tuple[PyTree, Int[np.ndarray, " C"]]:
+        """Return the rows of some sites and their sizes; the last site again up to `TOGETHER`."""
+        full = np.pad(indices, (0, TOGETHER - len(indices)), mode="edge")
+        first = indices[0]
+        if first not in self._stacks:
+            rows = [self._padded(index) for index in full]
+            self._stacks[first] = jax.device_put(jax.tree.map(lambda *leaf: np.stack(leaf), *rows))
+        return self._stacks[first], self._sites.sizes[full]
+
+    def _padded(self, index: int) -> PyTree:
+        take = np.minimum(np.arange(self._sites.sizes.max()), self._sites.sizes[index] - 1)
+        return jax.tree.map(lambda leaf: in_jax_width(leaf[take]), self._sites.shards[index])
 
     def _to(self, position: Float[np.ndarray, "*K d"]) -> Array:
         return jax.device_put(np.asarray(position, self._dtype))  # without a program
@@ -268,6 +289,15 @@ class _Search:
     gradient: Flat
     hessian: Float[np.ndarray, "d d"]
     damping: float = 0.0
+
+
+def _plain(answer: Mapping[str, Array]) -> Answer:
+    return {name: np.asarray(array, np.float64).tolist() for name, array in answer.items()}
+
+
+@lru_cache(maxsize=32)
+def _of_many(function: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(jax.vmap(inspect.unwrap(function), in_axes=(None, 0, 0)))
 
 
 class _Functions(NamedTuple):

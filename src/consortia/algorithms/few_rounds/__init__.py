@@ -23,7 +23,7 @@ a leapfrog step of all of them, an iteration a trajectory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,6 +108,10 @@ WIDER_TAILS = 2.0
 
 FEWEST_POINTS, MOST_POINTS = 256, 8192
 
+FIT_ROUNDS, POINTS_PER_PARAMETER, PATIENCE = 2, 16, 30.0
+"""Of an open K: rounds that fit the family, points that a fit needs, and seconds that a site may
+compute in a round whatever that costs in all: fewer points fit worse, and rounds are whole."""
+
 GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
 """A family with these needs no further round."""
 
@@ -159,7 +163,8 @@ class FewRounds(Method):
         effective_size: the run ends when the smallest effective sample size over the parameters,
             bulk or tail, has reached it; None runs all rounds.
         proposals: K, points a round: four times the effective size, at least 256 and at most 8,192,
-            when None. Each is 4 bytes up a site.
+            when None; fewer where a site would compute for long, by the measured seconds of a
+            log-density and of a message, see `paced`. Each is 4 bytes up a site.
         components: more than one let a t that does not do (k-hat above .5 after three rounds)
             become a mixture. It follows bends, but k-hat does not see a tail that no point has
             reached: on a banana it had standard deviations up to a fifth too small. With 1 such a
@@ -232,6 +237,40 @@ class FewRounds(Method):
         most = max(MOST_NUMBERS // dimension, FEWEST_CHAINS)
         return self.chains * max(min(self.points, most) // self.chains, 1)
 
+    def open_points(self, dimension: int) -> int:
+        """Return K where it follows from the effective size, with up to 200 parameters."""
+        return self.points if self.proposals is None and dimension <= MOST_CURVED else 0
+
+    def paced(self, point: float, message: float, dimension: int) -> FewRounds:
+        r"""Return the method with a smaller K where the sites' work is what takes the time.
+
+        Of N points for the draws and F rounds of K for the fit the time is
+        :math:`(F + N/K)(\tau + Ks)`, least at :math:`K = \sqrt{N\tau/(Fs)}`, with s seconds a
+        point and τ a message. Points for half a minute of work a round are always taken.
+        """
+        wanted = self.open_points(dimension)
+        least = max(FEWEST_POINTS, POINTS_PER_PARAMETER * dimension, PATIENCE / point)
+        best = max(math.sqrt(wanted * message / (FIT_ROUNDS * point)), least)
+        return self if best >= wanted else replace(self, proposals=math.ceil(best))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """K, unless it follows from the effective size."""
+        return {} if self.proposals is None else {"proposals": self.proposals}
+
+    def with_chosen(self, values: Mapping[str, Any]) -> FewRounds:
+        """Return the method with the K of a run: no more points than it has without.
+
+        Raises:
+            InputError: K is another one in the study, or is no such number.
+        """
+        given = values.get("proposals", self.proposals)
+        if values.keys() - {"proposals"} or self.proposals not in (None, given):
+            raise InputError(f"few_rounds: {dict(values)} was chosen, which is not open.")
+        if given is None:
+            return self
+        return replace(self, proposals=arguments.whole("proposals", given, 64, self.points))
+
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a model of which a message cannot carry many chains."""
         if dimension > MOST_PARAMETERS:
@@ -303,7 +342,8 @@ class FewRounds(Method):
                 name: float(f"{float(history._asdict()[name][index]):.3g}")
                 for name in MEASURED[purpose]
             }
-            lines.append({"for": names[purpose]} | values)
+            points = {"points": self.points} if purpose in (FIT, DRAW) else {}
+            lines.append({"for": names[purpose]} | points | values)
         facts: dict[str, Any] = {
             "rounds_used": lines,
             "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,

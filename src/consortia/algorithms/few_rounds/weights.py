@@ -9,7 +9,7 @@ wasted. Source: Cornuet, Marin, Mira, Robert, "Adaptive multiple importance samp
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,21 +90,25 @@ def quality(log_weights: Weights) -> Quality:
     return Quality(share, pareto_shape(weights), acceptance, log_mean)
 
 
-def pareto_shape(ordered: Weights) -> Scalar:
+def pareto_shape(ordered: Weights, xp: Any = jnp) -> Scalar:
     """Return k-hat of weights in increasing order, from the largest min(N/5, 3√N).
+
+    ``xp`` is NumPy where nothing is to be compiled.
 
     Source: Zhang, Stephens (2009); Vehtari, Simpson, Gelman, Yao, Gabry (2024), with its prior.
     """
     count = ordered.size
     size = min(count // 5, math.ceil(3 * math.sqrt(count)))
     cutoff = ordered[count - size - 1]
-    tail = (ordered[count - size :] - cutoff) / jnp.maximum(ordered[-1] - cutoff, 1e-30)
+    tail = (ordered[count - size :] - cutoff) / xp.maximum(ordered[-1] - cutoff, 1e-30)
     grid = 30 + int(math.sqrt(size))
-    quartile = jnp.maximum(tail[int(size / 4 + 0.5) - 1], 1e-30)
-    places = jnp.arange(1, grid + 1, dtype=tail.dtype) - 0.5
-    bounds = 1 + (1 - jnp.sqrt(grid / places)) / (3 * quartile)
-    shapes = jnp.mean(jnp.log1p(-bounds[:, None] * tail[None]), axis=1)
-    profile = size * (jnp.log(-bounds / shapes) - shapes - 1)
-    chosen = jnp.sum(bounds * jax.nn.softmax(jnp.nan_to_num(profile, nan=-jnp.inf)))
-    shape = jnp.mean(jnp.log1p(-chosen * tail))
+    quartile = xp.maximum(tail[int(size / 4 + 0.5) - 1], 1e-30)
+    places = xp.arange(1, grid + 1, dtype=tail.dtype) - 0.5
+    bounds = 1 + (1 - xp.sqrt(grid / places)) / (3 * quartile)
+    shapes = xp.mean(xp.log1p(-bounds[:, None] * tail[None]), axis=1)
+    profile = size * (xp.log(-bounds / shapes) - shapes - 1)
+    profile = xp.nan_to_num(profile, nan=-xp.inf)
+    shares = xp.exp(profile - xp.max(profile))
+    chosen = xp.sum(bounds * (shares / xp.sum(shares)))
+    shape = xp.mean(xp.log1p(-chosen * tail))
     return (size * shape + 10 * 0.5) / (size + 10)

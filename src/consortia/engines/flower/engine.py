@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -150,6 +150,7 @@ class FlowerEngine(Engine):
         method: Method,
         contribute: Callable[[int], SiteFacts],
         contribute_root: Callable[[], Any] = lambda: None,
+        same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites, as they have described themselves.
 
@@ -169,6 +170,12 @@ class FlowerEngine(Engine):
                 "data.standardise, or give files without names of columns (.npz)."
             )
         return facts, from_root
+
+    @property
+    def seconds_per_message(self) -> float:
+        """Seconds of a message so far, or what is usual for how it is carried."""
+        channel = self._channel
+        return channel.seconds / channel.messages if channel.messages else channel.transport.seconds
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
         """Make the server's program; compile nothing yet.
@@ -195,7 +202,11 @@ class FlowerEngine(Engine):
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
-        begin = {"facts": self._facts, "model": fingerprints.of_model(target, sites.first)}
+        begin = {
+            "facts": self._facts,
+            "model": fingerprints.of_model(target, sites.first),
+            "chosen": method.chosen,
+        }
         return FlowerRun(
             program,
             stages,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class SiteEngine(Engine):
         method: Method,
         contribute: Callable[[int], SiteFacts],
         contribute_root: Callable[[], Any] = lambda: None,
+        same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
         """Return the given facts; the rows of this site are read, and must still have its own.
 

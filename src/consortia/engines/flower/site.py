@@ -190,10 +190,14 @@ class FlowerSite:
             of_columns = bool(facts.moments) or facts.table is not None
             return "moments" if of_columns else "description", values, {}
         if request.kind == AGREEMENT:
-            every, model = (request.values.get(name) for name in ("facts", "model"))
+            names = ("facts", "model", "chosen")
+            every, model, chosen = (request.values.get(name) for name in names)
             if not isinstance(every, dict) or not isinstance(model, str):
                 raise EnvelopeError("the run begins without facts of the sites, or a model")
-            files.keep("begun", request.arrays, facts=json.dumps(every))
+            if not isinstance(chosen, dict):
+                raise EnvelopeError("the run begins without what was chosen for it")
+            begun = {"facts": json.dumps(every), "chosen": json.dumps(chosen)}
+            files.keep("begun", request.arrays, **begun)
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(model)
@@ -222,6 +226,8 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
+            chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]))
+            job = replace(job, algorithm=chosen)
             secret = secret_of(self.folder) if self._private else None
             work = SiteRuntime(job, self.number, files, begun.arrays, run, secret)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension)

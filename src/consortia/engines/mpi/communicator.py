@@ -37,6 +37,9 @@ GRACE, GRACE_AFTER_DEATH = 10.0, 2.0
 
 LONGEST_NOTICE = 2000
 
+LENGTH_BYTES, AT_ONCE = 8, 8192
+"""Of a text's length; of a text that all ranks tell one another in one step, longer ones in two."""
+
 
 def load_mpi() -> Any:
     """Return mpi4py's MPI; it initialises MPI in this process.
@@ -180,14 +183,21 @@ class Communicator:
 
     def texts(self, own: str) -> list[str]:
         """Return each rank's text, in the order of the ranks."""
-        words = np.frombuffer(own.encode(), np.uint8)
-        lengths = np.zeros(self.size, np.int64)
-        lengths[self.rank] = len(words)
-        lengths = self.total(lengths)
-        every = np.zeros((self.size, max(int(lengths.max()), 1)), np.uint8)
-        every[self.rank, : len(words)] = words
-        rows = zip(self.total(every), lengths, strict=True)
-        return [row[:length].tobytes().decode() for row, length in rows]
+        words = own.encode()
+        head = len(words).to_bytes(LENGTH_BYTES, "big") + words
+        first = self._gathered(head[:AT_ONCE], AT_ONCE)
+        lengths = [int.from_bytes(one[:LENGTH_BYTES], "big") for one in first]
+        beyond = LENGTH_BYTES + max(lengths) - AT_ONCE
+        rest = self._gathered(head[AT_ONCE:], beyond) if beyond > 0 else [b""] * self.size
+        whole = zip(first, rest, lengths, strict=True)
+        return [(one + more)[LENGTH_BYTES:][:length].decode() for one, more, length in whole]
+
+    def _gathered(self, own: bytes, size: int) -> list[bytes]:
+        """Return each rank's bytes, filled up to ``size``."""
+        block = np.frombuffer(own.ljust(size, b"\0"), np.uint8)
+        every = np.empty((self.size, size), np.uint8)
+        self._wait(self._world.Iallgather(block, every), "word from all ranks")
+        return [row.tobytes() for row in every]
 
     # --- neighbours -------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
+from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
@@ -123,12 +124,17 @@ class MPIEngine(Engine):
             return np.zeros(0, int)
         return np.array([worker if nodes > 1 else 0])
 
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
+    def allgather(
+        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
+    ) -> list[Any]:
         """Return what ``make`` returns at every rank, in their order: plain values, as in JSON.
+
+        One step of all ranks, in which each also tells of what kind it is.
 
         Raises:
             InputError: ``make`` raised it at one rank; it is raised at all.
-            RankError: it raised something else at another rank.
+            RankError: it raised something else at another rank; or the ranks have been given
+                different arguments, at every rank, with those that differ.
         """
         own: dict[str, Any] = {}
         error: Exception | None = None
@@ -136,9 +142,17 @@ class MPIEngine(Engine):
             own["made"] = make()
         except Exception as caught:
             error = caught
-            own = {"error": str(caught) or type(caught).__name__}
-            own["input"] = isinstance(caught, InputError)
+        try:
+            own["same"] = fingerprints.of_values({**self._kind, **same()})
+        except Exception as caught:
+            error = error or caught
+        if error is not None:
+            own |= {"error": str(error) or type(error).__name__}
+            own |= {"input": isinstance(error, InputError)}
         told = [json.loads(text) for text in self._communicator.texts(json.dumps(own))]
+        fingerprints.check_same(
+            {rank: one["same"] for rank, one in enumerate(told) if "same" in one}, "rank"
+        )
         failed = [rank for rank, one in enumerate(told) if "error" in one]
         if not failed:
             return [one["made"] for one in told]
@@ -162,7 +176,6 @@ class MPIEngine(Engine):
         """
         algorithm = method.build(target)
         layout = self._local.layout(target, sites, method, chains)
-        self.check_same_arguments(lambda: {"node_mode or block": layout})
         start = partial(start_values, target)
         box = mailbox_of(algorithm)
         if box is not None:
@@ -202,18 +215,14 @@ class MPIEngine(Engine):
         share = jnp.asarray([box.shares[held[0]]], arrays.weights.dtype)
         return arrays._replace(weights=share)
 
-    def check_same_arguments(self, arguments: Callable[[], Mapping[str, Any]]) -> None:
-        """Refuse to go on where ranks were given different arguments.
-
-        Raises:
-            RankError: at every rank, with the ranks and the arguments that differ.
-        """
-        values = arguments()
-        own = fingerprints.table_of(values)
-        tables = np.zeros((self.ranks, *own.shape), np.uint8)
-        tables[self.rank] = own
-        tables = self._communicator.total(tables)
-        fingerprints.check_same(list(values), list(tables), "rank")
+    @property
+    def _kind(self) -> dict[str, Any]:
+        """What decides bits beside a run's arguments: each rank draws the shared numbers itself."""
+        own = self._local
+        return {
+            "node_mode or block": (own.node_mode, own.block),
+            "version of consortia, JAX or NumPy": (__version__, jax.__version__, np.__version__),
+        }
 
 
 _engine: weakref.ref[MPIEngine] | None = None

@@ -57,7 +57,8 @@ class MPIRun(LocalRun):
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         prior, values, finite = super().start_values(positions)
-        return prior, self._of_all(values), self._of_all(np.asarray(finite, np.int32)) > 0
+        both = self._of_all(np.stack([np.asarray(values), np.asarray(finite)], axis=1))
+        return prior, both[:, 0], both[:, 1] > 0
 
     def start(
         self,

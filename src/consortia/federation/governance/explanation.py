@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from consortia.diagnostics.site_sums import LEFT_OUT
 from consortia.federation.governance.terms import StudyTerms
+from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
     from consortia.study.build import Study
@@ -25,6 +27,13 @@ SENT = {
     "a sum over them.",
 }
 """Each kind of message in one sentence."""
+
+AFTER = {
+    EXACT: "with which the draws are compared",
+    LEFT_OUT: "which takes the draws and asks how well each of your rows is predicted without it, "
+    "of which the sum leaves you, and what the result is without your site",
+}
+"""What each method that is run after a study is for."""
 
 
 def sentences(
@@ -49,15 +58,14 @@ def sentences(
         ),
         ("Length", _length(study, terms)),
     ]
-    if terms.verification is not None:
-        beside = terms.verification
-        found.append(
-            (
-                "Then",
-                f"a second run of the same model on your rows, by {beside.algorithm}, with which "
-                f"the draws are compared: your site sends at most {beside.exchanges:,} messages.",
-            )
+    found += [
+        (
+            "Then",
+            f"another run of the same model on your rows, by {beside.algorithm}, "
+            f"{AFTER[beside.algorithm]}: your site sends at most {beside.exchanges:,} messages.",
         )
+        for beside in terms.besides
+    ]
     found += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)

@@ -23,7 +23,8 @@ KINDS = {
     "label; a digest of the rows",
     "moments": "of each column the mean and the sum of squared deviations, with standardise; with "
     "a formula those of its numbers, the levels of its factors, and how many values miss",
-    "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures",
+    "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures; of "
+    "the method left_out sums over rows of how well each is predicted without it",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",
     "round": "of each chain and round: a position, a gradient or a log-density",
 }
@@ -52,7 +53,7 @@ class StudyTerms:
         version: of consortia, with which the study is run elsewhere.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
-        verification: requirements of the study with which its draws are compared, if there is one.
+        besides: requirements of the studies that are run after it on the same model and rows.
     """
 
     run: str
@@ -67,12 +68,12 @@ class StudyTerms:
     messages: tuple[str, ...]
     version: str
     own_levels: bool = False
-    verification: StudyTerms | None = None
+    besides: tuple[StudyTerms, ...] = ()
 
     @property
     def every(self) -> tuple[StudyTerms, ...]:
-        """This study, and the one with which its draws are compared."""
-        return (self,) if self.verification is None else (self, self.verification)
+        """This study, and those that are run after it."""
+        return (self, *self.besides)
 
     @property
     def leaving(self) -> tuple[str, ...]:
@@ -108,7 +109,6 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    beside = study.verification
     model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
     return StudyTerms(
         run=run,
@@ -123,7 +123,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         messages=_messages_of(study, algorithm),
         version=__version__ if version is None else version,
         own_levels=question is not None and question.tells_levels,
-        verification=None if beside is None else terms_of(beside, run=run, version=version),
+        besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
 
 
