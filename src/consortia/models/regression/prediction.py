@@ -36,22 +36,19 @@ def levels_given_rows(
         groups: that the site has.
         seed: of NumPy's generator.
     """
-    held = rows["y"].shape[0]
-    wide = 1 << (held - 1).bit_length()  # one program for sites of nearly as many rows
-    places = np.minimum(np.arange(wide), held - 1)
-    all_rows = {name: np.asarray(one)[places] for name, one in rows.items()}
-    count = wide if "group" in rows else 1
+    count = rows["y"].shape[0] if "group" in rows else 1
     size = len(density.specification.staying)
     draws = len(params["log_sd"])
     padded = np.full((draws, count, size), 0.5)
     padded[:, :groups] = np.random.default_rng(seed).random((draws, groups, size))
     uniforms = padded.astype(params["log_sd"].dtype)
-    mask = np.arange(wide) < held
-    return np.asarray(_levels(density, dict(params), uniforms, all_rows, mask))[:, :groups]
+    return np.asarray(_levels(density, dict(params), uniforms, dict(rows)))[:, :groups]
 
 
 @partial(jax.jit, static_argnums=0)
-def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree, mask: Array) -> Array:
+def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree) -> Array:
+    mask = jnp.ones(rows["y"].shape[0], bool)
+
     def one(given: tuple[PyTree, Array]) -> Array:
         values, own = given
         z = drawn(density.given_levels(values, rows, mask), own)
