@@ -30,11 +30,11 @@ test test-all: setup-dev
 	$(BIN)/ruff check . || status=1; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy || status=1; \
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup $(selection) || status=1; \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(selection) || status=1; \
 	exit $$status
 
 test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, hosts
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m "engines and not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
 	$(BIN)/python -m benchmarks --peers --results benchmarks/RESULTS.md

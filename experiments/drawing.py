@@ -7,6 +7,7 @@ or dashed lines, and each panel says its verdict. Exact laws are thin black line
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
 
 PUBLISHED: dict[str, Any] = {"color": "tab:red", "lw": 0.9, "ls": (0, (4, 2)), "zorder": 5}
 PANEL = (3.1, 2.75)
+LETTERS = 16
+"""Of a figure's title, to an inch."""
 STYLE = {
     "font.size": 7,
     "axes.titlesize": 7.5,
@@ -92,6 +95,8 @@ def _draw(
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
         label.set_in_layout(False)
     told = f"{study.title}. " + (f"Smaller: {share}." if share else "At the paper's size.")
+    inches = figure.bbox.width / figure.dpi
+    told = textwrap.fill(told, int(LETTERS * inches))
     figure.suptitle(told, x=0.01, ha="left", fontsize=8)
 
 
@@ -114,12 +119,14 @@ def _mark(axis: Any, claim: Claim) -> None:
         )
         return
     axis.plot([claim.at], [claim.number], "D", mfc="none", mec="tab:red", ms=5, zorder=5)
+    place = axis.transScale.transform([(claim.at, claim.number)])
+    at_the_end = axis.transLimits.transform(place)[0, 0] > 0.9
     axis.annotate(
         f"paper {claim.number:g}",
         (claim.at, claim.number),
-        xytext=(-4, 5),
+        xytext=(-6, -2) if at_the_end else (0, 6),
         textcoords="offset points",
-        ha="right",
+        ha="right" if at_the_end else "center",
         fontsize=5.5,
         color="tab:red",
     )

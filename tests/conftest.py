@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
@@ -52,12 +54,33 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(COMPILED, ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Look for examples in the source alone: there are none in tests, and it takes seconds."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look less often, and never at what is imported by now."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+LONGEST = ("flower deployment", "mpi", "devices", "flower simulation")
+"""Groups that are begun first, so that no process is left with one at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run the tests of a file: what they share is made and compiled there once."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    groups = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(groups[item], len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

@@ -208,7 +208,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             curve = [point["agent"] for point in by_network[network]["path"]]
             axis.loglog(results["iterations"], curve, "o-", ms=3, lw=0.8, label=name)
         axis.set(xlabel="iteration k", ylabel="W₂ of an agent")
-        axis.legend()
+        axis.set_ylim(axis.get_ylim()[0] / 30)  # the legend stands below the curves
+        axis.legend(loc="lower left")
     errors = {name: np.log10(part["errors"]) for name, part in results["unlike"].items()}
     for axis, values in zip(axes[2:], errors.values(), strict=True):
         graphs.picture(

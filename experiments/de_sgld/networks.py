@@ -181,4 +181,4 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axis.semilogy(k, part["runs"]["average"], "ks", ms=2.5, label="average: runs")
         axis.axhline(POINT_MASS, color="0.6", lw=0.6, ls=":")
         axis.set(xlabel="iteration k", ylabel="W₂ to the posterior", ylim=(2e-3, 6))
-    axes[0].legend(loc="upper right")
+    axes[0].legend(loc="upper right", ncols=2)

@@ -179,7 +179,8 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     }
     noisy, exact = rounds[NOISE, 10], rounds[0.0, 10]
     epsilon = np.sqrt(np.array(results["thresholds"]))
-    slope = -np.polyfit(np.log(epsilon), np.log(results["by_epsilon"]), 1)[0]
+    bare = np.array(results["by_epsilon"]) / np.log(1 / epsilon**2)
+    slope = -np.polyfit(np.log(epsilon), np.log(bare), 1)[0]
     end = results["stages_end"]
     private = dict(zip(times, results["private"], strict=True))
     tested = next(entry for entry in results["tested"] if entry["step"] == 0.5)
@@ -236,7 +237,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     inverse = 1 / np.sqrt(np.array(results["thresholds"]))
     rounds = np.array(results["by_epsilon"])
     axes[1].loglog(inverse, rounds, "ko-", ms=3, lw=0.7, label="exact law")
-    axes[1].loglog(inverse, rounds[0] * inverse / inverse[0], ":", color="tab:red", label="∝ 1/ε")
+    bound = inverse * np.log(inverse**2)
+    axes[1].loglog(inverse, rounds[-1] * bound / bound[-1], ":", color="tab:red",
+                   label="∝ log(1/ε²)/ε")  # fmt: skip
     axes[1].set(xlabel="1/ε", ylabel="rounds to W₂ < ε, T = 10")
     axes[1].legend()
     bottom = np.zeros(len(results["terms"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -28,14 +29,13 @@ for name in sys.argv[1:] or ALGORITHMS:
     ]
     sites = consortia.Sites.from_list(data)
     method = entry.factory(**entry.example)
-    consortia.sample(
-        model, sites, method, rounds=2, warmup=2, chains=2, progress=False
-    )
+    lengths = {"rounds": 2, "warmup": 2, "chains": 2}
+    consortia.sample(model, sites, method, **lengths, on_divergence="ignore", progress=False)
 """
 
 
 def test_every_algorithm_keeps_to_the_shapes_that_it_states() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=1200, check=False
-    )
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -71,6 +71,17 @@ def test_the_study_holds_every_usable_column_the_policy_and_the_exact_sampler(fo
     assert written["data"]["files"] == ["oslo.csv", "lima.csv", "bern.csv"]
 
 
+def test_a_study_is_written_over_when_told_to(folder):
+    (folder / "study.toml").write_text("mine")
+    refused = init("--response", "died")
+    assert refused.exit_code == 2
+    assert "--output" in refused.output
+    assert "--force" in refused.output
+    assert (folder / "study.toml").read_text() == "mine"
+    assert init("--response", "died", "--force").exit_code == 0
+    assert load_study(folder / "study.toml").model.formula.startswith("died ~ age")
+
+
 def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
     text = " ".join(init("--response", "died").stdout.split())
     for words in (

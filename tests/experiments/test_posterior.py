@@ -84,3 +84,27 @@ def test_chains_that_move_in_the_coordinates_of_another_law_keep_the_posterior()
     # 4.5 standard errors for the least effective size of any coordinate
     np.testing.assert_allclose((draws.mean(axis=0) - mean) / sd, 0, atol=4.5 / np.sqrt(found.ess))
     np.testing.assert_allclose(draws.std(axis=0) / sd, 1, atol=4.5 / np.sqrt(2 * found.ess))
+
+
+def test_the_law_around_draws_has_their_later_mean_and_the_curvature_of_four_of_them(
+    rows: dict[str, np.ndarray],
+) -> None:
+    model = posterior.contrasts(FEATURES)
+    draws = np.random.default_rng(4).normal(size=(2, 6, 9 * FEATURES)).astype(np.float32)
+    found = posterior.around(model, rows, draws)
+    np.testing.assert_allclose(found.mean, draws[:, 3:].mean(axis=(0, 1)), rtol=1e-5, atol=1e-6)
+    points = [draws[chain, at].reshape(9, FEATURES) for chain in (0, 1) for at in (3, 5)]
+    np.testing.assert_array_equal(found.root, posterior._root(model, rows, points))
+
+
+def test_each_chains_predictions_make_the_one_of_all(rows: dict[str, np.ndarray]) -> None:
+    model = posterior.contrasts(FEATURES)
+    draws = np.random.default_rng(5).normal(size=(2, 3, 9 * FEATURES)).astype(np.float32)
+    curve, single, by_chain = posterior._predictive(draws, model, rows)
+    everything = {"contrasts": draws.reshape(2, 3, 9, FEATURES)}
+    expected = posterior._scores(consortia.predict(everything, model, rows), rows)
+    assert curve[-1] == pytest.approx({"draws": 6, **expected}, rel=1e-5)
+    alone = {"contrasts": everything["contrasts"][1:]}
+    expected = posterior._scores(consortia.predict(alone, model, rows), rows)
+    assert by_chain[1] == pytest.approx(expected, rel=1e-5)
+    assert single.shape == (2, 3, 4)

@@ -1,20 +1,30 @@
-"""Runs one algorithm of the registry into a directory, or goes on there: ``NAME DIRECTORY SAVES``.
+"""Runs algorithms of the registry into directories, or goes on there, each in a process of its own.
 
-With SAVES it is saved after every call, so that a kill falls into a write as often as not.
+It imports what a run needs, then forks for each line NAME, DIRECTORY, SAVES, as JSON, and says the
+number of the process, and its exit code once it has ended. With SAVES a run is saved after every
+call, so that a kill falls into a write as often as not. What a process says is in DIRECTORY.log.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.run import execution, loop
+from consortia.run import checks, execution, loop
 from consortia.store.checkpoint import Checkpoints
+
+IMPORTED = ("consortia.run.sampling", "zarr")
+"""Beside this package's own: what a run imports when it needs it."""
 
 LENGTH: dict[str, Any] = {"rounds": 160, "warmup": 6, "thin": 3, "chains": 2, "seed": 3}
 
@@ -45,5 +55,35 @@ def main(name: str, directory: Path, saves: bool) -> None:
         consortia.sample(*common, store=directory, progress=False, **LENGTH)
 
 
+def forked(name: str, directory: str, saves: bool) -> None:
+    """Runs in a process that was forked from one in which nothing had been computed."""
+    checks.PROCESS = os.getpid()
+    code = 1
+    with open(f"{directory}.log", "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        try:
+            main(name, Path(directory), saves)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+
+def serve() -> None:
+    """Forks for each line, one process at a time."""
+    for name in IMPORTED:
+        import_module(name)
+    assert psutil.Process().num_threads() == 1
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            forked(*json.loads(line))
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "saves")
+    serve()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +31,38 @@ WAIT = 0.03
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
 
+class Process:
+    """A process of the driver: NAME DIRECTORY SAVES."""
+
+    def __init__(self, driver: Any, name: str, directory: Path, saves: bool) -> None:
+        self._driver, self._log = driver, Path(f"{directory}.log")
+        driver.stdin.write(f"{json.dumps([name, str(directory), saves])}\n".encode())
+        driver.stdin.flush()
+        self.number, self.code = int(driver.stdout.readline()), None
+
+    def ended(self, wait: float = 0.0) -> bool:
+        """Whether it has ended, after at most so many seconds."""
+        if self.code is None and select.select([self._driver.stdout], [], [], wait)[0]:
+            self.code = int(self._driver.stdout.readline())
+        return self.code is not None
+
+    def kill(self) -> None:
+        os.kill(self.number, signal.SIGKILL)
+        assert self.ended(20)
+
+    def finish(self) -> None:
+        assert self.ended(300)
+        assert self.code == 0, self._log.read_text()
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Compiled programs are shared, so that a process is soon where it can be killed."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
-    return {
-        "JAX_PLATFORMS": "cpu",
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-    }
-
-
-def start(name: str, directory: Path, saves: str, environment: dict[str, str]) -> Any:
-    return subprocess.Popen(
-        [sys.executable, str(DRIVER), name, str(directory), saves],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start() -> Iterator[Callable[..., Process]]:
+    """A function that starts a process; it is soon where it can be killed."""
+    command, pipe = [sys.executable, str(DRIVER)], subprocess.PIPE
+    environment = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+    with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=environment) as driver:
+        yield functools.partial(Process, driver)
+        driver.stdin.close()
 
 
 def written(directory: Path) -> list[tuple[str, int]]:
@@ -56,27 +71,23 @@ def written(directory: Path) -> list[tuple[str, int]]:
     return [(file.name, file.stat().st_mtime_ns) for file in files if file.exists()]
 
 
-def kill_once(process: Any, directory: Path, writes: int, wait: float) -> bool:
+def kill_once(process: Process, directory: Path, writes: int, wait: float) -> bool:
     """Kills a process some time after so many writes; False when it ended before."""
     before = written(directory)
-    while writes and process.poll() is None:
+    while writes and not process.ended():
         time.sleep(0.001)
         now = written(directory)
         writes -= now != before
         before = now
-    time.sleep(wait)
-    ended = process.poll() is not None
+    if process.ended(wait):
+        process.finish()
+        return False
     process.kill()
-    output = process.communicate()[0]
-    if ended:
-        assert process.returncode == 0, output
-    return not ended
+    return True
 
 
-def killed_run(name: str, kills: int, seed: int, folder: Path, environment: Any) -> None:
-    whole = start(name, folder / "whole", "at once", environment)
-    output = whole.communicate()[0]
-    assert whole.returncode == 0, output
+def killed_run(name: str, kills: int, seed: int, folder: Path, start: Any) -> None:
+    start(name, folder / "whole", False).finish()
     dice = random.Random(seed)
     count = attempts = 0
     rounds = set()
@@ -87,15 +98,12 @@ def killed_run(name: str, kills: int, seed: int, folder: Path, environment: Any)
         assert attempts <= kills, "the runs end before they can be killed"
         while count < kills:
             writes, wait = dice.randint(1, MOST_WRITES), dice.uniform(0, WAIT)
-            process = start(name, directory, "saves", environment)
-            if not kill_once(process, directory, writes, wait):
+            if not kill_once(start(name, directory, True), directory, writes, wait):
                 break
             count += 1
             tree = consortia.open_run(directory)
             rounds.add(tree["posterior"].sizes["draw"] if "posterior" in tree.children else 0)
-        process = start(name, directory, "at once", environment)
-        output = process.communicate()[0]
-        assert process.returncode == 0, output
+        start(name, directory, False).finish()
         compare(folder / "whole", directory)
     print(name, "killed", count, "times, with", sorted(rounds), "draws stored")
     assert len(rounds) > 1  # the kills came at different places
@@ -111,14 +119,14 @@ def compare(one: Path, two: Path) -> None:
 
 
 def test_a_run_that_is_killed_five_times_has_the_bits_of_a_whole_one(
-    tmp_path: Path, environment: dict[str, str]
+    tmp_path: Path, start: Any
 ) -> None:
-    killed_run("de_sgld", 5, 1, tmp_path, environment)
+    killed_run("de_sgld", 5, 1, tmp_path, start)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_runs_of_every_algorithm_that_are_killed_have_the_bits_of_whole_ones(
-    name: str, tmp_path: Path, environment: dict[str, str]
+    name: str, tmp_path: Path, start: Any
 ) -> None:
-    killed_run(name, 5, list(ALGORITHMS).index(name), tmp_path, environment)  # 60 kills in all
+    killed_run(name, 5, list(ALGORITHMS).index(name), tmp_path, start)  # 60 kills in all

@@ -30,8 +30,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "arguments": 'step_size = 0.1\nleapfrog_steps = 2\nmixing = "path"',
         "rounds": 4,
     },
-    "fa_hmc": {**flower_study.FA_HMC, "rounds": 6, "standardise": True},
-    "debiased": {**flower_study.DEBIASED, "rounds": 6},
+    "fa_hmc": {**flower_study.FA_HMC, "rounds": 6},
+    "debiased": {**flower_study.DEBIASED, "rounds": 6, "standardise": True},
     "fsgld": {**flower_study.FSGLD, "rounds": 6},
     "surrogate": {**flower_study.SURROGATE, "rounds": 4, "warmup": 4},
     "few rounds": {
@@ -40,6 +40,14 @@ STUDIES: dict[str, dict[str, Any]] = {
         "rounds": 2,
     },
 }
+
+
+QUICK = ("debiased", "fsgld", "surrogate")
+"""One of averages, with states of the sites' own, one of a chain that travels, one of sums.
+
+The others differ in what the engine does for them, and nothing in what Flower carries: their draws
+over the same engine and the same messages are compared in `test_flower`.
+"""
 
 
 def app_of(study: Path, folder: Path) -> Path:
@@ -56,7 +64,9 @@ def network(tmp_path_factory):
         yield made
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in STUDIES]
+)
 def test_the_draws_are_those_of_one_process(network, name):
     folder = network.folder
     study = flower_study.write(folder / name, **STUDIES[name])

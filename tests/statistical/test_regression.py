@@ -262,6 +262,11 @@ def test_a_family_over_unlike_sites_has_the_posterior_of_nuts_on_all_rows(family
         # Both have an effective size of some 8,000 or more: the difference of means has a standard
         # error of .016 sd, that of the logarithms of sds of .011.
         shift = (draws.mean(axis=0) - wanted.mean(axis=0)) / sd
+        ratio = draws.std(axis=0) / sd
+        print(
+            f"{family} {name}: means within {np.abs(shift).max():.3f} sd, sds {ratio.min():.3f} to "
+            f"{ratio.max():.3f}"
+        )
         assert np.abs(shift).max() < 0.05, (name, shift)
         np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.05, err_msg=str(name))
         compared += draws.shape[1]

@@ -75,6 +75,28 @@ def test_a_study_builds_what_the_function_builds(folder: Path) -> None:
     assert "3 rows with missing values are left out (oslo 1 of 40" in built.regression.notes[0]
 
 
+def test_the_settings_of_a_formula_are_those_that_it_uses(folder: Path) -> None:
+    settings = study_of(folder).build().metadata.settings["data"]
+    assert settings["files"] == ["oslo.csv", "lima.csv", "bern.csv"]
+    assert not settings.keys() & {"target", "standardise", "standardise_target", "intercept"}
+
+
+def test_imputed_values_are_a_choice_of_the_study(folder: Path) -> None:
+    impute = MODEL.replace('"complete"', '"impute"\nimputations = 3')
+    built = study_of(folder, impute).build()
+    assert built.imputations == len(built.sites) == 3
+    assert built.rows is built.sites[0]
+    assert built.rows.rows == 120  # none is left out
+    for more, said in (("test_share = 0.2\n", "data.test_share"), ("", "run.keep")):
+        tail = "" if more else 'keep = "moments"\n'
+        path = folder / "study.toml"
+        path.write_text(HEAD + more + impute + TAIL + tail)
+        with pytest.raises(InputError, match=said):
+            load_study(path)
+    with pytest.raises(InputError, match="imputations"):
+        study_of(folder, MODEL + "imputations = 1\n")
+
+
 class OneOf(LocalEngine):
     """A process that reads one site; of the others it knows what they have told, as text."""
 

@@ -71,7 +71,7 @@ def check(
 
             prediction = plan.details["prediction"]
             if prediction.open:  # perhaps because nobody had asked
-                prediction = predict_bias(built.model, built.sites, built.algorithm)
+                prediction = predict_bias(built.model, built.rows, built.algorithm)
             rounds = given.run.rounds * given.run.chains
             verdict = judge(prediction, rounds=rounds, draws=costs["draws_kept"])
         if as_json:
@@ -133,16 +133,17 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     algorithm = completed(built.algorithm, target.dimension).build(target)
     chains = run.chains * servers_of(algorithm)
     done = run.warmup + run.rounds
-    whole = cost_of(plan, built.algorithm, built.sites, chains, done, done)
+    whole = cost_of(plan, built.algorithm, built.rows, chains, done, done)
     draws = run.rounds * algorithm.draws.per_iteration // run.thin
     kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
-    copies = 1 + (len(built.sites) if algorithm.draws.agents else 0)
+    copies = 1 + (len(built.rows) if algorithm.draws.agents else 0)
     whole["iterations"] = whole.pop("iterations_run")
     whole["draws"], whole["draws_kept"] = draws * chains, kept * chains
     whole["bytes_of_draws"] = (
         kept * chains * target.dimension * np.dtype(target.dtype).itemsize * copies
     )
-    return whole
+    times = max(built.imputations, 1)
+    return {name: times * value for name, value in whole.items()}
 
 
 def seconds(study: Study, built: Built) -> dict[str, Any]:
@@ -155,13 +156,14 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
     options: dict[str, Any] = {"chains": run.chains, "seed": run.seed, "progress": False}
     options["on_divergence"] = "ignore"
     options |= {"thin": run.thin, "warmup": warmup}
-    parts = (built.model, built.sites, built.algorithm)
+    parts = (built.model, built.rows, built.algorithm)
     stop = stop_when(budget=TIMED_SECONDS / 3, every=4)
     sample(*parts, rounds=run.rounds, stop=stop, **options)  # compiles
     stop = stop_when(budget=TIMED_SECONDS, every=4)
     record = sample(*parts, rounds=run.rounds, stop=stop, **options).attrs
     rate = record["iterations_run"] / record["seconds"]
-    return {"iterations_per_second": rate, "seconds": (run.warmup + run.rounds) / rate}
+    whole = max(built.imputations, 1) * (run.warmup + run.rounds)
+    return {"iterations_per_second": rate, "seconds": whole / rate}
 
 
 # --- what is printed -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -50,12 +50,14 @@ def init(
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
     missing: Annotated[
-        str | None, typer.Option(help="Rows with missing values: refuse, complete or indicator.")
+        str | None,
+        typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="One line.")] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="STUDY.toml", help="The file to write.")
     ] = Path("study.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Write over the file.")] = False,
 ) -> None:
     """Write a study of your tables: a formula of all columns that can be used, an exact sampler.
 
@@ -64,11 +66,15 @@ def init(
     """
     with reported(quiet=False):
         from consortia.data.tables import read_table
+        from consortia.store.durable import replace_file
+        from consortia.store.runs import writing
         from consortia.study.files import names_of
         from consortia.study.proposal import propose
 
-        if output.exists():
-            raise InputError(f"{output} is there already: give another --output.")
+        if output.exists() and not force:
+            raise InputError(
+                f"{output} is there already: give another --output, or --force to write over it."
+            )
         if output.suffix != ".toml":
             raise InputError(f"--output {output}: the name of a study ends in .toml.")
         names = names_of([str(path) for path in tables])
@@ -92,8 +98,8 @@ def init(
         folder = output.resolve().parent
         files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
         title = title or f"{response}, {len(names)} site{'s' if len(names) > 1 else ''}"
-        with _writing(output), output.open("x", encoding="utf-8") as file:
-            file.write(found.toml(files, title))
+        with writing(output):
+            replace_file(output, [found.toml(files, title).encode()])
         _show(found, output)
 
 
@@ -120,12 +126,6 @@ def _asked(tables: dict[str, Table]) -> str:
         if answer in names or "(" in answer:
             return str(answer)
         typer.echo(f"{printable(answer)!r} is no column: {printable(unknown(answer, names))}")
-
-
-def _writing(path: Path) -> Any:
-    from consortia.store.runs import writing
-
-    return writing(path)
 
 
 def _show(found: Proposal, output: Path) -> None:

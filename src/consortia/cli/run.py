@@ -198,13 +198,22 @@ def beginning(
 def compared_over(
     built: Built, engine: Any, *, quiet: bool
 ) -> Callable[[Any], Verification | None]:
-    """Return the comparison of a run with an exact sampler over an engine, if the run has ended."""
+    """Return the comparison of a run with an exact sampler over an engine, if the run has ended.
+
+    Raises:
+        InputError: values are imputed, so that there is no one posterior to compare with.
+    """
+    if built.imputations:
+        raise InputError(
+            "verify: with model.missing = 'impute' there is a posterior of each imputation: take "
+            "an exact algorithm, such as few_rounds, or compare with missing = 'complete'."
+        )
     from consortia.run.verification import verify
 
     def compared(tree: Any) -> Verification | None:
         if not _has_ended(tree, engine):
             return None
-        return verify(tree, built.model, built.sites, engine=engine, progress=not quiet)
+        return verify(tree, built.model, built.rows, engine=engine, progress=not quiet)
 
     return compared
 
@@ -218,14 +227,22 @@ def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
     """Return what says of a run over an engine how it is without single rows, and sites.
 
     The engine's processes hold the rows; all of them call it.
+
+    Raises:
+        InputError: values are imputed, so that there is no one likelihood.
     """
+    if built.imputations:
+        raise InputError(
+            "loo: with model.missing = 'impute' there is a likelihood of each imputation: leave it "
+            "out, or compare with missing = 'complete'."
+        )
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo
 
     def without(tree: Any) -> str | None:
         if not _has_ended(tree, engine):
             return None
-        given = (tree, built.model, built.sites)
+        given = (tree, built.model, built.rows)
         labels = None if built.regression is None else built.regression.labels
         rows = loo({"the model": given}, engine=engine)
         return f"{rows}\n\n{leave_one_site_out(*given, labels=labels, engine=engine)}"
@@ -276,7 +293,9 @@ def _report(
         skipped.append("reference: --no-reference")
     elif interrupted:
         skipped.append("reference: the run was interrupted")
-    elif built.sites.elsewhere:
+    elif built.imputations:
+        skipped.append("reference: values are imputed; NUTS has one data set")
+    elif built.rows.elsewhere:
         skipped.append("reference: it needs the rows of all sites in one process")
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
@@ -335,7 +354,7 @@ def _reference(study: Study, built: Built, directory: Path) -> Any:
         with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
             return _finished_reference(directory)
     wanted = study.reference.model_dump(exclude={"method"})
-    return _stored(directory, nuts(built.model, built.sites, **wanted), built)
+    return _stored(directory, nuts(built.model, built.rows, **wanted), built)
 
 
 def _stored(directory: Path, tree: Any, built: Built) -> Any:

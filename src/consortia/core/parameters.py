@@ -23,7 +23,10 @@ from consortia.errors import InputError
 PyTree = Any
 
 BARE_ARRAY = "theta"
-RESERVED = ("chain", "draw", "sample")
+IMPUTATION = "imputation"
+"""Coordinate of the draws of several imputations: the number of the one that they are given."""
+
+RESERVED = ("chain", "draw", "sample", IMPUTATION)
 NAME_MAX = 200
 """Bytes of a name: it is a directory of a stored run, with a few more behind it."""
 
@@ -231,6 +234,14 @@ def draw_weights(tree: Any) -> np.ndarray | None:
             "number a draw, not all zero."
         )
     return weight
+
+
+def draw_imputations(tree: Any) -> np.ndarray | None:
+    """Return the number of the imputation of each draw, (draw,); None where nothing is imputed."""
+    children = getattr(tree, "children", {})
+    source = tree["posterior"] if "posterior" in children else tree
+    coords = getattr(source, "coords", {})
+    return np.asarray(coords[IMPUTATION]) if IMPUTATION in coords else None
 
 
 def _name(path: Sequence[Any]) -> str:

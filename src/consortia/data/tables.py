@@ -27,7 +27,7 @@ MISSING = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None
 """What a file writes for a value that misses."""
 
 SEPARATORS = (",", ";", "\t", "|")
-POLICIES = ("refuse", "complete", "indicator")
+POLICIES = ("refuse", "complete", "indicator", "impute")
 """What is done with rows in which a value misses."""
 
 COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
@@ -142,7 +142,7 @@ def without_missing(
         columns: those that are used.
         always: of these, the ones (the response) in which no policy can do without a value.
         policy: ``"refuse"`` rows with a missing value, keep the ``"complete"`` ones, or keep all
-            that have the ``always`` columns (``"indicator"``).
+            that have the ``always`` columns (``"indicator"``, ``"impute"``).
         where: what the table is, for the messages.
 
     Raises:
@@ -154,8 +154,9 @@ def without_missing(
         found = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
         raise InputError(
             f"{where}: values are missing in {found} of {rows_of(table)} rows. Give "
-            "missing='complete' to leave these rows out, or missing='indicator' to keep them "
-            "with a column that marks them."
+            "missing='complete' to leave these rows out, missing='indicator' to keep them with a "
+            "column that marks them, or missing='impute' to draw the values at the site, several "
+            "times."
         )
     needed = columns if policy == "complete" else always
     kept = ~np.any([table[name].missing for name in needed], axis=0)
@@ -163,7 +164,7 @@ def without_missing(
         worst = max(needed, key=lambda name: counts[name])
         remedy = "leave out the column or the site"
         if policy == "complete" and worst not in always:
-            remedy += ", or give missing='indicator'"
+            remedy += ", or give missing='indicator' or 'impute'"
         raise InputError(
             f"{where}: no row is complete; of {rows_of(table)} rows {counts[worst]} have no value "
             f"of {worst!r}: {remedy}."

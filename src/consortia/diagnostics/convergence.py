@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from consortia.core.parameters import posterior_arrays, posterior_group
+from consortia.core.parameters import draw_imputations, posterior_arrays, posterior_group
+from consortia.diagnostics.imputations import of_each
 from consortia.diagnostics.rank_statistics import (
     LEAST_DRAWS,
     effective_sample_size,
@@ -117,7 +118,9 @@ def convergence(
     the larger of the two for the normal scores of the draws and of their distances to the median.
 
     A statistic that cannot be computed is NaN with a reason beside it, without error or warning.
-    Chains of servers with unlike step sizes have unlike laws: they are not compared.
+    Chains of servers with unlike step sizes have unlike laws: they are not compared. Draws given
+    several imputations are of unlike posteriors: R-hat is the largest of those within one, the
+    effective sample sizes are summed.
 
     Args:
         posterior: a result of a run, its group ``posterior``, an `xarray.Dataset`, or a mapping of
@@ -144,6 +147,9 @@ def convergence(
     if between not in ("chains", "halves"):
         raise InputError(f"between={between!r}: give 'chains' or 'halves'.")
     arrays = posterior_arrays(posterior)
+    numbers = draw_imputations(posterior)
+    if numbers is not None:
+        return _given_each(arrays, numbers, between, max_coordinates)
     total = sum(_size(array) for array in arrays.values())
     allowed = _allowed(max_coordinates, arrays, total, RUN_VALUES)
     unlike = getattr(posterior, "attrs", {}).get("servers_alike") in (False, "false")
@@ -283,6 +289,46 @@ def add_diagnostics(
     )
     tree["diagnostics"] = xarray.DataTree(dataset=dataset)
     return found
+
+
+def _given_each(
+    arrays: Mapping[str, Any],
+    numbers: np.ndarray,
+    between: Between,
+    max_coordinates: MaxCoordinates,
+) -> Convergence:
+    """Return the worst of what `convergence` returns given each imputation, draws counted up."""
+    parts: dict[str, list[Any]] = {name: list(of_each(a, numbers)) for name, a in arrays.items()}
+    found = [
+        convergence(
+            {name: np.asarray(one[place]) for name, one in parts.items()},
+            between=between,
+            max_coordinates=max_coordinates,
+        )
+        for place in range(len(np.unique(numbers)))
+    ]
+    first = found[0]
+
+    def over(field: str, reduced: Any) -> dict[str, np.ndarray]:
+        every = [vars(one)[field] for one in found]
+        return {name: reduced([one[name] for one in every], axis=0) for name in every[0]}
+
+    def reasons(field: str) -> dict[str, np.ndarray]:
+        every = [vars(one)[field] for one in found]
+        worst = {name: vars(first)[field][name].astype(object) for name in every[0]}
+        for one in every:
+            worst = {name: np.where(worst[name] == "", one[name], worst[name]) for name in worst}
+        return worst
+
+    return Convergence(
+        over("r_hat", np.max),
+        over("ess_bulk", np.sum),
+        over("ess_tail", np.sum),
+        reasons("r_hat_reason"),
+        reasons("ess_reason"),
+        first.computed,
+        first.coordinates,
+    )
 
 
 # --- which coordinates ---------------------------------------------------------------------------

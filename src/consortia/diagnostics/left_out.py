@@ -26,7 +26,14 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.core.model import Model
-from consortia.core.parameters import draw_weights, join, posterior_draws, structure_of, variables
+from consortia.core.parameters import (
+    draw_imputations,
+    draw_weights,
+    join,
+    posterior_draws,
+    structure_of,
+    variables,
+)
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.diagnostics.summary import aligned
@@ -155,7 +162,9 @@ def loo(
     if len({model.by_site for model in models}) > 1:
         raise InputError("loo: one model has a likelihood of rows, another of sites.")
     first, *others = (sites for _, _, sites in results.values())
-    for sites in others:
+    for sites in (first, *others):
+        if not isinstance(sites, Sites):
+            raise InputError("loo: give the sites of one data set, imputation(0).sites.")
         if sites.names != first.names or list(sites.sizes) != list(first.sizes):
             raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
     drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
@@ -199,6 +208,11 @@ def positions_of(
         for tree, model in results:
             if tree is None:
                 return None
+            if draw_imputations(tree) is not None:
+                raise InputError(
+                    f"{caller}: the draws are given several imputations: sample one of them, "
+                    "imputation(0) of the regression, and give its sites."
+                )
             if draw_weights(tree) is not None:
                 raise InputError(f"{caller}: the draws have weights of unlike steps already.")
             flat = join(posterior_draws(tree), variables(structure_of(model.init)))

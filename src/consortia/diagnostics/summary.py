@@ -12,13 +12,19 @@ from typing import Any, Literal
 import numpy as np
 
 from consortia.core import arguments
-from consortia.core.parameters import draw_weights, posterior_draws, posterior_group
+from consortia.core.parameters import (
+    draw_imputations,
+    draw_weights,
+    posterior_draws,
+    posterior_group,
+)
 from consortia.diagnostics.convergence import (
     Between,
     MaxCoordinates,
     convergence,
     error_of_mean,
 )
+from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
@@ -28,6 +34,12 @@ MISSING = "n/a"
 MAX_ROWS = 40
 COMPARISON = "shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd"
 """The note of a table beside a reference."""
+
+IMPUTED = (
+    "the draws are given {} imputations: r_hat is the largest within one, ess is summed, mcse_mean "
+    "has the error of few imputations in it, fmi is the fraction of missing information"
+)
+"""The note of a table of draws given several imputations."""
 
 IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
 """The note of a table of coefficients that were turned back."""
@@ -227,13 +239,20 @@ def summary(
     quantiles = [_quantiles(array, probabilities, weights) for array in draws.values()]
     for place, probability in enumerate(probabilities):
         columns[f"{100 * probability:g}%"] = _stacked(values[place] for values in quantiles)
+    numbers = draw_imputations(tree)
+    errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
-        "mcse_mean": _stacked(error_of_mean(array, weights) for array in draws.values()),
+        "mcse_mean": _stacked(together for together, _ in errors),
         "r_hat": _stacked(found.r_hat.values()),
         "ess_bulk": _stacked(found.ess_bulk.values()),
         "ess_tail": _stacked(found.ess_tail.values()),
     }
     notes = found.notes()
+    if numbers is not None:
+        each = zip(draws.values(), errors, strict=True)
+        fractions = (missing_information(array, numbers, own) for array, (_, own) in each)
+        columns["fmi"] = _stacked(fractions)
+        notes.append(IMPUTED.format(len(np.unique(numbers))))
     if weights is not None:
         notes.append(
             "mean, sd, quantiles and mcse_mean are weighted by the step sizes; R-hat and ESS are "
@@ -294,6 +313,20 @@ def _moments(array: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray,
     if freedom <= 1e-12 * total:
         return mean, np.full(mean.shape, np.nan)
     return mean, np.sqrt(scatter / freedom)
+
+
+def _errors(
+    array: np.ndarray, weights: np.ndarray | None, numbers: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the error of the mean, and those given each imputation."""
+    if numbers is None:
+        return error_of_mean(array, weights), np.empty(0)
+
+    def of_one(part: np.ndarray) -> np.ndarray:
+        own = None if weights is None else weights[..., : part.shape[1]]  # they are all alike
+        return error_of_mean(part, own)
+
+    return pooled_error(array, numbers, of_one)
 
 
 def _quantiles(

@@ -285,6 +285,7 @@ def judge(
         _finite(run),
         _r_hat(run),
         _ess(run),
+        _imputed(run),
         _overshoot(run, prediction),
         _predicted(prediction, measured=measured.counts),
         _as_predicted(run, prediction),
@@ -388,6 +389,25 @@ def _ess(run: Evidence) -> Check:
     }[severity]
     shown = "ESS n/a" if severity is Severity.UNKNOWN else f"ESS ≥ {value:,.0f}"
     return Check(severity, "Are there enough draws?", shown, reason, action)
+
+
+def _imputed(run: Evidence) -> Check | None:
+    """Return how much information is missing, and whether there are imputations enough for it.
+
+    Of m imputations the mean is off by √(FMI/m) posterior standard deviations for their number.
+    """
+    fractions = run.columns.get("fmi")
+    if fractions is None:
+        return None
+    count, worst = int(run.record["imputations"]), int(np.nanargmax(fractions))
+    fraction = float(fractions[worst])
+    severity = _severity(math.sqrt(fraction / count), SHIFT)
+    reason = f"Of the information on {run.names[worst]} so much is missing with the values; "
+    reason += f"{count} imputations are "
+    least = math.ceil(fraction / SHIFT[0] ** 2)
+    reason += "enough for it." if severity is Severity.GOOD else "few for it."
+    action = "" if severity is Severity.GOOD else f"Take {least} imputations."
+    return Check(severity, "How much is missing?", f"≤ {100 * fraction:.0f} %", reason, action)
 
 
 def _why(run: Evidence, statistic: str) -> str:
@@ -508,6 +528,8 @@ def _sentence(text: str) -> str:
 def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
     """Return whether the draws are of the law that is predicted for them."""
     if prediction is None or prediction.shift is None or _far_from_gaussian(prediction):
+        return None
+    if "fmi" in run.columns:  # the prediction is of the first imputation's posterior
         return None
     assert prediction.mean is not None
     assert prediction.sd is not None

@@ -128,7 +128,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         again = over(left_out)
         there = left_out.build(again, data_folder=origin)
         labels = None if there.regression is None else there.regression.labels
-        found = told_by_sites(tree, there.model, there.sites, again, labels=labels)
+        found = told_by_sites(tree, there.model, there.rows, again, labels=labels)
         return "\n\n".join(map(str, found))
 
     engine = over(study)
@@ -184,7 +184,7 @@ def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
     """Return the names of the sites in messages: of their data files, or their indices."""
     if study.data.files is not None:
         return names_of(study.data.files)
-    return tuple(map(str, range(len(study.build(data_folder=origin).sites))))
+    return tuple(map(str, range(len(study.build(data_folder=origin).rows))))
 
 
 def _set_width(config: Config) -> None:
@@ -289,7 +289,7 @@ def site_of(
     def build(engine: Engine) -> Job:
         built = study.build(engine, data_folder=origin, own=own, least=least())
         run = study.run
-        return Job(built.model, built.sites, built.algorithm, run.chains, run.seed, run.warmup)
+        return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
 
     def gate(run: str) -> Gate:
         from dataclasses import replace

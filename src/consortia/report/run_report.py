@@ -454,7 +454,7 @@ def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:
     return {
         "title": study.title or study.name,
         "model": built.model,
-        "sites": built.sites,
+        "sites": built.rows,
         "algorithm": built.algorithm,
         "held_out": built.held_out,
         "labels": built.labels,

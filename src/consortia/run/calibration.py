@@ -65,6 +65,8 @@ def sbc(
         raise InputError(f"sbc: rounds = {rounds} give no {draws} draws: run more rounds.")
     if "weights" in regression.specification.question.extra:
         raise InputError("sbc: responses with weights cannot be simulated: leave weights out.")
+    if regression.specification.imputed:
+        raise InputError("sbc: values are imputed: give missing='complete', or one imputation.")
     density = regression.density
     params = density.draw(np.random.default_rng((seed, 0)), simulations)
     natural = jax.jit(jax.vmap(density.natural))(params)
@@ -105,11 +107,11 @@ def sbc(
 def _simulated(regression: Regression, params: Any, rng: np.random.Generator) -> Sites:
     """Return the sites with responses simulated for one set of parameters, (1, ...) each."""
     shards = []
-    for name in regression.sites.names:
-        rows = dict(regression.sites.site(name))
+    for name in regression.rows.names:
+        rows = dict(regression.rows.site(name))
         (y,) = regression.density.simulated(rng, params, rows)
         shards.append(regression.with_response(rows, y))
-    return Sites.from_list(shards, list(regression.sites.names))
+    return Sites.from_list(shards, list(regression.rows.names))
 
 
 def _least_ess(values: np.ndarray) -> float:

@@ -16,8 +16,9 @@ from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.dynamics.metropolis import at_all, potential
 
-WORK_TIMED = 2_000_000_000
-"""Points times rows times parameters of a message from which on its work is timed: a second."""
+WORK_TIMED = 5_000_000_000
+"""Points times rows times parameters of a message from which on its work is timed: some ten seconds
+on a busy core."""
 
 POINTS = 8
 """That are evaluated together, as in a message."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import asdict, astuple, replace
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from consortia.core import arguments
 from consortia.core.contract import Method, Plan
@@ -15,20 +16,21 @@ from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
+from consortia.run.imputations import check_imputations, pooled, request_of
 from consortia.run.prediction import check_response
 from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata
-from consortia.store.runs import RunStore
+from consortia.store.runs import RunStore, holds_run
 from consortia.theory.tuning import BiasTarget
 
 
 @arguments.hinted
 def sample(
     model: Model,
-    sites: Sites,
+    sites: Sites | tuple[Sites, ...],
     algorithm: Method,
     *,
     rounds: int | None = None,
@@ -54,7 +56,9 @@ def sample(
 
     Args:
         model: log-prior and per-row log-likelihood.
-        sites: the data, one shard per site.
+        sites: the data, one shard per site. A tuple of several, completed by imputation
+            (`consortia.regression` with ``missing="impute"``), is sampled one after the other, and
+            the draws are put together, equally many of each: those of the mixture of posteriors.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
@@ -92,7 +96,8 @@ def sample(
         `xarray.DataTree` in ArviZ's layout: ``posterior`` (chain, draw, ...), ``sample_stats``,
         ``agents`` where sites have series of their own, ``diagnostics`` (R-hat and ESS, with the
         reason where they are not available); seed, versions, parameters and cost as attributes.
-        Parameters given as a dict become one variable each, a bare array becomes "theta".
+        Parameters given as a dict become one variable each, a bare array becomes "theta". Draws
+        given several imputations have a coordinate ``imputation``.
         An interrupt from the keyboard ends the run early with a warning, and the draws so far; a
         second one at once.
 
@@ -116,19 +121,38 @@ def sample(
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
+    engine = LocalEngine() if engine is None else engine
+    several, one = (sites, sites[0]) if isinstance(sites, tuple) and sites else (None, sites)
+    if several is not None:
+        check_imputations(several, keep, engine)
     rounds = checks.check_arguments(
-        model, sites, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
+        model, one, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
     )
     stop = check_rule(stop)
+    if several is not None:
+        return _of_each(
+            model,
+            several,
+            algorithm,
+            {
+                **{"rounds": rounds, "chains": chains, "seed": seed, "thin": thin},
+                **{"warmup": warmup, "on_divergence": check_response(on_divergence)},
+                "bias_target": list(astuple(BiasTarget.read(bias_target))),
+                "stop": None if stop is None else asdict(stop),
+                "metadata": None if metadata is None else metadata.plain,
+            },
+            store=store,
+            **{"init": init, "engine": engine, "progress": progress, "on_plan": on_plan},
+        )
     writer = None if store is None else RunStore(store)
     try:
         return execute(
             model,
-            sites,
+            cast(Sites, one),  # as was checked
             algorithm,
             Request(rounds, chains, seed, thin, warmup),
             init=init,
-            engine=LocalEngine() if engine is None else engine,
+            engine=engine,
             writer=writer,
             progress=progress,
             stop=stop,
@@ -147,7 +171,7 @@ def sample(
 def resume(
     path: str | os.PathLike[str],
     model: Model,
-    sites: Sites,
+    sites: Sites | tuple[Sites, ...],
     algorithm: Method,
     *,
     rounds: int | None = None,
@@ -197,6 +221,21 @@ def resume(
         >>> tree = consortia.resume(  # doctest: +SKIP
         ...     "runs/mine", model, sites, algorithm, rounds=20_000)
     """
+    if isinstance(sites, tuple):
+        return _resumed_each(
+            path,
+            model,
+            sites,
+            algorithm,
+            rounds=rounds,
+            stop=stop,
+            keep=keep,
+            exact=exact,
+            init=init,
+            engine=engine,
+            progress=progress,
+            on_plan=on_plan,
+        )
     writer = RunStore(path, existing=True)
     together = LocalEngine() if engine is None else engine
     if not together.root:
@@ -208,6 +247,11 @@ def resume(
         if together.root:
             together.barrier()
         before = writer.specification
+        if not before:
+            raise StoreError(
+                f"{str(path)!r} is a run of several imputations: give the regression's sites, a "
+                "tuple."
+            )
         rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
         request = Request(**before["request"])
         if checkpoint is not None:
@@ -246,6 +290,78 @@ def resume(
         )
     finally:
         writer.release()
+
+
+def _of_each(
+    model: Model,
+    several: tuple[Sites, ...],
+    algorithm: Method,
+    request: dict[str, Any],
+    *,
+    store: Any,
+    engine: Engine,
+    on_plan: Callable[[Plan], None] | None,
+    **options: Any,
+) -> Any:
+    """Return the draws given each of several imputations; see `sample`."""
+
+    def run(number: int, seed: int, path: Path | None) -> Any:
+        shown = on_plan if number == 0 else None
+        own: dict[str, Any] = {"seed": seed, "store": path, "engine": engine, "on_plan": shown}
+        return sample(model, several[number], algorithm, **_read(request), **own, **options)
+
+    return pooled(len(several), request, run, engine=engine, store=store)
+
+
+def _resumed_each(
+    path: str | os.PathLike[str],
+    model: Model,
+    several: tuple[Sites, ...],
+    algorithm: Method,
+    *,
+    rounds: int | None,
+    stop: StopWhen | Literal["same"] | None,
+    keep: AccumulatorSpec | Literal["same"],
+    exact: bool,
+    engine: Engine | None,
+    on_plan: Callable[[Plan], None] | None,
+    **options: Any,
+) -> Any:
+    """Return what `resume` does, of several imputations; those that were not begun are begun."""
+    together = LocalEngine() if engine is None else engine
+    check_imputations(several, "draws" if keep == "same" else keep, together)
+    request = request_of(path)
+    if request is None:
+        raise StoreError(f"{str(path)!r} is a run of one data set: give its sites, not a tuple.")
+    if rounds is not None:
+        request["rounds"] = rounds
+    if stop != "same":
+        rule = check_rule(stop)
+        request["stop"] = None if rule is None else asdict(rule)
+
+    def run(number: int, seed: int, own: Path | None) -> Any:
+        assert own is not None
+        rows = several[number]
+        shown = on_plan if number == 0 else None
+        begun = together.allgather(lambda: holds_run(own) if together.root else False)
+        more: dict[str, Any]
+        if any(begun):
+            more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": engine}
+            return resume(own, model, rows, algorithm, on_plan=shown, **more, **options)
+        more = {"seed": seed, "store": own, "engine": together, "on_plan": shown}
+        return sample(model, rows, algorithm, **_read(request), **more, **options)
+
+    return pooled(len(several), request, run, engine=together, store=path, existing=True)
+
+
+def _read(request: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `sample` from what is stored of them."""
+    found = {name: value for name, value in request.items() if name != "seed"}
+    metadata = found["metadata"]
+    return found | {
+        "stop": _rule(found["stop"]),
+        "metadata": None if metadata is None else Metadata.read(metadata),
+    }
 
 
 def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSpec | None:

@@ -43,6 +43,7 @@ from consortia.store.metadata import Labels, Metadata
 from consortia.study.code import files_of
 from consortia.study.files import Arrays
 from consortia.study.formulas import (
+    UNUSED,
     check_data,
     formula_rows,
     options_of,
@@ -266,8 +267,10 @@ class Study(Table):
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
         if self.data.files is not None and self.partition is not None:
             raise ValueError("with data.files every file is a site: remove [partition]")
-        if self.model.formula is not None:
-            check_data(self.data)
+        if self.model.question is not None:
+            check_data(self.data, self.model.question)
+            if self.model.question.imputes and self.run.keep != "draws":
+                raise ValueError("run.keep: with model.missing = 'impute' all draws are kept")
         own = self.method
         if not self.run.rounds and own.most_rounds is None:
             raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
@@ -455,6 +458,9 @@ class Study(Table):
     def _settings(self) -> dict[str, Any]:
         settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
         settings["algorithm"] = {"name": self.algorithm.name} | self.method.parameters()
+        if self.model.formula is not None:
+            used = {k: v for k, v in settings["data"].items() if k not in (*UNUSED, "target")}
+            settings["data"] = used
         return settings
 
 
@@ -464,7 +470,7 @@ class Built:
 
     Attributes:
         model: the model.
-        sites: the data at the sites.
+        sites: the data at the sites; where values are imputed, each of the completed data.
         algorithm: the algorithm.
         held_out: rows for the predictive scores, a pytree as one site's data, or None.
         stop: the stopping rule, or None.
@@ -474,13 +480,23 @@ class Built:
     """
 
     model: Model
-    sites: Sites
+    sites: Sites | tuple[Sites, ...]
     algorithm: Method
     held_out: Arrays | None
     stop: StopWhen | None
     metadata: Metadata
     skipped: tuple[str, ...] = ()
     regression: Regression | None = None
+
+    @property
+    def imputations(self) -> int:
+        """How many completed data sets there are; 0 where nothing is imputed."""
+        return 0 if isinstance(self.sites, Sites) else len(self.sites)
+
+    @property
+    def rows(self) -> Sites:
+        """The data at the sites; of several imputations the first."""
+        return self.sites if isinstance(self.sites, Sites) else self.sites[0]
 
     @property
     def labels(self) -> Labels:

@@ -63,8 +63,10 @@ class FormulaRows(NamedTuple):
     skipped: tuple[str, ...]
 
 
-def check_data(data: Data) -> None:
+def check_data(data: Data, question: Question) -> None:
     """Refuse keys of ``[data]`` that have no meaning beside a formula."""
+    if question.imputes and data.test_share is not None:
+        raise InputError("data.test_share: with model.missing = 'impute' no rows are held out.")
     for key in UNUSED:
         if getattr(data, key) not in (None, False):
             raise InputError(f"data.{key}: with model.formula there is none; write it as a term.")

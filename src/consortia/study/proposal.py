@@ -206,16 +206,17 @@ def propose(
         terms.append(f"({quoted(by_site)} || {SITE})")
     elif len(tables) > SITES_MAX and not survival:
         terms.append(f"(1 | {SITE})")
-        integrate = True
+        integrate = policy != "impute"
     elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
         terms.append(SITE)
+    grouped = terms[-1:] and "|" in terms[-1]
     complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
         worst = max(every, key=lambda one: int(tables[site][one.name].missing.sum()))
         raise InputError(
             f"{site} has no complete row; of most rows {worst.name!r} misses: leave it out (--drop "
-            f"{worst.name}), or the site, or keep the rows with --missing indicator."
+            f"{worst.name}), or the site, or keep the rows with --missing indicator or impute."
         )
     return Proposal(
         formula=f"{outcome} ~ {' + '.join(terms) or '1'}",
@@ -223,7 +224,7 @@ def propose(
         why=why,
         missing=policy,
         integrate=integrate,
-        algorithm=EXACT if by_site is None else HIERARCHICAL,
+        algorithm=HIERARCHICAL if grouped and not integrate else EXACT,
         sites=tuple(tables),
         rows=tuple(rows_of(table) for table in tables.values()),
         complete=tuple(complete.values()),

@@ -356,11 +356,11 @@ def _compiled(
 
         return jax.vmap(of)(rows)
 
-    @jax.jit
+    @few_times
     def values(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         return {"values": jax.lax.map(lambda x: likelihood(x, rows, size), points)}
 
-    @jax.jit
+    @few_times
     def gradients(points: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         return {"gradients": jax.lax.map(lambda x: jax.grad(likelihood)(x, rows, size), points)}
 

@@ -108,9 +108,9 @@ WIDER_TAILS = 2.0
 
 FEWEST_POINTS, MOST_POINTS = 256, 8192
 
-FIT_ROUNDS, POINTS_PER_PARAMETER, PATIENCE = 3, 16, 5.0
+FIT_ROUNDS, POINTS_PER_PARAMETER, PATIENCE = 2, 16, 30.0
 """Of an open K: rounds that fit the family, points that a fit needs, and seconds that a site may
-compute in a round whatever that costs in all."""
+compute in a round whatever that costs in all: fewer points fit worse, and rounds are whole."""
 
 GOOD_SHARE, GOOD_K_HAT = 0.5, 0.5
 """A family with these needs no further round."""
@@ -246,7 +246,7 @@ class FewRounds(Method):
 
         Of N points for the draws and F rounds of K for the fit the time is
         :math:`(F + N/K)(\tau + Ks)`, least at :math:`K = \sqrt{N\tau/(Fs)}`, with s seconds a
-        point and τ a message. Points for five seconds of work a round are always taken.
+        point and τ a message. Points for half a minute of work a round are always taken.
         """
         wanted = self.open_points(dimension)
         least = max(FEWEST_POINTS, POINTS_PER_PARAMETER * dimension, PATIENCE / point)

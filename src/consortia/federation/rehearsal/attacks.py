@@ -164,8 +164,8 @@ def _of_site(stage: Stage, name: str, built: Built) -> tuple[float, float, np.nd
     index = stage.names.index(name)
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
     scale = prior_scale(target, np.zeros(target.dimension))
-    weight = built.algorithm.site_weights(np.asarray(built.sites.sizes))[index]
-    x = np.asarray(built.sites.site(index)["x"], np.float64)
+    weight = built.algorithm.site_weights(np.asarray(built.rows.sizes))[index]
+    x = np.asarray(built.rows.site(index)["x"], np.float64)
     return float(weight), float(scale.sd[0] ** -2), x
 
 
@@ -174,7 +174,7 @@ def _drawn(stage: Stage, built: Built, index: int) -> Any:
     seed, run = stage.study.run.seed, stage.study.run
     target = Target(built.model, start.starting_parameters(built.model, None, seed, 1)[0])
     phase = built.algorithm.build(target).phases[0]
-    layout = LocalEngine(block=1).layout(target, built.sites, built.algorithm, run.chains)
+    layout = LocalEngine(block=1).layout(target, built.rows, built.algorithm, run.chains)
     keys = rng.stage_keys((phase,), rng.ROUND, jnp.asarray(random.base_key(seed)), layout)[0]
     weights = jnp.ones(layout.nodes) / layout.nodes
 

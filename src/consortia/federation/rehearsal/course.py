@@ -84,7 +84,7 @@ class Rehearsal(NamedTuple):
     @property
     def rows(self) -> np.ndarray:
         """The features of the site, (rows, features)."""
-        rows = self.built.sites.site(list(self.files).index(self.name))
+        rows = self.built.rows.site(list(self.files).index(self.name))
         return np.asarray(rows["x"], np.float64)
 
     def stage(self, part: str, policy: str, *, private: bool = True) -> Stage:
@@ -150,8 +150,8 @@ def _without(text: str) -> str:
 
 def _count(study: Study, built: Built, index: int) -> Finding:
     """Return how many numbers the messages hold against those of the rows."""
-    rows = int(built.sites.sizes[index])
-    leaves = jax.tree.leaves(built.sites.site(index))
+    rows = int(built.rows.sizes[index])
+    leaves = jax.tree.leaves(built.rows.site(index))
     columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
     d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
     rounds = study.run.warmup + study.run.rounds
@@ -237,12 +237,12 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        tree = consortia.sample(built.model, built.sites, built.algorithm, **run, progress=False)
+        tree = consortia.sample(built.model, built.rows, built.algorithm, **run, progress=False)
     posterior = tree["posterior"].to_dataset()
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
     leaves = {name: np.asarray(values) for name, values in posterior.data_vars.items()}
     positions = _flat(target, leaves)
-    every = built.sites.site(index)
+    every = built.rows.site(index)
     rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
     values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(
         jnp.asarray(positions.reshape(-1, target.dimension), target.dtype)

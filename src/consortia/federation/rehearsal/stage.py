@@ -119,7 +119,7 @@ class Stage:
             warnings.simplefilter("ignore", UserWarning)
             built = self.study.build(engine)
             run = self.study.run_options | options | {"engine": engine, "progress": False}
-            return consortia.sample(built.model, built.sites, built.algorithm, **run)
+            return consortia.sample(built.model, built.rows, built.algorithm, **run)
 
 
 class Halted(BaseException):

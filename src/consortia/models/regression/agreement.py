@@ -90,6 +90,8 @@ def agree(
             for text, factor in parsed.factors.items():
                 if text in levels and factor.column == name and GAP not in levels[text]:
                     levels[text] = (*levels[text], GAP)
+    imputed = {name: missing[name] for name in gaps} if question.imputes else {}
+    notes += _of_imputation(question, imputed)
     left_out = sum(one.given for one in facts) - sum(rows)
     if left_out:
         of = ", ".join(
@@ -112,11 +114,35 @@ def agree(
     elif breaks is not None:
         raise InputError("breaks are for family='piecewise_exponential'.")
     made = Specification(
-        question, tuple(names), tuple(rows), units, levels, fills, tuple(notes), cuts
+        question, tuple(names), tuple(rows), units, levels, fills, tuple(notes), cuts, imputed
     )
     if not made.has_intercept and question.family.response in ("ordered",):
         raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
     return made
+
+
+def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
+    """Return what is to be said of values that are imputed."""
+    if not imputed:
+        return []
+    counts = ", ".join(f"{name} {count}" for name, count in imputed.items())
+    notes = [
+        f"values that miss ({counts}) are drawn {question.imputations} times, each at its site "
+        f"given what is known there, with the seed {question.imputation_seed}"
+    ]
+    bent = [
+        ":".join(term)
+        for term in question.parsed.terms
+        for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
+        if columns & imputed.keys()
+        and (len(term) > 1 or any(question.parsed.factors[text].kind == "smooth" for text in term))
+    ]
+    if bent:
+        notes.append(
+            f"{', '.join(bent)}: the imputation knows neither products nor curves, which draws "
+            "their coefficients towards 0"
+        )
+    return notes
 
 
 def _common_kind(name: str, facts: Sequence[TableFacts], names: Sequence[str]) -> str:

@@ -405,9 +405,7 @@ class Density:
 
         def of_groups(z: Array) -> Array:
             own_z = z if group is None else z[group]
-            # Written out: in single precision XLA (jaxlib 0.10.2) computes a sum over an axis of
-            # products wrongly on processors, where it is fused with what follows.
-            shift = sum(slopes[:, k] * own_z[:, k] for k in range(slopes.shape[1]))
+            shift = jnp.sum(slopes * own_z, axis=1)
             values = weight * self.family.log_likelihood(eta + shift, rows, own)
             values = jnp.where(mask, values, 0)
             if group is None:

@@ -19,17 +19,22 @@ TIES = ("last", "tie_share")
 Arrays = dict[str, np.ndarray]
 
 
-def site_rows(agreed: Specification, table: Table, site: str) -> Arrays:
+def site_rows(
+    agreed: Specification, table: Table, site: str, imputation: int | None = None
+) -> Arrays:
     """Return a site's rows for the model, from its table as it was read.
 
     ``x`` (rows, k) are the columns X R without the intercept's, then those of the blocks; ``y`` the
-    response; offset, weight, trials and what a time needs where the model has them.
+    response; offset, weight, trials and what a time needs where the model has them. With the number
+    of an imputation missing values are drawn.
 
     Raises:
         InputError: the rows cannot be used.
     """
     where, asked = f"site {site!r}", agreed.question
     kept = asked.kept(table, site)
+    if imputation is not None:
+        kept = asked.imputed(kept, site, imputation)
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     made = {"x": _columns(agreed, values, rows, site)} | _response(agreed, kept, where)
     made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,12 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.question import RESPONSE, Question, levels_given
+from consortia.models.regression.question import (
+    IMPUTATIONS,
+    RESPONSE,
+    Question,
+    levels_given,
+)
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling
@@ -69,7 +74,8 @@ class Regression:
         specification: what the sites agreed on.
         density: parameters, priors and likelihood.
         model: the model, for `consortia.sample`.
-        sites: the rows, for `consortia.sample`.
+        sites: the rows, for `consortia.sample`; with ``missing="impute"``, where values miss, a
+            tuple of the completed rows, one a time that they were drawn.
         notes: what the user should know.
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
@@ -85,9 +91,26 @@ class Regression:
     specification: Specification
     density: Density
     model: Model
-    sites: Sites
+    sites: Sites | tuple[Sites, ...]
     notes: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Sites:
+        """The rows of all sites; of several imputations those of the first."""
+        return self.sites if isinstance(self.sites, Sites) else self.sites[0]
+
+    def imputation(self, number: int) -> Regression:
+        """Return the regression of one imputation, with its rows; the first has the number 0.
+
+        Raises:
+            InputError: there is none of this number.
+        """
+        if isinstance(self.sites, Sites):
+            raise InputError("imputation: no value is imputed; give missing='impute'.")
+        return replace(
+            self, sites=self.sites[arguments.whole("number", number, 0, len(self.sites) - 1)]
+        )
 
     @property
     def family(self) -> Family:
@@ -208,7 +231,7 @@ class Regression:
         if not blocks:
             raise InputError(f"by_site: the formula has no group term: write (1 | {SITE}).")
         natural = jax.jit(jax.vmap(self.density.natural))(params)
-        here = [name for i, name in enumerate(spec.sites) if i in self.sites.here]
+        here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
         staying = {}
         if spec.grouping == SITE:
             staying = {name: self._levels(params, name, seed)[:, 0] for name in here}
@@ -356,7 +379,7 @@ class Regression:
         return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
-        rows, place = self.sites.site(site), self.specification.sites.index(site)
+        rows, place = self.rows.site(site), self.specification.sites.index(site)
         groups = len(self.groups.get(site, ("",)))
         return levels_given_rows(self.density, params, rows, groups, (seed, place))
 
@@ -416,8 +439,14 @@ class Regression:
             The table: of the sites whose rows are in this process, and of them together.
 
         Raises:
-            InputError: the response is no number (times and levels are none).
+            InputError: the response is no number (times and levels are none), or values are
+                imputed: then ask `imputation`.
         """
+        if not isinstance(self.sites, Sites):
+            raise InputError(
+                "predictive_check: values are imputed: look at one, imputation(0).predictive_check("
+                "tree), with the draws given its rows."
+            )
         spec, family = self.specification, self.family.name
         if family not in VARIANCES:
             raise InputError(
@@ -434,9 +463,9 @@ class Regression:
         own = {name: np.asarray(values, float) for name, values in natural.items()}
         sums = {}
         for place, name in enumerate(spec.sites):
-            if place not in self.sites.here:
+            if place not in self.rows.here:
                 continue
-            rows = {key: np.asarray(values) for key, values in self.sites.site(name).items()}
+            rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
             y = rows["y"]
             shift = np.zeros((len(kept), len(y)))
             if spec.staying:
@@ -469,7 +498,7 @@ class Regression:
             By name, (draws, ...); the responses are ``y``, (draws, rows): numbers, or indices of
             levels; of a time the time to the event, without censoring.
         """
-        batch = self.sites.first if rows is None else rows
+        batch = self.rows.first if rows is None else rows
         rng = np.random.default_rng(seed)
         params = self.density.draw(rng, draws)
         natural = jax.jit(jax.vmap(self.density.natural))(params)
@@ -491,6 +520,8 @@ def regression(
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
     integrate: bool = False,
+    imputations: int = IMPUTATIONS,
+    imputation_seed: int = 0,
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
 ) -> Regression:
@@ -527,9 +558,11 @@ def regression(
         family: one of gaussian, student, bernoulli, binomial, poisson, negative_binomial, gamma,
             beta, ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site,
             with a log-likelihood of each site and so no minibatches).
-        missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only, or
+        missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
-            column that marks it, a missing level is a level of its own. Rows without a response are
+            column that marks it, a missing level is a level of its own; or ``"impute"``: each site
+            draws its missing values several times (`consortia.data.imputation`), and
+            `consortia.sample` pools the draws of all posteriors. Rows without a response are
             always left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
@@ -543,6 +576,8 @@ def regression(
             (a rule of 15 nodes, of 9 along each of two): they are in no message, and
             `Regression.levels_of` draws them at the site. Levels of groups inside a site always
             are. Such a model has a log-likelihood of each site and so takes no minibatches.
+        imputations: how many times missing values are drawn, with ``missing="impute"``.
+        imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
 
@@ -572,6 +607,8 @@ def regression(
         exposure=exposure,
         trials=trials,
         integrate=integrate,
+        imputations=imputations,
+        imputation_seed=imputation_seed,
     )
     tables, names = _tables(sites)
     read: dict[int, Table] = {}
@@ -596,6 +633,8 @@ def question_of(
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
     integrate: bool = False,
+    imputations: int = IMPUTATIONS,
+    imputation_seed: int = 0,
     **extra: str | None,
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
@@ -624,12 +663,19 @@ def question_of(
     factors = {name: expression(text) for name, text in given.items()}
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
-    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate))
+    drawn = (imputations, imputation_seed)
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
             f"{family!r} does not allow."
+        )
+    if staying and asked.imputes:
+        raise InputError(
+            f"missing='impute': {next(iter(staying.values()))} is integrated out at the sites, "
+            f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
+            "missing='complete'."
         )
     most = [group for group in parsed.groups if asked.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
@@ -680,22 +726,34 @@ def assembled(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
             f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
         )
-    made = {index: site_rows(agreed, table, names[index]) for index, table in read.items()}
-    empty = template(agreed)
-    parts = [
-        read_rows(made[index], f"site {name!r}")
-        if index in made
-        else rows_elsewhere(empty, facts[index].rows)
-        for index, name in enumerate(names)
-    ]
-    for index in made:
-        check_finite(names[index], parts[index])
     density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
-    digests = {index: of_value((one.digest, agreed.digest)) for index, one in enumerate(facts)}
-    sites = Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
-    notes = agreed.notes
-    if not sites.elsewhere:
-        notes += _collinear(agreed, sites)
+
+    def completed(imputation: int | None) -> Sites:
+        made = {
+            index: site_rows(agreed, table, names[index], imputation)
+            for index, table in read.items()
+        }
+        empty = template(agreed)
+        parts = [
+            read_rows(made[index], f"site {name!r}")
+            if index in made
+            else rows_elsewhere(empty, facts[index].rows)
+            for index, name in enumerate(names)
+        ]
+        for index in made:
+            check_finite(names[index], parts[index])
+        more = () if imputation is None else (imputation,)
+        digests = {i: of_value((one.digest, agreed.digest, *more)) for i, one in enumerate(facts)}
+        return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
+
+    sites: Sites | tuple[Sites, ...] = ()
+    if agreed.imputed:
+        sites = tuple(completed(number) for number in range(question.imputations))
+    else:
+        sites = completed(None)
+    notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
+    if not first.elsewhere:
+        notes += _collinear(agreed, first)
     groups = {}
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}

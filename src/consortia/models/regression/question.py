@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core.arguments import one_of
+from consortia.core.arguments import one_of, whole
+from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.preparation import Moments
 from consortia.data.tables import (
     POLICIES,
@@ -29,6 +30,9 @@ from consortia.models.regression.formula import SITE, Factor, Group, Parsed, as_
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
 
+IMPUTATIONS = 20
+IMPUTATIONS_MAX = 1000
+
 
 @dataclass(frozen=True)
 class Question:
@@ -41,6 +45,8 @@ class Question:
         levels: of columns, the first being the reference; what is given need not be asked for.
         extra: expressions beside the formula, by what they are: weights, exposure, trials.
         integrated: whether a level of each site is integrated out at the site.
+        imputations: how many times missing values are drawn, where they are imputed.
+        imputation_seed: of these draws.
     """
 
     parsed: Parsed
@@ -49,9 +55,18 @@ class Question:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra: Mapping[str, Factor] = field(default_factory=dict)
     integrated: bool = False
+    imputations: int = IMPUTATIONS
+    imputation_seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
+        whole("imputations", self.imputations, 2, IMPUTATIONS_MAX)
+        whole("imputation_seed", self.imputation_seed, 0)
+
+    @property
+    def imputes(self) -> bool:
+        """Whether missing values are imputed."""
+        return self.missing == "impute"
 
     def stays(self, group: Group) -> bool:
         """Return True if the levels of a group term are integrated out at the sites."""
@@ -88,6 +103,44 @@ class Question:
         used = without_missing(used, self.columns, self.always, self.missing, where)
         rows = rows_of(used)
         return used | {SITE: Column("text", np.full(rows, site), np.zeros(rows, bool))}
+
+    def imputed(self, kept: Table, site: str, number: int) -> Table:
+        """Return one imputation of a site's rows; equal numbers give equal ones.
+
+        Args:
+            kept: what `kept` returned.
+            site: its name.
+            number: of the imputation.
+
+        Raises:
+            InputError: no value of a column is known at the site.
+        """
+        where, columns = f"site {site!r}", self.parsed.columns
+        named = {one.column for one in self.parsed.factors.values() if is_levels(one, kept)}
+        levels = [one for one in columns if one in named or kept[one].kind in ("text", "truth")]
+        rng = np.random.default_rng((self.imputation_seed, number, *site.encode()))
+        return imputed(kept, columns, levels, self._outcome(kept, where), rng, where)
+
+    def _outcome(self, kept: Table, where: str) -> dict[str, np.ndarray]:
+        """Return what a covariate is regressed on for the response's sake, (rows,) each."""
+        if self.family.response == "time":
+            time, event = self.response(kept, where)
+            return {TIME: cumulative_hazard(time, event), EVENT: event}
+        if self.levels_of_response(kept):
+            texts = self.parsed.response[0].texts(kept, where)
+            return {one: (texts == one).astype(float) for one in np.unique(texts)[1:].tolist()}
+        (y,) = self.response(kept, where)
+        beside = {name: one.values(kept, where) for name, one in self.extra.items()}
+        if self.family.response == "count":
+            against = (
+                beside["trials"] - y + 0.5 if "trials" in beside else beside.get(EXPOSURE, 1.0)
+            )
+            y = np.log((y + 0.5) / against)
+        elif self.family.response == "share":
+            y = np.log(y / (1 - y))
+        elif self.family.response == "positive":
+            y = np.log(y)
+        return {RESPONSE: y}
 
     def kept_for_prediction(self, table: Table, where: str, site: str | None) -> Table:
         """Return the columns that a prediction needs, of all rows, and the site's name.

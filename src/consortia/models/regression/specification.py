@@ -7,7 +7,7 @@ its own rows with it (`design`): those that one table of all rows would have giv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -68,6 +68,8 @@ class Specification:
         levels: of factors, by expression, the reference first; of the response under "response".
         fills: what stands for a missing number, by column.
         notes: what the user should know.
+        breaks: where the hazard may change, of a piecewise constant one.
+        imputed: how many values miss of each column that is imputed.
     """
 
     question: Question
@@ -78,6 +80,7 @@ class Specification:
     fills: Mapping[str, float]
     notes: tuple[str, ...] = ()
     breaks: tuple[float, ...] = ()
+    imputed: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
@@ -89,6 +92,7 @@ class Specification:
                 *(parsed.text, asked.family.name, asked.missing, extra, self.sites, self.breaks),
                 asked.integrated,
                 *(dict(self.units), dict(self.levels), dict(self.fills)),
+                *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
             )
         )
 
