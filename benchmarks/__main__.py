@@ -35,6 +35,8 @@ BENCHMARKS = {
     "mpi": "ranks",
     "flower": "flower",
     "run-loop": "recording",
+    "rounds": "rounds",
+    "first-call": "first_call",
     "cold-start": "cold_start",
 }
 GUARD = {"guard": "guard"}
