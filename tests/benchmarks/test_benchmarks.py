@@ -231,10 +231,10 @@ def test_the_guard_measures_and_its_table_can_be_kept_as_markdown(tmp_path: Path
 def test_what_is_not_measured_now_stays_as_an_earlier_run_found_it(
     measure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured(figure: float) -> Callable[[str, str], dict[str, Any]]:
-        def part(name: str, scale: str) -> dict[str, Any]:
+    def measured(figure: float) -> Callable[..., dict[str, Any]]:
+        def part(name: str, scale: str, python: str) -> dict[str, Any]:
             row = measure.Row(name, f"{name}, {scale}", figure).plain()
-            about = {"load_average": [0.5], "commit": "abc"}
+            about = {"load_average": [0.5], "commit": "abc", "versions": {name: f"{figure:g}.0"}}
             return {"started": f"at {figure:g}", "machine": about, "rows": [row], "error": ""}
 
         return part
@@ -248,6 +248,7 @@ def test_what_is_not_measured_now_stays_as_an_earlier_run_found_it(
     again = ["--only", "mpi", *written, "--beside", str(before.rename(tmp_path / "before.json"))]
     assert run.main(again) == 0
     text = table.read_text()
+    assert "gossip 1.0, mpi 2.0" in text  # versions of each part's own environment
     assert "| gossip, full | 1 |" in text
     assert "| mpi, full | 2 |" in text
     assert text.index("## gossip\n\nat 1, load [0.5]") < text.index("## mpi\n\nat 2")
