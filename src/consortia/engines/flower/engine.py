@@ -17,7 +17,7 @@ from consortia.core import arguments, fingerprints
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
-from consortia.core.target import Target
+from consortia.core.target import Target, any_target
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
@@ -235,9 +235,3 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     one: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
     return SiteArrays(jax.tree.map(shape, row), whole, one, one, ())
-
-
-def any_target() -> Target:
-    """Return a posterior of one parameter, where any will do."""
-    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
-    return Target(model, model.init)
