@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 import consortia
-from consortia.core.random import user_key
 from consortia.errors import InputError, NonFiniteError
 from consortia.models.metric_learning import (
     leading_directions,
@@ -118,9 +116,9 @@ def climb(model: consortia.Model, draws: dict[str, np.ndarray], rows: Rows) -> A
     return chosen, mean_log_likelihoods(model, draws, rows, chosen - 1)
 
 
-def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:
-    """The draws of a chain by parameter, (draws, ...)."""
-    return {name: np.asarray(value)[chain] for name, value in tree["posterior"].data_vars.items()}
+def positions(tree: Any) -> dict[str, np.ndarray]:
+    """The draws of the only chain by parameter, (draws, ...)."""
+    return {name: np.asarray(value)[0] for name, value in tree["posterior"].data_vars.items()}
 
 
 def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) -> Any:
@@ -161,30 +159,25 @@ def one_run(
 ) -> dict[str, Any]:
     """Scores of a run, or why it was refused or ended; a warning before it is kept too.
 
-    The first chain starts at the mode, to which surrogates refer; the second, of which the way up
-    is kept, where the model says.
+    One chain starts at the mode, to which surrogates refer. Another, of which the way up is kept
+    unless it ends, starts where the model says.
     """
-    at_mode = jax.random.key_data(user_key(seed, 0))
-
-    def starts(key: Any) -> Any:
-        return start if (jax.random.key_data(key) == at_mode).all() else model.init
-
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            tree = consortia.sample(
-                model, data.sites, method, rounds=rounds, chains=2, seed=seed, init=starts,
-                progress=False,
-            )  # fmt: skip
+            draws = chain(model, data, method, rounds, seed, start)
         except (NonFiniteError, InputError) as error:
             return {"refused": str(error)}
-    visits, train = curve(model, positions(tree), data.sites.pooled())
-    test = curve(model, positions(tree), data.test)[1]
+        try:
+            way = climb(model, chain(model, data, method, rounds, seed, None), data.test)
+        except NonFiniteError:
+            way = None, None
+    visits, train = curve(model, draws, data.sites.pooled())
+    test = curve(model, draws, data.test)[1]
     late = visits >= rounds // 2
-    climbed, way = climb(model, positions(tree, 1), data.test)
     return {
-        "climbed": climbed,
-        "way": way,
+        "climbed": way[0],
+        "way": way[1],
         "warnings": [str(warning.message) for warning in told],
         "visits": visits,
         "train": train,
@@ -195,6 +188,16 @@ def one_run(
     }
 
 
+def chain(
+    model: consortia.Model, data: Problem, method: Any, rounds: int, seed: int, start: Any
+) -> dict[str, np.ndarray]:
+    """Return the draws of a chain by parameter, (draws, ...)."""
+    tree = consortia.sample(
+        model, data.sites, method, rounds=rounds, chains=1, seed=seed, init=start, progress=False
+    )
+    return positions(tree)
+
+
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of figure 5: FSGLD less DSGLD, paired by repetition."""
     runs = {(e["repeat"], e["method"]): e for e in results["runs"]}
@@ -202,15 +205,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     found = {}
     for part in ("train", "test"):
         for kind in ("anchored", "sgld_moments"):
-            gains = [
-                runs[r, kind][f"late_{part}"] - runs[r, "dsgld"][f"late_{part}"]
-                for r in repeats
-                if "refused" not in runs[r, kind]
-            ]
-            refused = f"refused in {len(repeats) - len(gains)} of {len(repeats)} repetitions"
-            found[f"fig5-{part}-{kind}"] = (
-                over_pairs(gains) if gains else Finding(None, shown=refused)
-            )
+            found[f"fig5-{part}-{kind}"] = ahead(runs, repeats, kind, f"late_{part}")
     spread = [
         runs[r, "anchored"]["late_test_deviation"] / runs[r, "dsgld"]["late_test_deviation"]
         for r in repeats
@@ -223,13 +218,20 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             for r in repeats
         ]
     )
-    kept = [r for r in repeats if "late_test" in runs.get((r, "laplace"), {})]
-    if kept:
-        gains = [runs[r, "laplace"]["late_test"] - runs[r, "dsgld"]["late_test"] for r in kept]
-        mean = over_pairs(gains)
-        shown = f"{mean.text} in {len(kept)} of {len(repeats)} runs; the others ended non-finite"
-        found["appendix-f2"] = mean if len(kept) == len(repeats) else replace(mean, shown=shown)
+    if any(method == "laplace" for _, method in runs):
+        found["appendix-f2"] = ahead(runs, repeats, "laplace", "late_test")
     return found
+
+
+def ahead(runs: dict[Any, Any], repeats: list[int], kind: str, score: str) -> Finding:
+    """Return how far FSGLD is ahead of DSGLD; without a value where a run has no score."""
+    scored = [r for r in repeats if score in runs[r, kind]]
+    gains = [runs[r, kind][score] - runs[r, "dsgld"][score] for r in scored]
+    if len(gains) == len(repeats):
+        return over_pairs(gains)
+    without = f"refused or non-finite in {len(repeats) - len(gains)} of {len(repeats)} repetitions"
+    told = f"; {over_pairs(gains).text} in the others" if gains else ""
+    return Finding(None, shown=without + told, pairs=len(repeats))
 
 
 def reached(entry: dict[str, Any], plain: dict[str, Any]) -> int:
@@ -254,7 +256,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axis.set(xlabel="visits", ylabel="log-likelihood a pair")
         axis.legend()
     for name in names:
-        entries = [entry for entry in runs if entry["method"] == name]
+        entries = [entry for entry in runs if entry["method"] == name and entry["way"] is not None]
+        if not entries:
+            continue
         label = "DSGLD" if name == "dsgld" else f"FSGLD, {name}"
         way = np.mean([entry["way"] for entry in entries], axis=0)
         axes[2].semilogx(entries[0]["climbed"], way, lw=0.9, label=label)

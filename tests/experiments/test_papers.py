@@ -56,7 +56,10 @@ def claim(**options: object) -> Claim:
         (claim(above=0.0, paired=True), Finding(1.0), "", "undecided"),
         (claim(above=0.0, paired=True), Finding(-1.0, 0.1, pairs=1), "40 of 200 rounds",
          "smaller: 40 of 200 rounds; undecided"),
-        (claim(above=0.0, paired=True), Finding(None, shown="refused"), "", "not reproduced"),
+        (claim(above=0.0, paired=True), Finding(None, shown="refused", pairs=5), "",
+         "not reproduced"),
+        (claim(above=0.0, paired=True), Finding(None, shown="never reached", pairs=1), "",
+         "undecided"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, share, verdict):
