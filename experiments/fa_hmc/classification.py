@@ -259,5 +259,5 @@ def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:
                 color = line[0].get_color()
                 axis.fill_between(rounds, middle - spread, middle + spread, alpha=0.2, color=color)
         axis.set(xlabel="communication rounds", ylabel=score)
-    if parts:
-        axes[0].legend()
+        if parts:
+            axis.legend()

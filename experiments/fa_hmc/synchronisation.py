@@ -268,7 +268,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
                   for e in results["local"]]  # fmt: skip
         axes[2].semilogy(times, values, "o-", ms=3, lw=0.8, label=f"ε = {epsilon:g}")
     axes[2].axvline(PUBLISHED_BEST, color="tab:red", lw=0.7, ls=":")
-    axes[2].text(PUBLISHED_BEST, 1, " paper: T = 70 is best", fontsize=5.5, color="tab:red",
+    axes[2].text(PUBLISHED_BEST - 1, 0.7, "paper: T = 70 is best", fontsize=5.5, color="tab:red",
                  ha="right", va="top", transform=axes[2].get_xaxis_transform())  # fmt: skip
     axes[2].set(xlabel="local leapfrog steps T", ylabel="rounds of independent trajectories")
     axes[2].legend()

@@ -250,11 +250,14 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             entries = [entry for entry in runs if entry["method"] == name]
             values = np.array([entry[part] for entry in entries])
             label = "DSGLD" if name == "dsgld" else f"FSGLD, {name}"
-            axis.errorbar(
-                entries[0]["visits"], values.mean(axis=0), values.std(axis=0), label=label, lw=0.8
+            middle, spread, visits = values.mean(axis=0), values.std(axis=0), entries[0]["visits"]
+            (line,) = axis.plot(visits, middle, lw=0.8, label=label)
+            color = line.get_color()
+            axis.fill_between(
+                visits, middle - spread, middle + spread, alpha=0.2, color=color, lw=0
             )
         axis.set(xlabel="visits", ylabel="log-likelihood a pair")
-        axis.legend()
+        axis.legend(loc="lower right")
     for name in names:
         entries = [entry for entry in runs if entry["method"] == name and entry["way"] is not None]
         if not entries:
