@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import consortia
+from consortia.core.random import user_key
 from consortia.errors import InputError, NonFiniteError
 from consortia.models.metric_learning import (
     leading_directions,
@@ -117,9 +119,9 @@ def climb(model: consortia.Model, draws: dict[str, np.ndarray], rows: Rows) -> A
     return chosen, mean_log_likelihoods(model, draws, rows, chosen - 1)
 
 
-def positions(tree: Any) -> dict[str, np.ndarray]:
-    """The draws of the only chain by parameter, (draws, ...)."""
-    return {name: np.asarray(value)[0] for name, value in tree["posterior"].data_vars.items()}
+def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:
+    """The draws of a chain by parameter, (draws, ...)."""
+    return {name: np.asarray(value)[chain] for name, value in tree["posterior"].data_vars.items()}
 
 
 def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) -> Any:
@@ -161,25 +163,38 @@ def one_run(
 ) -> dict[str, Any]:
     """Scores of a run, or why it was refused or ended; a warning before it is kept too.
 
-    One chain starts at the mode, to which surrogates refer. Another, of which the way up is kept
-    unless it ends, starts where the model says.
+    The first chain starts at the mode, to which surrogates refer; the second, of which the way up
+    is kept unless it ends, where the model says.
     """
+    at_mode = jax.random.key_data(user_key(seed, 0))
+
+    def starts(key: Any) -> Any:
+        return start if (jax.random.key_data(key) == at_mode).all() else model.init
+
+    def sampled(chains: int) -> Any:
+        return consortia.sample(
+            model, data.sites, method, rounds=rounds, chains=chains, seed=seed, init=starts,
+            progress=False,
+        )  # fmt: skip
+
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            draws = chain(model, data, method, rounds, seed, start)
-        except (NonFiniteError, InputError) as error:
+            tree, way = sampled(2), True
+        except InputError as error:
             return {"refused": str(error)}
-        try:
-            way = climb(model, chain(model, data, method, rounds, seed, None), data.test)
         except NonFiniteError:
-            way = None, None
-    visits, train = curve(model, draws, data.sites.pooled())
-    test = curve(model, draws, data.test)[1]
+            try:
+                tree, way = sampled(1), False
+            except NonFiniteError as error:
+                return {"refused": str(error)}
+    visits, train = curve(model, positions(tree), data.sites.pooled())
+    test = curve(model, positions(tree), data.test)[1]
     late = visits >= rounds // 2
+    climbed, climbing = climb(model, positions(tree, 1), data.test) if way else (None, None)
     return {
-        "climbed": way[0],
-        "way": way[1],
+        "climbed": climbed,
+        "way": climbing,
         "warnings": [str(warning.message) for warning in told],
         "visits": visits,
         "train": train,
@@ -188,16 +203,6 @@ def one_run(
         "late_test": float(test[late].mean()),
         "late_test_deviation": float(test[late].std()),
     }
-
-
-def chain(
-    model: consortia.Model, data: Problem, method: Any, rounds: int, seed: int, start: Any
-) -> dict[str, np.ndarray]:
-    """Return the draws of a chain by parameter, (draws, ...)."""
-    tree = consortia.sample(
-        model, data.sites, method, rounds=rounds, chains=1, seed=seed, init=start, progress=False
-    )
-    return positions(tree)
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
