@@ -122,14 +122,14 @@ def _mark(axis: Any, claim: Claim) -> None:
         return
     axis.plot([claim.at], [claim.number], "D", mfc="none", mec="tab:red", ms=5, zorder=5)
     place = axis.transScale.transform([(claim.at, claim.number)])
-    on_the_right = axis.transLimits.transform(place)[0, 0] > 0.8
+    at_the_end = axis.transLimits.transform(place)[0, 0] > 0.97
     axis.annotate(
         f"paper {claim.number:g}",
         (claim.at, claim.number),
-        xytext=(-6 if on_the_right else 6, 0),
+        xytext=(-6, 0) if at_the_end else (-3, -6),
         textcoords="offset points",
-        ha="right" if on_the_right else "left",
-        va="center",
+        ha="right" if at_the_end else "center",
+        va="center" if at_the_end else "top",
         fontsize=5.5,
         color="tab:red",
     )
