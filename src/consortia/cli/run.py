@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
 ESTIMATES, FOREST, LEFT_OUT = "estimates.txt", "forest.png", "left-out.txt"
-REFERENCE = "reference"
+REFERENCE, COMPARED = "reference", "compare"
+TWO_MODELS = ("model", "compare")
+"""Names of compared models: of their tables in the study file."""
+
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -103,7 +106,7 @@ def run(
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
-        verify, loo = verify or bool(given.run.verify), loo or bool(given.run.loo)
+        verify, loo = verify or bool(given.run.verify), loo or given.left_out is not None
         built = given.build(over)
 
         def request() -> None:
@@ -113,6 +116,9 @@ def run(
         begin = beginning(given, built, directory, over, anyway=anyway)
         pooled = reference and given.reference is not None and not verify
         pooled = pooled and not (built.imputations or built.rows.elsewhere)
+        without = None
+        if loo:
+            without = left_out_over(given, built, directory, over, quiet=quiet)
         with begun_aside(study) if pooled else contextlib.nullcontext() as aside:
             code = sample_and_report(
                 given,
@@ -123,7 +129,7 @@ def run(
                 reference=reference,
                 aside=aside,
                 verify=compared_over(built, over, quiet=quiet) if verify else None,
-                leave_out=left_out_over(built, over) if loo else None,
+                leave_out=without,
                 quiet=quiet,
             )
     raise typer.Exit(code)
@@ -231,10 +237,13 @@ def _has_ended(tree: Any, engine: Any) -> bool:
     return all(engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True))
 
 
-def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
+def left_out_over(
+    study: Study, built: Built, directory: Path, engine: Any, *, quiet: bool
+) -> Callable[[Any], str | None]:
     """Return what says of a run over an engine how it is without single rows, and sites.
 
-    The engine's processes hold the rows; all of them call it.
+    The engine's processes hold the rows; all of them call it. The model of ``[compare]`` is sampled
+    beside the run.
 
     Raises:
         InputError: values are imputed, so that there is no one likelihood.
@@ -247,15 +256,43 @@ def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo
 
+    other = study.compared
+
     def without(tree: Any) -> str | None:
         if not _has_ended(tree, engine):
             return None
         given = (tree, built.model, built.rows)
         labels = None if built.regression is None else built.regression.labels
-        rows = loo({"the model": given}, engine=engine)
+        compared = {"the model": given}
+        if other is not None:
+            beside = other.build(engine)
+            drawn = sample_beside(other, beside, directory / COMPARED, engine, quiet=quiet)
+            second = (drawn, beside.model, beside.rows)
+            compared = dict(zip(TWO_MODELS, (given, second), strict=True))
+        rows = loo(compared, engine=engine)
         return f"{rows}\n\n{leave_one_site_out(*given, labels=labels, engine=engine)}"
 
     return without
+
+
+def sample_beside(study: Study, built: Built, directory: Path, engine: Any, *, quiet: bool) -> Any:
+    """Return the result of a study whose run is kept within another's directory.
+
+    A run that is there already is resumed, and returned as it is where it has ended.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; `consortia resume` of the other goes on with it.
+    """
+    from consortia.run.sampling import resume
+    from consortia.store.runs import holds_run
+
+    begin = beginning(study, built, directory, engine)
+    if any(engine.allgather(lambda: engine.root and holds_run(directory))):
+        begin = functools.partial(resume, directory, engine=engine)
+    tree = begin(built.model, built.sites, built.algorithm, progress=not quiet)
+    if not _has_ended(tree, engine):
+        raise KeyboardInterrupt
+    return tree
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
