@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -35,8 +34,13 @@ BENCHMARKS = {
     "mpi": "ranks",
     "flower": "flower",
     "run-loop": "recording",
+    "rounds": "rounds",
+    "first-call": "first_call",
     "cold-start": "cold_start",
 }
+COMPARED = {"fa-hmc", "sgld", "decentralized"}
+"""With what `benchmarks/peers.txt` names; the others start programs of this environment."""
+
 GUARD = {"guard": "guard"}
 """Run only when it is asked for."""
 
@@ -47,15 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.child:
         _measure(options.child, options.scale, Path(options.output))
         return 0
-    if options.peers:
-        return _with_peers(sys.argv[1:] if arguments is None else arguments)
+    with_peers = python_with_peers() if options.peers else sys.executable
     names = options.only or list(BENCHMARKS)
     scale = "quick" if options.quick else options.scale
     kept = _of_earlier(options.beside, scale) if options.beside else {}
     measured: dict[str, dict[str, Any]] = {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        measured[name] = _in_a_process(name, scale)
+        python = with_peers if name in COMPARED else sys.executable
+        measured[name] = _in_a_process(name, scale, python)
         if error := measured[name]["error"]:
             print(error, file=sys.stderr, flush=True)
     found = kept | measured
@@ -93,16 +97,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _with_peers(arguments: list[str]) -> int:
-    """The same in an environment that has the peers beside what is installed here."""
-    others = [argument for argument in arguments if argument != "--peers"]
-    beside = str(Path(sys.executable).parent)  # mpiexec is there
-    environment = {**os.environ, "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
-    return subprocess.run(
-        [python_with_peers(), "-m", "benchmarks", *others], env=environment, cwd=ROOT, check=False
-    ).returncode
-
-
 def _of_earlier(file: str, scale: str) -> dict[str, dict[str, Any]]:
     """The parts of an earlier run; figures of two machines or scales make no table."""
     record = json.loads(Path(file).read_text())
@@ -113,22 +107,23 @@ def _of_earlier(file: str, scale: str) -> dict[str, dict[str, Any]]:
     return dict(record["parts"])
 
 
-def _in_a_process(name: str, scale: str) -> dict[str, Any]:
-    """The rows of one benchmark, measured in a process of its own, and when."""
+def _in_a_process(name: str, scale: str, python: str) -> dict[str, Any]:
+    """The rows of one benchmark, measured in a process of its own, and when, and on what."""
     about = {"started": time.strftime("%Y-%m-%d %H:%M"), "machine": machine()}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
         command = ["-m", "benchmarks", "--child", name, "--scale", scale, "--output", str(output)]
         finished = subprocess.run(
-            [sys.executable, *command],
+            [python, *command],
             env=child_environment(),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             check=False,
         )
-        rows = json.loads(output.read_text()) if output.exists() else []
+        found = json.loads(output.read_text()) if output.exists() else {"versions": {}, "rows": []}
+    about["machine"]["versions"] |= found["versions"]
     error = "" if finished.returncode == 0 else f"{name}: ended with {finished.returncode}"
-    return {**about, "rows": rows, "error": error}
+    return {**about, "rows": found["rows"], "error": error}
 
 
 def _rows(part: dict[str, Any]) -> list[Row]:
@@ -139,7 +134,8 @@ def _measure(name: str, scale: str, output: Path) -> None:
     pin_to_one_core()  # before JAX starts and counts the cores
     import_module("consortia")  # before JAX computes: it sets options of the compiler for all
     benchmark = import_module(f"benchmarks.{(BENCHMARKS | GUARD)[name]}")
-    output.write_text(json.dumps([row.plain() for row in benchmark.rows(scale)]))
+    rows = [row.plain() for row in benchmark.rows(scale)]
+    output.write_text(json.dumps({"versions": machine()["versions"], "rows": rows}))
 
 
 def _print(rows: list[Row], information: dict[str, Any]) -> None:
@@ -179,7 +175,10 @@ def _print(rows: list[Row], information: dict[str, Any]) -> None:
 def _markdown(parts: dict[str, dict[str, Any]], scale: str) -> str:
     """A table of each part, with when it was measured and on what."""
     here = machine()
-    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
+    installed: dict[str, str] = {}
+    for part in parts.values():
+        installed |= part["machine"]["versions"]
+    versions = ", ".join(f"{name} {version}" for name, version in installed.items())
     lines = [
         "# Measured",
         "",

@@ -159,7 +159,7 @@ def torch_chain(problem: Problem, iterations: int) -> Contender:
 def rows(scale: str) -> list[Row]:
     """The figures."""
     sizes = SIZES[scale]
-    gates = (Gate(">=", 100), Gate(">=", 1.0))
+    gates = (Gate(">=", 100), Gate(">=", 2.5))
     if importlib.util.find_spec("torch") is None:
         what = ("linear model", "logistic model")
         return [

@@ -50,7 +50,7 @@ def rows(scale: str) -> list[Row]:
     }
     bare = "bare neighbour exchange"
     return [
-        time_ratio(NAME, named, floats, bare, gate=Gate("<=", 3), unit="step"),
+        time_ratio(NAME, named, floats, bare, gate=Gate("<=", 2.5), unit="step"),
         time_ratio(NAME, named, "de_sgld, 10,000 dimensions", bare, gate=None, unit="step"),
         throughput(
             NAME,

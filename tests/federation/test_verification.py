@@ -38,7 +38,7 @@ def network(path: Path, folder: Path, terms: StudyTerms) -> InProcess:
     def site(name: str) -> Any:
         node = {
             "site": name,
-            "data": str(path.parent / f"{name}.npz"),
+            "data": str(next(path.parent.glob(f"{name}.*"))),
             "folder": str(folder / name),
         }
         (folder / name).mkdir(parents=True)

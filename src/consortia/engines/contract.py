@@ -67,6 +67,13 @@ class Engine(metaclass=Hinted):
         """
         return [make()]
 
+    def beside(self) -> Engine:
+        """Return the engine by which the other one of two compared models is built.
+
+        It gathers what the sites tell for that one, where they tell both in one message.
+        """
+        return self
+
     def gather_facts(
         self,
         names: Sequence[str],

@@ -72,11 +72,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     compute_inline()
     import consortia
     from consortia.cli.run import (
+        COMPARED,
         LEFT_OUT,
+        TWO_MODELS,
         beginning,
         compared_over,
         keep_request,
         sample_and_report,
+        sample_beside,
     )
     from consortia.diagnostics.site_sums import told_by_sites
     from consortia.federation.governance import terms_of
@@ -90,7 +93,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     for one in study.besides:
         then = one.method.build(any_target())
         print(f"then {one.method.name}: {expected(one, then, transport)}", flush=True)
-    beside, left_out = study.verification, study.left_out
+    beside, other, left_out = study.verification, study.compared, study.left_out
     directory = _directory(study, config)
     begun = holds_run(directory)
     compared = beside is None or (directory / VERIFICATION).exists()
@@ -126,10 +129,17 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         assert left_out is not None
         if tree.attrs["state"] != "finished":
             return None
+        trees, names = [tree], ["the model"]
+        if other is not None:
+            apart = over(other)
+            beside = other.build(apart, data_folder=origin)
+            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=False))
+            names = list(TWO_MODELS)
         again = over(left_out)
         there = left_out.build(again, data_folder=origin)
         labels = None if there.regression is None else there.regression.labels
-        found = told_by_sites(tree, there.model, there.rows, again, labels=labels)
+        given = (trees, there.model, there.rows, again)
+        found = told_by_sites(*given, labels=labels, names=names)
         return "\n\n".join(map(str, found))
 
     engine = over(study)

@@ -13,6 +13,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,11 @@ def _pixels(canvas: Any) -> np.ndarray:
 
 def check_extra() -> None:
     """Refuse early, and say what to install, where the extra is missing."""
-    try:
-        import arviz_plots  # noqa: F401
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"a report's figures need the module {error.name}: pip install 'consortia[plots]'"
-        ) from error
+    for name in ("arviz_plots", "jinja2", "matplotlib"):
+        if find_spec(name) is None:  # importing them takes a second
+            raise MissingExtraError(
+                f"a report's figures need the module {name}: pip install 'consortia[plots]'"
+            )
 
 
 def check_picture(path: Path) -> None:

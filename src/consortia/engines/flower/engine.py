@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import secrets
@@ -124,6 +125,13 @@ class FlowerEngine(Engine):
         self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
+        self._of_other = False
+
+    def beside(self) -> FlowerEngine:
+        """Return this engine, gathering what the sites tell for the other model."""
+        other = copy.copy(self)
+        other._of_other = True
+        return other
 
     def barrier(self) -> None:
         """Wait until all sites have described themselves, and run what the server runs."""
@@ -169,6 +177,8 @@ class FlowerEngine(Engine):
                 "that a message to a site may have: scale the columns at the sites instead of "
                 "data.standardise, or give files without names of columns (.npz)."
             )
+        if self._of_other:
+            return [_of_other(one) for one in facts], from_root
         return facts, from_root
 
     @property
@@ -235,3 +245,9 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     one: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
     return SiteArrays(jax.tree.map(shape, row), whole, one, one, ())
+
+
+def _of_other(facts: SiteFacts) -> SiteFacts:
+    if facts.beside is None:
+        raise InputError("a site has told nothing for the model that is compared.")
+    return facts.beside

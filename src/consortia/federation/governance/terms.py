@@ -30,7 +30,7 @@ KINDS = {
 }
 """Kinds of messages that leave a site, in the order in which they do."""
 
-DECIDING = ("data", "partition", "model", "algorithm", "run", "stop")
+DECIDING = ("data", "partition", "model", "compare", "algorithm", "run", "stop")
 """Tables of a study file that decide what is computed at a site and what leaves it."""
 
 
@@ -53,7 +53,8 @@ class StudyTerms:
         version: of consortia, with which the study is run elsewhere.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
-        besides: requirements of the studies that are run after it on the same model and rows.
+        besides: requirements of the studies that are run after it on the same rows, of the same
+            model or of the one that it is compared with.
     """
 
     run: str
@@ -84,10 +85,11 @@ class StudyTerms:
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
     """Return the terms of a study file; no data are read.
 
-    ``model`` is the SHA-256 of the table ``[model]``, defaults left out as written, and of the text
-    of the Python modules beside the study file that a ``factory`` is in or imports by an ``import``
-    statement. (The text of a factory that is installed as a package counts alike; what *that*
-    imports does not, nor do the ready models of consortia: they are what is installed at the site.)
+    ``model`` is the SHA-256 of the table ``[model]``, and of ``[compare]`` where there is one,
+    defaults left out as written, and of the text of the Python modules beside the study file that a
+    ``factory`` is in or imports by an ``import`` statement. (The text of a factory that is
+    installed as a package counts alike; what *that* imports does not, nor do the ready models of
+    consortia: they are what is installed at the site.)
     ``study`` is that of ``model`` and of all tables but ``[output]`` and ``[reference]``, the title
     left out: rounds, seed, names of data files, the algorithm and each of its parameters.
 
@@ -111,7 +113,10 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
+    asked = {"table": tables["model"], "modules": modules(*study.code)}
+    if "compare" in tables:
+        asked["compare"] = tables["compare"]
+    model = _sha256(asked)
     return StudyTerms(
         run=run,
         study=_sha256({"tables": tables, "model": model}),
