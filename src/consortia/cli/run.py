@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,8 @@ from consortia.cli.options import (
     StudyFile,
     engine_of,
 )
-from consortia.errors import InputError, MissingExtraError, StoreError
+from consortia.cli.reference import Aside, begun_aside, reference_of, stored
+from consortia.errors import InputError, MissingExtraError
 from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
@@ -114,17 +114,24 @@ def run(
             keep_request(directory, study, options)
 
         begin = beginning(given, built, directory, over, anyway=anyway)
-        code = sample_and_report(
-            given,
-            built,
-            directory,
-            begin,
-            request=request,
-            reference=reference,
-            verify=compared_over(built, over, quiet=quiet) if verify else None,
-            leave_out=left_out_over(given, built, directory, over, quiet=quiet) if loo else None,
-            quiet=quiet,
-        )
+        pooled = reference and given.reference is not None and not verify
+        pooled = pooled and not (built.imputations or built.rows.elsewhere)
+        without = None
+        if loo:
+            without = left_out_over(given, built, directory, over, quiet=quiet)
+        with begun_aside(study) if pooled else contextlib.nullcontext() as aside:
+            code = sample_and_report(
+                given,
+                built,
+                directory,
+                begin,
+                request=request,
+                reference=reference,
+                aside=aside,
+                verify=compared_over(built, over, quiet=quiet) if verify else None,
+                leave_out=without,
+                quiet=quiet,
+            )
     raise typer.Exit(code)
 
 
@@ -140,6 +147,7 @@ def sample_and_report(
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
+    aside: Aside | None = None,
     verify: Callable[[Any], Verification | None] | None = None,
     leave_out: Callable[[Any], str | None] | None = None,
 ) -> int:
@@ -152,6 +160,7 @@ def sample_and_report(
         begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
+        aside: a process that is at it already.
         verify: compares the finished run with an exact sampler, see `compared_over`; or None.
         leave_out: says what is known of rows and sites that are left out, see `left_out_over`.
         quiet: print errors only.
@@ -183,7 +192,9 @@ def sample_and_report(
         with writing(directory):
             replace_file(directory / LEFT_OUT, [f"{without}\n".encode()])
     given = (study, built, directory, tree, console)
-    return _report(*given, reference=reference, found=found, without=without, skipped=skipped)
+    return _report(
+        *given, reference=reference, aside=aside, found=found, without=without, skipped=skipped
+    )
 
 
 def beginning(
@@ -300,6 +311,7 @@ def _report(
     console: Any,
     *,
     reference: bool,
+    aside: Aside | None,
     found: Verification | None,
     without: str | None,
     skipped: list[str],
@@ -320,7 +332,7 @@ def _report(
         skipped += found.skipped
         _keep_verification(directory, found)
     if found is not None and found.reference is not None:
-        beside = _stored(directory / REFERENCE, found.reference, built)
+        beside = stored(directory / REFERENCE, found.reference, built)
     elif study.reference is None:
         pass  # nobody asked for one
     elif not reference:
@@ -334,7 +346,7 @@ def _report(
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:
-                beside = _reference(study, built, directory / REFERENCE)
+                beside = reference_of(study, built, directory / REFERENCE, aside)
             except MissingExtraError as error:
                 skipped.append(f"reference: {error}")
             except KeyboardInterrupt:
@@ -377,47 +389,6 @@ def _report(
         return INTERRUPTED
     console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
     return 0
-
-
-def _reference(study: Study, built: Built, directory: Path) -> Any:
-    """Return the reference's draws, kept beside the run's in a run directory of their own."""
-    from consortia.diagnostics.reference import nuts
-
-    assert study.reference is not None
-    if directory.exists():
-        with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
-            return _finished_reference(directory)
-    wanted = study.reference.model_dump(exclude={"method"})
-    return _stored(directory, nuts(built.model, built.rows, **wanted), built)
-
-
-def _stored(directory: Path, tree: Any, built: Built) -> Any:
-    """Return a reference as it is read from a run directory of its own, in the place of another."""
-    from consortia.store.metadata import with_labels
-    from consortia.store.runs import RunStore, open_run
-
-    if directory.exists():
-        shutil.rmtree(directory)
-    groups = {name: group.to_dataset() for name, group in tree.children.items()}
-    store = RunStore(directory)
-    store.claim()
-    try:
-        store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
-        store.append({name: with_labels(group, built.labels) for name, group in groups.items()})
-        store.finish(tree.attrs, {})
-    finally:
-        store.release()
-    return open_run(directory)
-
-
-def _finished_reference(directory: Path) -> Any:
-    """Return a reference that was sampled before the run was interrupted."""
-    from consortia.store.runs import open_run
-
-    tree = open_run(directory)
-    if tree.attrs.get("state") != "finished":
-        raise StoreError(f"{directory} is not finished")
-    return tree
 
 
 def _keep_verification(directory: Path, found: Verification) -> None:
