@@ -5,7 +5,6 @@ PyMC is too large for the environment of the tests: they run where it is install
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import Any
