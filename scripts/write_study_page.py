@@ -43,6 +43,8 @@ def page() -> str:
             parts += _partitions(schema)
         if key in ("model", "algorithm"):
             parts += _choices(key, tables[name])
+        if key == "model":
+            parts.append(f"## `[compare]`\n\n{schema['properties']['compare']['description']}\n")
     return "\n".join(parts)
 
 

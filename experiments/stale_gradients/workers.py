@@ -392,10 +392,11 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         logarithmic(axis)
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def logarithmic(axis: Any) -> None:
     """Make the vertical axis logarithmic, with plain numbers: losses span less than a decade."""
     axis.set_yscale("log")
     for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        ticks(lambda value, _: f"{value:.4g}")
+        ticks(lambda value, _: f"{value:.5g}")

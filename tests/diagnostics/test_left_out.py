@@ -11,7 +11,7 @@ import pytest
 
 import consortia
 from consortia.diagnostics import leave_one_site_out
-from consortia.diagnostics.site_sums import told_by_sites
+from consortia.diagnostics.site_sums import compared, side_by_side, told_by_sites
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 
@@ -112,7 +112,7 @@ def test_one_message_of_each_site_tells_all_of_it(right: str) -> None:
     made, draws = fitted(right, integrate="site" in right)
     given = draws, made.model, made.sites
     engine = LocalEngine(devices=1)
-    rows, sites = told_by_sites(*given, engine, labels=made.labels)
+    rows, sites = told_by_sites([given[0]], *given[1:], engine, labels=made.labels)
     wanted = consortia.loo({"the model": given})
     assert (rows.unit, rows.rows) == (wanted.unit, wanted.rows)
     for name in ("sums", "products", "parameters", "waic", "shapes"):
@@ -121,6 +121,38 @@ def test_one_message_of_each_site_tells_all_of_it(right: str) -> None:
     assert (sites.names, sites.sites) == (without.names, without.sites)
     for name in ("mean", "sd", "means", "sds", "k_hat"):
         np.testing.assert_allclose(getattr(sites, name), getattr(without, name), rtol=1e-3)
+
+
+def test_two_models_are_compared_by_one_message_of_each_site() -> None:
+    wanted = consortia.loo(RESULTS)
+    order = sorted(RESULTS)
+    model = compared({name: RESULTS[name][1] for name in order})
+    sites = side_by_side({name: RESULTS[name][2] for name in order})
+    trees = [RESULTS[name][0] for name in order]
+    found, without = told_by_sites(trees, model, sites, LocalEngine(devices=1), names=order)
+    places = [wanted.names.index(name) for name in order]
+    for name in ("sums", "parameters", "waic", "shapes"):
+        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name)[places], rtol=1e-3)
+    np.testing.assert_allclose(found.products, wanted.products[np.ix_(places, places)], rtol=1e-3)
+    first, second = np.eye(2)
+    error = found.standard_error(first - second)
+    np.testing.assert_allclose(error, wanted.standard_error(first - second), rtol=1e-3)
+    alone = told_by_sites(trees[:1], *RESULTS[order[0]][1:], LocalEngine(devices=1))[1]
+    np.testing.assert_allclose(without.means, alone.means, rtol=1e-3, atol=1e-5)
+
+
+def test_models_of_other_rows_or_another_response_are_not_compared() -> None:
+    made, draws = fitted("x")
+    halved = made.sites.map(lambda rows: {**rows, "y": rows["y"] / 2})
+    fewer = made.sites.map(lambda rows: {name: one[:1] for name, one in rows.items()})
+    with pytest.raises(InputError, match="'oslo': the models have other responses"):
+        consortia.loo({"one": RESULTS["x"], "other": (draws, made.model, halved)})
+    with pytest.raises(InputError, match="the sites or their sizes differ"):
+        side_by_side({"one": made.sites, "other": fewer})
+    model = compared({"one": made.model, "other": made.model})
+    together = side_by_side({"one": made.sites, "other": halved})
+    assert model.check is not None
+    assert "other responses" in str(model.check(together.site("lima")))
 
 
 def test_processes_that_read_some_sites_give_the_sums_of_all() -> None:

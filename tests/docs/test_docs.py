@@ -69,7 +69,7 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     files = [f"{site}.csv" for site in ("oslo", "lima", "bern")]
     for file, columns in zip(files, patients(), strict=True):
         pd.DataFrame(columns).to_csv(file, index=False)
-    effects, by_site, compared = blocks(DOCS / "formulas.md")
+    effects, by_site, compared, checked = blocks(DOCS / "formulas.md")
     first: dict[str, Any] = {}
     exec(effects, first)
     assert "odds ratio" in capsys.readouterr().out
@@ -86,18 +86,32 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     assert Path("forest.png").exists()
     exec(compared, {**first, "other": first["made"], "other_tree": first["tree"]})
     assert "elpd" in capsys.readouterr().out
+    exec(checked, first)
+    assert "Bayesian R" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_the_block_on_numpyro_runs(capsys) -> None:
     pytest.importorskip("numpyro")
+    (block,) = blocks(DOCS / "numpyro.md")
+    exec(block, {"sites": of_falls()})
+    assert "slope" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_block_on_pymc_runs(capsys) -> None:
+    pytest.importorskip("pymc", reason="the extra pymc is not installed")
+    (block,) = blocks(DOCS / "pymc.md")
+    exec(block, {"sites": of_falls()})
+    assert "slope" in capsys.readouterr().out
+
+
+def of_falls() -> consortia.Sites:
     numbers = ("count", "days", "age")
     rows = [{key: np.float32(one[key]) for key in numbers} for one in patients()]
     for one in rows:
         one["age"] = (one["age"] - 60) / 10
-    (block,) = blocks(DOCS / "numpyro.md")
-    exec(block, {"sites": consortia.Sites.from_list(rows)})
-    assert "slope" in capsys.readouterr().out
+    return consortia.Sites.from_list(rows)
 
 
 @pytest.mark.slow
@@ -128,7 +142,7 @@ def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -
 
 
 def test_every_page_with_python_has_a_test_that_runs_it() -> None:
-    run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "runs"}
+    run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "pymc", "runs"}
     assert {page.stem for page in PAGES if blocks(page)} == run
 
 

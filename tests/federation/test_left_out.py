@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +23,7 @@ from consortia.federation.governance import terms_of, verify
 from consortia.federation.governance.explanation import sentences
 from consortia.study.build import load_study
 
-
-@pytest.fixture(autouse=True)
-def width() -> Iterator[None]:
-    """Server and sites set the width of numbers for their whole process."""
-    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-    yield
-    jax.config.update("jax_enable_x64", before)
+pytestmark = pytest.mark.usefixtures("width_of_before")
 
 
 def written(folder: Path) -> Path:
@@ -57,6 +50,81 @@ def test_sites_over_messages_tell_what_one_process_finds(tmp_path):
     assert "fit" not in {line.kind for line in lines if line.run == first}
 
 
+TWO = """
+[data]
+files = ["oslo.csv", "lima.csv", "pune.csv"]
+
+[model]
+formula = "died ~ age * arm"
+family = "bernoulli"
+
+[compare]
+formula = "died ~ arm"
+family = "bernoulli"
+
+[algorithm]
+name = "federated_hmc"
+step_size = 0.1
+leapfrog_steps = 2
+mass_matrix = "identity"
+
+[run]
+rounds = 50
+chains = 2
+seed = 5
+
+[output]
+figure = false
+"""
+
+
+def with_two_models(folder: Path) -> Path:
+    path = flower_study.write_with_formula(folder)
+    path.write_text(TWO)
+    return path
+
+
+@pytest.mark.engines
+def test_two_models_over_messages_are_compared_as_in_one_process(tmp_path):
+    path = with_two_models(tmp_path / "study")
+    study = load_study(path)
+    with jax.enable_x64(True):
+        transport = network(path, tmp_path, terms_of(study))
+        app.serve(path, transport, config(tmp_path))
+        other = study.compared
+        assert other is not None
+        results = {}
+        for name, one in (("model", study), ("compare", other)):
+            built = one.build()
+            options = {**one.run_options, "progress": False}
+            tree = consortia.sample(built.model, built.sites, built.algorithm, **options)
+            results[name] = (tree, built.model, built.rows)
+        rows = consortia.loo(results)
+    text = (tmp_path / "run" / "left-out.txt").read_text()
+    assert text.startswith(f"{rows}\n\n")
+    assert consortia.open_run(tmp_path / "run" / "compare").attrs["state"] == "finished"
+    lines = verify(tmp_path / "oslo" / "ledger.jsonl").entries
+    *_, last = dict.fromkeys(line.run for line in lines)
+    kinds = [line.kind for line in lines if line.run == last and line.event == "released"]
+    assert kinds == ["moments", "description", "fit", "fit"]
+    app.serve(path, transport, config(tmp_path))  # finished: no site is asked again
+    assert verify(tmp_path / "oslo" / "ledger.jsonl").entries == lines
+
+
+def test_a_site_is_told_of_the_other_model_and_may_refuse_it_alone(tmp_path):
+    path = with_two_models(tmp_path / "study")
+    study = load_study(path)
+    terms = terms_of(study)
+    text = " ".join(text for _, text in sentences(study, terms))
+    assert "compared with it. The regression died ~ arm, family bernoulli" in text
+    main, other, sums = terms.every
+    assert len({main.study, other.study, sums.study, other.model}) == 4
+    assert sums.model not in (other.model, replace(main, besides=()).study)
+    allowed = replace(main, besides=(sums,))
+    with jax.enable_x64(True), pytest.raises(SiteRefusedError, match="policy does not permit"):
+        app.serve(path, network(path, tmp_path, allowed), config(tmp_path))
+
+
 def test_all_numbers_are_those_of_one_process_and_of_too_few_points_none_is_told(tmp_path):
     """In 64 bits: sums over rows are taken in another order, nothing else differs."""
     with jax.enable_x64(True):
@@ -64,7 +132,9 @@ def test_all_numbers_are_those_of_one_process_and_of_too_few_points_none_is_told
         tree = case.sampled(consortia.LocalEngine(devices=1), rounds=300)
         wanted = consortia.loo({"the model": (tree, case.model, case.sites)})
         without = leave_one_site_out(tree, case.model, case.sites)
-        rows, sites = told_by_sites(tree, case.model, case.sites, consortia.LocalEngine(devices=1))
+        rows, sites = told_by_sites(
+            [tree], case.model, case.sites, consortia.LocalEngine(devices=1)
+        )
     for name in ("sums", "products", "parameters", "waic", "shapes"):
         np.testing.assert_allclose(getattr(rows, name), getattr(wanted, name), rtol=1e-9)
     for name in ("mean", "sd", "means", "sds", "k_hat"):

@@ -239,3 +239,39 @@ def test_editors_know_the_keys_of_a_formula() -> None:
     assert not list(check.iter_errors(tomllib.loads(HEAD + MODEL + TAIL)))
     wrong = tomllib.loads(HEAD + MODEL.replace("missing", "mising") + TAIL)
     assert list(check.iter_errors(wrong))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ('formula = "died"', "one ~ in it"),
+        ('formula = "died ~ age"\nmissing = "impute"', "compare.*likelihood of each"),
+        ('kind = "logistic_regression"', "compare: of .model. and .compare. both are a formula"),
+        ('factory = "mine:model"', "compare.factory: give formula or kind"),
+        ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "of sites"),
+    ],
+)
+def test_a_model_that_cannot_be_compared_is_refused(folder: Path, other: str, said: str) -> None:
+    path = folder / "study.toml"
+    path.write_text(f"{HEAD}{MODEL}[compare]\n{other}\n{TAIL}")
+    with pytest.raises(InputError, match=said):
+        load_study(path)
+
+
+def test_both_models_are_built_from_facts_that_a_site_tells_at_once(folder: Path) -> None:
+    path = folder / "study.toml"
+    path.write_text(
+        f'{HEAD}{MODEL}[compare]\nformula = "died ~ stage"\nfamily = "bernoulli"\n{TAIL}'
+    )
+    study = load_study(path)
+    assert study.left_out is not None
+    assert [one.algorithm.name for one in study.besides] == ["federated_hmc", "left_out"]
+    told = study.left_out.contribution(folder / "oslo.csv", 0)
+    assert told.beside is not None
+    assert (set(told.arrays), set(told.beside.arrays)) == (
+        {"age", "arm", "stage", "died"},
+        {"stage", "died"},
+    )
+    assert SiteFacts.read(told.plain()) == told
+    with pytest.raises(ValueError, match="more than two models"):
+        SiteFacts.read({**told.plain(), "beside": told.plain()})

@@ -155,8 +155,9 @@ def _resume(
             engine=engine,
         )
     asked = request.get("verify") if verify is None else verify
-    loo = request.get("loo") or study.run.loo
+    loo = request.get("loo") or study.left_out is not None
     over = engine or LocalEngine()
+    left_out = left_out_over(study, built, directory, over, quiet=quiet) if loo else None
     return sample_and_report(
         study,
         built,
@@ -165,7 +166,7 @@ def _resume(
         request=lambda: None,
         reference=wanted,
         verify=compared_over(built, over, quiet=quiet) if asked else None,
-        leave_out=left_out_over(built, over) if loo else None,
+        leave_out=left_out,
         quiet=quiet,
     )
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,8 @@ from consortia.cli.options import (
     StudyFile,
     engine_of,
 )
-from consortia.errors import InputError, MissingExtraError, StoreError
+from consortia.cli.reference import Aside, begun_aside, reference_of, stored
+from consortia.errors import InputError, MissingExtraError
 from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
 
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 STUDY, COMMAND = REQUEST
 ESTIMATES, FOREST, LEFT_OUT = "estimates.txt", "forest.png", "left-out.txt"
-REFERENCE = "reference"
+REFERENCE, COMPARED = "reference", "compare"
+TWO_MODELS = ("model", "compare")
+"""Names of compared models: of their tables in the study file."""
+
 GO_ON = "interrupted; go on with: consortia resume {}"
 
 
@@ -103,7 +106,7 @@ def run(
         directory = _free_directory(given.name) if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
-        verify, loo = verify or bool(given.run.verify), loo or bool(given.run.loo)
+        verify, loo = verify or bool(given.run.verify), loo or given.left_out is not None
         built = given.build(over)
 
         def request() -> None:
@@ -111,17 +114,24 @@ def run(
             keep_request(directory, study, options)
 
         begin = beginning(given, built, directory, over, anyway=anyway)
-        code = sample_and_report(
-            given,
-            built,
-            directory,
-            begin,
-            request=request,
-            reference=reference,
-            verify=compared_over(built, over, quiet=quiet) if verify else None,
-            leave_out=left_out_over(built, over) if loo else None,
-            quiet=quiet,
-        )
+        pooled = reference and given.reference is not None and not verify
+        pooled = pooled and not (built.imputations or built.rows.elsewhere)
+        without = None
+        if loo:
+            without = left_out_over(given, built, directory, over, quiet=quiet)
+        with begun_aside(study) if pooled else contextlib.nullcontext() as aside:
+            code = sample_and_report(
+                given,
+                built,
+                directory,
+                begin,
+                request=request,
+                reference=reference,
+                aside=aside,
+                verify=compared_over(built, over, quiet=quiet) if verify else None,
+                leave_out=without,
+                quiet=quiet,
+            )
     raise typer.Exit(code)
 
 
@@ -137,6 +147,7 @@ def sample_and_report(
     request: Callable[[], None],
     reference: bool,
     quiet: bool,
+    aside: Aside | None = None,
     verify: Callable[[Any], Verification | None] | None = None,
     leave_out: Callable[[Any], str | None] | None = None,
 ) -> int:
@@ -149,6 +160,7 @@ def sample_and_report(
         begin: `beginning`, or `consortia.resume` of the directory.
         request: called before the sampler is compiled: writes what a resumed run is made from.
         reference: sample the study's reference too.
+        aside: a process that is at it already.
         verify: compares the finished run with an exact sampler, see `compared_over`; or None.
         leave_out: says what is known of rows and sites that are left out, see `left_out_over`.
         quiet: print errors only.
@@ -180,7 +192,9 @@ def sample_and_report(
         with writing(directory):
             replace_file(directory / LEFT_OUT, [f"{without}\n".encode()])
     given = (study, built, directory, tree, console)
-    return _report(*given, reference=reference, found=found, without=without, skipped=skipped)
+    return _report(
+        *given, reference=reference, aside=aside, found=found, without=without, skipped=skipped
+    )
 
 
 def beginning(
@@ -223,10 +237,13 @@ def _has_ended(tree: Any, engine: Any) -> bool:
     return all(engine.allgather(lambda: tree.attrs["state"] == "finished" if engine.root else True))
 
 
-def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
+def left_out_over(
+    study: Study, built: Built, directory: Path, engine: Any, *, quiet: bool
+) -> Callable[[Any], str | None]:
     """Return what says of a run over an engine how it is without single rows, and sites.
 
-    The engine's processes hold the rows; all of them call it.
+    The engine's processes hold the rows; all of them call it. The model of ``[compare]`` is sampled
+    beside the run.
 
     Raises:
         InputError: values are imputed, so that there is no one likelihood.
@@ -239,15 +256,43 @@ def left_out_over(built: Built, engine: Any) -> Callable[[Any], str | None]:
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo
 
+    other = study.compared
+
     def without(tree: Any) -> str | None:
         if not _has_ended(tree, engine):
             return None
         given = (tree, built.model, built.rows)
         labels = None if built.regression is None else built.regression.labels
-        rows = loo({"the model": given}, engine=engine)
+        compared = {"the model": given}
+        if other is not None:
+            beside = other.build(engine)
+            drawn = sample_beside(other, beside, directory / COMPARED, engine, quiet=quiet)
+            second = (drawn, beside.model, beside.rows)
+            compared = dict(zip(TWO_MODELS, (given, second), strict=True))
+        rows = loo(compared, engine=engine)
         return f"{rows}\n\n{leave_one_site_out(*given, labels=labels, engine=engine)}"
 
     return without
+
+
+def sample_beside(study: Study, built: Built, directory: Path, engine: Any, *, quiet: bool) -> Any:
+    """Return the result of a study whose run is kept within another's directory.
+
+    A run that is there already is resumed, and returned as it is where it has ended.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; `consortia resume` of the other goes on with it.
+    """
+    from consortia.run.sampling import resume
+    from consortia.store.runs import holds_run
+
+    begin = beginning(study, built, directory, engine)
+    if any(engine.allgather(lambda: engine.root and holds_run(directory))):
+        begin = functools.partial(resume, directory, engine=engine)
+    tree = begin(built.model, built.sites, built.algorithm, progress=not quiet)
+    if not _has_ended(tree, engine):
+        raise KeyboardInterrupt
+    return tree
 
 
 def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
@@ -266,6 +311,7 @@ def _report(
     console: Any,
     *,
     reference: bool,
+    aside: Aside | None,
     found: Verification | None,
     without: str | None,
     skipped: list[str],
@@ -286,7 +332,7 @@ def _report(
         skipped += found.skipped
         _keep_verification(directory, found)
     if found is not None and found.reference is not None:
-        beside = _stored(directory / REFERENCE, found.reference, built)
+        beside = stored(directory / REFERENCE, found.reference, built)
     elif study.reference is None:
         pass  # nobody asked for one
     elif not reference:
@@ -300,7 +346,7 @@ def _report(
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:
-                beside = _reference(study, built, directory / REFERENCE)
+                beside = reference_of(study, built, directory / REFERENCE, aside)
             except MissingExtraError as error:
                 skipped.append(f"reference: {error}")
             except KeyboardInterrupt:
@@ -343,47 +389,6 @@ def _report(
         return INTERRUPTED
     console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
     return 0
-
-
-def _reference(study: Study, built: Built, directory: Path) -> Any:
-    """Return the reference's draws, kept beside the run's in a run directory of their own."""
-    from consortia.diagnostics.reference import nuts
-
-    assert study.reference is not None
-    if directory.exists():
-        with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
-            return _finished_reference(directory)
-    wanted = study.reference.model_dump(exclude={"method"})
-    return _stored(directory, nuts(built.model, built.rows, **wanted), built)
-
-
-def _stored(directory: Path, tree: Any, built: Built) -> Any:
-    """Return a reference as it is read from a run directory of its own, in the place of another."""
-    from consortia.store.metadata import with_labels
-    from consortia.store.runs import RunStore, open_run
-
-    if directory.exists():
-        shutil.rmtree(directory)
-    groups = {name: group.to_dataset() for name, group in tree.children.items()}
-    store = RunStore(directory)
-    store.claim()
-    try:
-        store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
-        store.append({name: with_labels(group, built.labels) for name, group in groups.items()})
-        store.finish(tree.attrs, {})
-    finally:
-        store.release()
-    return open_run(directory)
-
-
-def _finished_reference(directory: Path) -> Any:
-    """Return a reference that was sampled before the run was interrupted."""
-    from consortia.store.runs import open_run
-
-    tree = open_run(directory)
-    if tree.attrs.get("state") != "finished":
-        raise StoreError(f"{directory} is not finished")
-    return tree
 
 
 def _keep_verification(directory: Path, found: Verification) -> None:

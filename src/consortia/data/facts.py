@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -67,6 +67,7 @@ class SiteFacts:
         moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
             where they are to be standardised.
         table: what a formula must know of the rows, where there is one.
+        beside: the facts of the same rows for another model, where two are compared.
     """
 
     rows: int
@@ -76,6 +77,7 @@ class SiteFacts:
     labels: tuple[bool, int, int] | None = None
     moments: Mapping[str, Any] = field(default_factory=dict)
     table: TableFacts | None = None
+    beside: SiteFacts | None = None
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -95,9 +97,12 @@ class SiteFacts:
         Raises:
             ValueError: the values are no facts; the text says which, and holds none of them.
         """
-        wanted = {"rows", "arrays", "digest", "columns", "labels", "moments", "table"}
+        wanted = {one.name for one in fields(cls)}
         if not isinstance(values, dict) or values.keys() != wanted:
             raise ValueError("these are no facts of a site")
+        beside = values["beside"]
+        if isinstance(beside, dict) and beside.get("beside") is not None:
+            raise ValueError("there are facts for more than two models")
         if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
             raise ValueError(f"the number of rows is not a whole number from 1 to {SITE_ROWS_MAX}")
         if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
@@ -111,6 +116,7 @@ class SiteFacts:
             labels=read_labels(values["labels"]),
             moments=_moments(values["moments"], rows, arrays),
             table=None if values["table"] is None else TableFacts.read(values["table"]),
+            beside=None if beside is None else cls.read(beside),
         )
 
     def empty(self) -> dict[str, np.ndarray]:

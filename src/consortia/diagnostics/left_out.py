@@ -161,12 +161,9 @@ def loo(
     models = [model for _, model, _ in results.values()]
     if len({model.by_site for model in models}) > 1:
         raise InputError("loo: one model has a likelihood of rows, another of sites.")
-    first, *others = (sites for _, _, sites in results.values())
-    for sites in (first, *others):
-        if not isinstance(sites, Sites):
-            raise InputError("loo: give the sites of one data set, imputation(0).sites.")
-        if sites.names != first.names or list(sites.sizes) != list(first.sizes):
-            raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
+    every = [sites for _, _, sites in results.values()]
+    check_same_rows(every)
+    first = every[0]
     drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
@@ -174,6 +171,8 @@ def loo(
         found = {}
         for index in first.here:
             shards = [sites.shards[index] for _, _, sites in results.values()]
+            if problem := other_rows(shards):
+                raise InputError(f"loo: site {first.names[index]!r}: {problem}")
             found[str(index)] = _of_site(targets, drawn, shards)
         return found
 
@@ -189,6 +188,28 @@ def loo(
     unit = "site" if models[0].by_site else "row"
     rows = len(first) if unit == "site" else first.rows
     return LeftOut(names, unit, rows, **total)
+
+
+def check_same_rows(every: Sequence[Any]) -> None:
+    """Check that the sites of several models have the same rows, as far as is seen here.
+
+    Raises:
+        InputError: they differ, or one is no `Sites`.
+    """
+    for sites in every:
+        if not isinstance(sites, Sites):
+            raise InputError("loo: give the sites of one data set, imputation(0).sites.")
+        if sites.names != every[0].names or list(sites.sizes) != list(every[0].sizes):
+            raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
+
+
+def other_rows(rows: Sequence[Any]) -> str | None:
+    """Return why these are not the same rows for several models, as far as the responses say."""
+    responses = [one["y"] for one in rows if isinstance(one, Mapping) and "y" in one]
+    known = [np.asarray(one) for one in responses]
+    if any(one.shape == known[0].shape and not np.array_equal(one, known[0]) for one in known):
+        return "the models have other responses: other rows, or another scale of them."
+    return None
 
 
 def positions_of(

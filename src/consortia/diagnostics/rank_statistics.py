@@ -135,6 +135,7 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     return np.where(chains.max(axis=(1, 2)) > chains.min(axis=(1, 2)), ess, total)
 
 
+@functools.cache
 def fast_length(least: int) -> int:
     """Return the smallest length from ``least`` on with no prime factor above 5, fast to transform.
 

@@ -7,13 +7,16 @@ r"""What a site tells after a run, in one message: sums with each row, and with 
     \quad\text{with}\quad w_s \propto 1/L_c(\theta_s)\ \text{smoothed}
 
 at draws θ_s that the server sends: what `consortia.loo` and `leave_one_site_out` need. Of rows,
-seven numbers leave. It is a method whose ``fit`` phase leaves them at the site, so that an engine
-carries it like any other, and a site's policy permits it or not as a study of its own.
+seven numbers leave; sixteen of two models, with the sum of products of their terms, on which the
+standard error of their difference depends. It is a method whose ``fit`` phase leaves them at the
+site, so that an engine carries it like any other, and a site's policy permits it or not as a study
+of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,7 +37,9 @@ from consortia.core.contract import (
     Site,
     Sum,
 )
+from consortia.core.fingerprints import of_value
 from consortia.core.model import Model
+from consortia.core.parameters import is_function, structure_of
 from consortia.core.start import check_start_values, starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -50,11 +55,14 @@ from consortia.diagnostics.left_out import (
     LEAST_DRAWS,
     MOST_DRAWS,
     LeftOut,
+    check_same_rows,
+    other_rows,
     positions_of,
     sums_of,
     terms_of,
 )
 from consortia.engines.contract import Engine
+from consortia.errors import InputError
 
 LEFT_OUT = "left_out"
 """Name of the method."""
@@ -75,13 +83,14 @@ class Told(NamedTuple):
     """What a site tells: sums over its rows, and the posterior's moments without it.
 
     Attributes:
-        rows: Σ elpd, Σ elpd², effective parameters, WAIC, and three counts of k-hat.
-        mean: of the natural parameters without this site.
+        rows: of m models Σ elpd (m), Σ elpd elpd' (m, m), effective parameters (m), WAIC (m), and
+            three counts of k-hat each (m, 3).
+        mean: of the natural parameters of the first model without this site.
         sd: likewise.
         k_hat: of the weights without this site.
     """
 
-    rows: Float[Array, " 7"]
+    rows: Float[Array, " m*(m+6)"]
     mean: Float[Array, " p"]
     sd: Float[Array, " p"]
     k_hat: Float[Array, ""]
@@ -127,7 +136,7 @@ class SiteSums(Method):
             given = np.asarray(self.positions)[places]
         asked = Asked(jnp.asarray(given, target.dtype), jnp.asarray(len(self.positions), jnp.int32))
         ask = Phase(
-            partial(_tell, target),
+            partial(_tell, _parts_of(target)),
             Sum(),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
@@ -140,45 +149,78 @@ class SiteSums(Method):
         )
 
 
+class _Part(NamedTuple):
+    """One of the models: its target, where its parameters and its rows are; None: all there is."""
+
+    target: Target
+    at: slice
+    rows: str | None
+
+
+def _parts_of(target: Target) -> tuple[_Part, ...]:
+    """Return the models that are compared, or the one that there is."""
+    model = target.model
+    if not isinstance(model, Compared):
+        return (_Part(target, slice(None), None),)
+    found, begin = [], 0
+    for name, part in model.parts.items():
+        own = Target(part, target.structure[name])
+        found.append(_Part(own, slice(begin, begin + own.dimension), name))
+        begin += own.dimension
+    return tuple(found)
+
+
 def _tell(
-    target: Target, noise: Any, shared: Any, state: Any, asked: Asked, site: Site
+    parts: tuple[_Part, ...], noise: Any, shared: Any, state: Any, asked: Asked, site: Site
 ) -> tuple[Told, Float[Array, ""], Info]:
     """Leave the sums at the site, which tells them when the fit ends."""
     rows, mask = site.all()
-    parts, logs = _over_rows(target, asked, rows, mask)
-    values = _natural(target, asked.positions)
+    sums, logs = _over_rows(parts, asked, rows, mask)
+    first = parts[0]
+    values = _natural(first.target, asked.positions[:, first.at])
     d = values.shape[1]
-    shape = jax.ShapeDtypeStruct((2 * d + 1,), target.dtype)
+    shape = jax.ShapeDtypeStruct((2 * d + 1,), first.target.dtype)
     without = _on_host(_without, shape, values, logs, asked.number)
-    told = Told(parts, without[:d], without[d : 2 * d], without[-1])
-    return told, jnp.zeros((), target.dtype), {}
+    told = Told(sums, without[:d], without[d : 2 * d], without[-1])
+    return told, jnp.zeros((), first.target.dtype), {}
 
 
 def _over_rows(
-    target: Target, asked: Asked, rows: PyTree, mask: Bool[Array, " n"]
-) -> tuple[Float[Array, " 7"], Float[Array, " S"]]:
-    """Return the sums over all rows, and log L_c at the draws; some rows at a time."""
-    shape = jax.ShapeDtypeStruct((7,), target.dtype)
+    parts: tuple[_Part, ...], asked: Asked, rows: PyTree, mask: Bool[Array, " n"]
+) -> tuple[Float[Array, " m*(m+6)"], Float[Array, " S"]]:
+    """Return the sums over all rows, and the first log L_c at the draws; some rows at a time."""
+    first = parts[0].target
+    shape = jax.ShapeDtypeStruct((_numbers(len(parts)),), first.dtype)
     whole = mask.shape[0]
-    size = whole if target.model.by_site else min(whole, AT_ONCE)
+    size = whole if first.model.by_site else min(whole, AT_ONCE)
 
     def some(begin: Array) -> tuple[Array, Array]:
         at = begin + jnp.arange(size, dtype=jnp.int32)
         held = jnp.minimum(at, whole - 1)
         here = mask[held] & (at < whole)
-        part = jax.tree.map(lambda leaf: leaf[held], rows)
-        values = jax.lax.map(
-            lambda one: target.summands(one, part, here),
-            asked.positions,
-            batch_size=POINTS_AT_ONCE,
-        )
-        kept = here if values.shape[1] == size else jnp.ones(1, bool)
+        taken = jax.tree.map(lambda leaf: leaf[held], rows)
+
+        def values_of(part: _Part) -> Array:
+            own = taken if part.rows is None else taken[part.rows]
+            return jax.lax.map(
+                lambda one: part.target.summands(one, own, here),
+                asked.positions[:, part.at],
+                batch_size=POINTS_AT_ONCE,
+            )
+
+        values = jnp.stack([values_of(part) for part in parts])
+        kept = here if values.shape[2] == size else jnp.ones(1, bool)
         sums = _on_host(_row_sums, shape, values, kept, asked.number)
-        return sums, values.sum(axis=1)
+        return sums, values[0].sum(axis=1)
 
     begins = jnp.arange(0, whole, size, dtype=jnp.int32)
     sums, logs = jax.lax.map(some, begins)
     return sums.sum(axis=0), logs.sum(axis=0)
+
+
+def _numbers(models: int) -> int:
+    """Return how many sums over rows there are of so many models."""
+    return models * (models + 6)
 
 
 def _natural(target: Target, positions: Float[Array, "S d"]) -> Float[Array, "S p"]:
@@ -200,14 +242,16 @@ def _on_host(function: Any, shape: Any, *given: Array) -> Array:
 
 
 def _row_sums(values: Any, kept: Any, count: Any) -> np.ndarray:
-    held = np.asarray(values, np.float64)[: int(count), np.asarray(kept)]
+    """Return the sums of some rows from their log-likelihoods (m, S, rows)."""
+    dtype, shape = np.asarray(values).dtype, (_numbers(len(values)),)
+    held = np.asarray(values, np.float64)[:, : int(count), np.asarray(kept)]
     if int(count) < LEAST_DRAWS:  # of a few points the sums are densities there: no site tells it
-        return np.full(7, np.nan, np.asarray(values).dtype)
+        return np.full(shape, np.nan, dtype)
     if not held.size:
-        return np.zeros(7, np.asarray(values).dtype)
-    found = sums_of([terms_of(held)])
-    told = [*found["sums"], *found["products"][0], *found["parameters"], *found["waic"]]
-    return np.array([*told, *found["shapes"][0]], np.asarray(values).dtype)
+        return np.zeros(shape, dtype)
+    found = sums_of([terms_of(one) for one in held])
+    order = ("sums", "products", "parameters", "waic", "shapes")
+    return np.concatenate([np.ravel(found[name]) for name in order]).astype(dtype)
 
 
 def _without(values: Any, logs: Any, count: Any) -> np.ndarray:
@@ -222,31 +266,40 @@ def _without(values: Any, logs: Any, count: Any) -> np.ndarray:
 
 
 def told_by_sites(
-    tree: Any,
+    trees: Sequence[Any],
     model: Model,
     sites: Sites,
     engine: Engine,
     *,
     draws: int = MOST_DRAWS,
     labels: Labels | None = None,
+    names: Sequence[str] = ("the model",),
 ) -> tuple[LeftOut, WithoutSites]:
     """Ask every site once, over an engine; return what `loo` and `leave_one_site_out` find.
 
     Args:
-        tree: result of a run; None in processes that keep nothing.
-        model: of the run.
-        sites: of the run.
+        trees: result of a run; of `Compared` models of a run of each. None in processes that keep
+            nothing.
+        model: of the run, or `Compared`.
+        sites: of the run, or of `side_by_side`.
         engine: made for this; all its processes call this alike.
         draws: at most so many draws are sent.
-        labels: names along the axes of the parameters.
+        labels: names along the axes of the parameters of the first model.
+        names: of the models.
+
+    Returns:
+        Sums over rows left out, of all models; the posterior of the first without each site.
 
     Raises:
         InputError: the draws have weights or are fewer than 100.
         SiteRefusedError: a site's policy does not permit it.
         SiteMissingError, RankError: as `consortia.sample`.
     """
-    given = positions_of("loo", [(tree, model)], engine, draws)[0]
-    method = SiteSums(draws, tuple(tuple(one) for one in given.tolist()))
+    models = list(model.parts.values()) if isinstance(model, Compared) else [model]
+    given = positions_of("loo", list(zip(trees, models, strict=True)), engine, draws)
+    count = min(map(len, given))
+    points = np.concatenate([one[_spread(len(one), count)] for one in given], axis=1)
+    method = SiteSums(draws, tuple(tuple(one) for one in points.tolist()))
     start = starting_parameters(model, None, SEED, 1)[0]
     target = Target(model, start)
     run = engine.prepare(target, sites, method, 1)
@@ -254,20 +307,109 @@ def told_by_sites(
     check_start_values(run.start_values(positions), sites.names)
     run.start(SEED, positions)
     told = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), run.fitted[0])
-    total = told.rows.sum(axis=0)
+    m = len(models)
+    ends = np.cumsum([m, m * m, m, m])
+    sums, products, parameters, waic, shapes = np.split(told.rows.sum(axis=0), ends)
     by_site = model.by_site
     found = LeftOut(
-        ("the model",),
+        tuple(names),
         "site" if by_site else "row",
         len(sites) if by_site else sites.rows,
-        sums=total[:1],
-        products=total[1:2, None],
-        parameters=total[2:3],
-        waic=total[3:4],
-        shapes=total[None, 4:],
+        sums=sums,
+        products=products.reshape(m, m),
+        parameters=parameters,
+        waic=waic,
+        shapes=shapes.reshape(m, 3),
     )
-    names, values = natural_of(model, target, given, labels)
+    first = points[:, _parts_of(target)[0].at]
+    own = Target(models[0], structure_of(models[0].init))
+    of, values = natural_of(models[0], own, first, labels)
     moments = moments_of(values, np.full(len(values), 1 / len(values)))
     return found, WithoutSites(
-        names, sites.names, *moments, told.mean, told.sd, np.asarray(told.k_hat)
+        of, sites.names, *moments, told.mean, told.sd, np.asarray(told.k_hat)
     )
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    """Return ``count`` evenly spaced places of so many draws."""
+    return np.linspace(0, length - 1, count).round().astype(int)
+
+
+# --- two models of the same rows -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Compared(Model):
+    """Models of the same rows, side by side: parameters and rows of each under its name.
+
+    Attributes:
+        parts: the models by name, in the order of the names.
+    """
+
+    parts: Mapping[str, Model] = field(default_factory=dict)
+
+
+def compared(models: Mapping[str, Model]) -> Compared:
+    """Return models side by side, whose density is the product of theirs.
+
+    Raises:
+        InputError: one has a likelihood of rows, another of sites.
+    """
+    parts = {name: models[name] for name in sorted(models)}  # as JAX orders a dict
+    if len({part.by_site for part in parts.values()}) > 1:
+        raise InputError("loo: one model has a likelihood of rows, another of sites.")
+
+    def init(key: Any) -> PyTree:
+        return {n: p.init(key) if is_function(p.init) else p.init for n, p in parts.items()}
+
+    def log_prior(params: PyTree) -> Any:
+        return sum(p.log_prior(params[n]) for n, p in parts.items() if p.log_prior is not None)
+
+    def likelihood(params: PyTree, rows: PyTree) -> Any:
+        return sum(p.log_likelihood(params[n], rows[n]) for n, p in parts.items())
+
+    def of_site(params: PyTree, rows: PyTree, mask: Any) -> Any:
+        return sum(
+            p.site_log_likelihood(params[n], rows[n], mask)
+            for n, p in parts.items()
+            if p.site_log_likelihood is not None
+        )
+
+    def check(rows: PyTree) -> str | None:
+        found = [p.check(rows[n]) for n, p in parts.items() if p.check is not None]
+        found.append(other_rows([rows[n] for n in parts]))
+        return next((one for one in found if one), None)
+
+    def arrange(rows: PyTree) -> PyTree:
+        return {n: p.arrange(rows[n]) if p.arrange else rows[n] for n, p in parts.items()}
+
+    by_site = next(iter(parts.values())).by_site
+    return Compared(
+        log_prior,
+        None if by_site else likelihood,
+        init,
+        check=check,
+        arrange=arrange,
+        site_log_likelihood=of_site if by_site else None,
+        parts=parts,
+    )
+
+
+def side_by_side(sites: Mapping[str, Sites]) -> Sites:
+    """Return the rows of each model's sites under its name.
+
+    Raises:
+        InputError: they are not of the same rows.
+    """
+    names = sorted(sites)
+    check_same_rows([sites[name] for name in names])
+    first = sites[names[0]]
+    shards = tuple(
+        {name: sites[name].shards[index] for name in names} for index in range(len(first))
+    )
+    digests = {
+        index: of_value([sites[name].digests[index] for name in names])
+        for index in range(len(first))
+    }
+    structure = jax.tree.structure(shards[0])
+    return Sites(first.names, first.sizes, shards, structure, digests, first.elsewhere)

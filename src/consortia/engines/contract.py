@@ -67,6 +67,13 @@ class Engine(metaclass=Hinted):
         """
         return [make()]
 
+    def beside(self) -> Engine:
+        """Return the engine by which the other one of two compared models is built.
+
+        It gathers what the sites tell for that one, where they tell both in one message.
+        """
+        return self
+
     def gather_facts(
         self,
         names: Sequence[str],
@@ -288,8 +295,8 @@ class Run(ABC):
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         return held_bytes(self._arrays, buffers, carry, copies=2)
 
-    def expected(self, messages: int, rounds: int) -> str | None:
-        """Return how long rounds of so many messages will take, where messages decide that."""
+    def expected(self, messages: int) -> str | None:
+        """Return how long so many messages will take, where messages decide that."""
         return None
 
     def answering(self) -> dict[str, tuple[float | None, float | None]]:

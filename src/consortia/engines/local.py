@@ -187,7 +187,7 @@ class LocalEngine(Engine):
 
         def make() -> Program:
             parts = method.build(target), layout, start
-            few = method.usual_rounds is not None
+            few = method.most_warmup is not None
             if divided is None:
                 return Program(*parts, small=small, few=few)
             return ShardedProgram(*parts, divided, small=small, few=few)

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consortia.core.contract import Algorithm
+from consortia.core.target import any_target
+from consortia.core.words import duration
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.engine import FlowerEngine, any_target
+from consortia.engines.flower.engine import FlowerEngine
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
 from consortia.engines.flower.files import identity_of
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
-from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_carried
@@ -71,11 +72,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     compute_inline()
     import consortia
     from consortia.cli.run import (
+        COMPARED,
         LEFT_OUT,
+        TWO_MODELS,
         beginning,
         compared_over,
         keep_request,
         sample_and_report,
+        sample_beside,
     )
     from consortia.diagnostics.site_sums import told_by_sites
     from consortia.federation.governance import terms_of
@@ -89,7 +93,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     for one in study.besides:
         then = one.method.build(any_target())
         print(f"then {one.method.name}: {expected(one, then, transport)}", flush=True)
-    beside, left_out = study.verification, study.left_out
+    beside, other, left_out = study.verification, study.compared, study.left_out
     directory = _directory(study, config)
     begun = holds_run(directory)
     compared = beside is None or (directory / VERIFICATION).exists()
@@ -125,10 +129,17 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         assert left_out is not None
         if tree.attrs["state"] != "finished":
             return None
+        trees, names = [tree], ["the model"]
+        if other is not None:
+            apart = over(other)
+            beside = other.build(apart, data_folder=origin)
+            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=False))
+            names = list(TWO_MODELS)
         again = over(left_out)
         there = left_out.build(again, data_folder=origin)
         labels = None if there.regression is None else there.regression.labels
-        found = told_by_sites(tree, there.model, there.rows, again, labels=labels)
+        given = (trees, there.model, there.rows, again)
+        found = told_by_sites(*given, labels=labels, names=names)
         return "\n\n".join(map(str, found))
 
     engine = over(study)
@@ -155,7 +166,7 @@ def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
     each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
     most = study.run.warmup + study.run.rounds
-    rounds = min(study.method.usual_rounds or most, most)
+    rounds = min(study.method.usual_rounds(any_target().dimension) or most, most)
     messages = before + each * rounds
     rule = f" as a rule, {most} at most" if rounds < most else ""
     return (

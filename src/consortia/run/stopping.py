@@ -37,21 +37,27 @@ class StopWhen:
         from consortia.diagnostics.convergence import rhat_and_ess
 
         draws = so_far()
-        rhat, ess, _ = rhat_and_ess(
-            draws,
-            between="chains" if draws.shape[0] > 1 else "halves",
-            max_coordinates="all" if self.all_coordinates else "auto",
-        )
+        between: Any = "chains" if draws.shape[0] > 1 else "halves"
+        rhat, ess = -np.inf, np.inf
+        parts = [draws]
+        if self.all_coordinates:  # the first few may do to say that it is too early
+            parts = np.split(draws, 2 ** np.arange(draws.shape[2].bit_length() - 1), axis=2)
+        for part in parts:
+            most: Any = "all" if self.all_coordinates else "auto"
+            found = rhat_and_ess(part, between=between, max_coordinates=most)
+            rhat, ess = np.maximum(rhat, found.max_r_hat), np.minimum(ess, found.min_ess)
+            if not self._holds(rhat, ess):
+                return None
         reached = []
         if self.rhat is not None:
-            if not rhat <= self.rhat:
-                return None
             reached.append(f"R-hat {rhat:.4g} <= {self.rhat:g}")
         if self.ess is not None:
-            if not ess >= self.ess:
-                return None
             reached.append(f"ESS {ess:.4g} >= {self.ess:g}")
         return " and ".join(reached)
+
+    def _holds(self, rhat: float, ess: float) -> bool:
+        """Return True if both are good enough; NaN is not."""
+        return (self.rhat is None or rhat <= self.rhat) and (self.ess is None or ess >= self.ess)
 
 
 @arguments.hinted

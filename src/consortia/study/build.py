@@ -1,8 +1,8 @@
 """The study file: one TOML document that says what is sampled, from which data, and how.
 
 Tables: ``[data]``, ``[partition]``, ``[model]``, ``[algorithm]``, ``[run]``, and where they are
-wanted ``[stop]``, ``[reference]``, ``[output]``. Every key is checked before any data are read:
-unknown ones are refused with the nearest known one, wherever they stand.
+wanted ``[compare]``, ``[stop]``, ``[reference]``, ``[output]``. Every key is checked before any
+data are read: unknown ones are refused with the nearest known one, wherever they stand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.sites import Sites
-from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums
+from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums, compared, side_by_side
 from consortia.diagnostics.site_sums import SEED as SUMS_SEED
 from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
@@ -58,6 +58,9 @@ MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name 
 
 LINEAR = ("linear_regression", "logistic_regression", "softmax_regression")
 """Those with coefficients of the columns, which can be turned back to the columns' units."""
+
+FIRST, SECOND = "1", "2"
+"""Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
 
 FROM_DATA = ("features", "classes")
 """Arguments of a model's factory that are filled in from the data when they are not given."""
@@ -254,6 +257,13 @@ class Study(Table):
     data: Data
     partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
     model: ModelTable
+    compare: ModelTable | None = Field(
+        None,
+        description="Another model of the same rows, with the keys of `[model]`. It is sampled "
+        "after the run, as the first was, and both are compared by how well they predict rows that "
+        "are left out (PSIS-LOO, WAIC). Over Flower these are two studies of their own, which each "
+        "site's policy permits or not.",
+    )
     algorithm: AlgorithmTable
     run: Run
     stop: Stop | None = None
@@ -271,6 +281,8 @@ class Study(Table):
             check_data(self.data, self.model.question)
             if self.model.question.imputes and self.run.keep != "draws":
                 raise ValueError("run.keep: with model.missing = 'impute' all draws are kept")
+        if self.compare is not None:
+            self._check_compared(self.compare)
         own = self.method
         if not self.run.rounds and own.most_rounds is None:
             raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
@@ -285,6 +297,25 @@ class Study(Table):
                 "draw would be kept"
             )
         return self
+
+    def _check_compared(self, other: ModelTable) -> None:
+        if other.factory is not None:
+            raise ValueError(
+                "compare.factory: give formula or kind; code is looked at in [model] alone"
+            )
+        first, second = self.model.question, other.question
+        if first is None and second is None:
+            return
+        if first is None or second is None:
+            raise ValueError("compare: of [model] and [compare] both are a formula, or neither")
+        if first.imputes or second.imputes:
+            raise ValueError("compare: with missing = 'impute' there is a likelihood of each")
+        if first.by_site != second.by_site:
+            raise ValueError(
+                "compare: one model has a likelihood of rows, the other of sites (levels that are "
+                "integrated out, or cox): with integrate = false both are of rows"
+            )
+        check_data(self.data, second)
 
     @property
     def name(self) -> str:
@@ -327,25 +358,49 @@ class Study(Table):
 
     @property
     def left_out(self) -> Study | None:
-        """The study in which each site tells sums with rows left out, if ``run.loo`` asks for it.
+        """The study in which each site tells sums with rows left out, if it is asked for.
 
         It is what `consortia.diagnostics.site_sums.told_by_sites` runs.
         """
-        if not self.run.loo:
+        if not self.run.loo and self.compare is None:
             return None
         sums = AlgorithmTable.model_construct(name=LEFT_OUT)
         sums._method = SiteSums()
-        return self._besides(sums, rounds=1, warmup=0, chains=1, seed=SUMS_SEED)
+        found = self._besides(sums, rounds=1, warmup=0, chains=1, seed=SUMS_SEED)
+        return found.model_copy(update={"compare": self.compare})
+
+    @property
+    def compared(self) -> Study | None:
+        """The study of the model in ``[compare]``, sampled as this one."""
+        if self.compare is None:
+            return None
+        run = self.run.model_copy(update={"verify": None, "loo": None})
+        more = {"model": self.compare, "compare": None, "run": run, "reference": None}
+        return self.model_copy(update=more)
+
+    @property
+    def _of_two(self) -> bool:
+        """Whether it is of the rows of both models at once."""
+        return self.compare is not None and self.algorithm.name == LEFT_OUT
 
     @property
     def besides(self) -> tuple[Study, ...]:
-        """The studies that are run after this one, on the same model and data."""
-        return tuple(one for one in (self.verification, self.left_out) if one is not None)
+        """The studies that are run after this one, on the same data."""
+        if self._of_two:
+            return ()
+        found = (self.verification, self.compared, self.left_out)
+        return tuple(one for one in found if one is not None)
 
     def _besides(self, algorithm: AlgorithmTable, **length: Any) -> Study:
         run = Run.model_validate(length)
         return self.model_copy(
-            update={"algorithm": algorithm, "run": run, "stop": None, "reference": None}
+            update={
+                "algorithm": algorithm,
+                "run": run,
+                "stop": None,
+                "reference": None,
+                "compare": None,
+            }
         )
 
     def with_run(self, **changes: int | None) -> Study:
@@ -397,6 +452,11 @@ class Study(Table):
         Raises:
             InputError: the file cannot be used.
         """
+        other = self.compared if self._of_two else None
+        if other is not None:
+            beside = other.contribution(path, index, least)
+            own = self.model_copy(update={"compare": None})
+            return replace(own.contribution(path, index, least), beside=beside)
         question = self.model.question
         if question is not None:
             return site_facts(self.data, question, path, index, least)[2]
@@ -410,6 +470,13 @@ class Study(Table):
         own: Mapping[int, Path] | None,
         least: int,
     ) -> Built:
+        if (other := self.compared) is not None and self._of_two:
+            one = self.model_copy(update={"compare": None})
+            first = one._build(directory, engine, data_folder, own, least)
+            second = other._build(directory, engine.beside(), data_folder, own, least)
+            models = compared({FIRST: first.model, SECOND: second.model})
+            rows = side_by_side({FIRST: first.rows, SECOND: second.rows})
+            return replace(first, model=models, sites=rows, held_out=None)
         method = self.method
         folder = directory if data_folder is None else data_folder
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())

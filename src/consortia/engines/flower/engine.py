@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import secrets
@@ -17,7 +18,7 @@ from consortia.core import arguments, fingerprints
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
-from consortia.core.target import Target
+from consortia.core.target import Target, any_target
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
@@ -124,6 +125,13 @@ class FlowerEngine(Engine):
         self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
+        self._of_other = False
+
+    def beside(self) -> FlowerEngine:
+        """Return this engine, gathering what the sites tell for the other model."""
+        other = copy.copy(self)
+        other._of_other = True
+        return other
 
     def barrier(self) -> None:
         """Wait until all sites have described themselves, and run what the server runs."""
@@ -169,6 +177,8 @@ class FlowerEngine(Engine):
                 "that a message to a site may have: scale the columns at the sites instead of "
                 "data.standardise, or give files without names of columns (.npz)."
             )
+        if self._of_other:
+            return [_of_other(one) for one in facts], from_root
         return facts, from_root
 
     @property
@@ -237,7 +247,7 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     return SiteArrays(jax.tree.map(shape, row), whole, one, one, ())
 
 
-def any_target() -> Target:
-    """Return a posterior of one parameter, where any will do."""
-    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
-    return Target(model, model.init)
+def _of_other(facts: SiteFacts) -> SiteFacts:
+    if facts.beside is None:
+        raise InputError("a site has told nothing for the model that is compared.")
+    return facts.beside

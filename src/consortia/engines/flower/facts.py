@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,18 @@ class SiteEngine(Engine):
         """False: the server keeps the draws."""
         return False
 
+    def beside(self) -> SiteEngine:
+        """Return the engine with the facts for the other one of two compared models.
+
+        Raises:
+            MismatchError: there are none.
+        """
+        facts, root = self._facts
+        others = [one.beside for one in facts if one.beside is not None]
+        if len(others) < len(facts):
+            raise MismatchError("facts")
+        return SiteEngine(self._index, (others, root), self._own)
+
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
         """Return its own index."""
         return np.array([self._index])
@@ -54,7 +67,9 @@ class SiteEngine(Engine):
             MismatchError: the rows have changed since their facts were gathered.
         """
         facts, _ = self._facts
-        if len(facts) != len(names) or self._own(contribute(self._index)) != facts[self._index]:
+        if len(facts) != len(names):
+            raise MismatchError("facts")
+        if self._own(contribute(self._index)) != replace(facts[self._index], beside=None):
             raise MismatchError("facts")
         return self._facts
 

@@ -216,7 +216,8 @@ class FlowerSite:
     def _own(self, facts: SiteFacts) -> SiteFacts:
         """Return the facts with a digest that nobody without this site's secret can check."""
         keyed = hmac.new(secret_of(self.folder), facts.digest.encode(), hashlib.sha256)
-        return replace(facts, digest=keyed.hexdigest())
+        beside = None if facts.beside is None else self._own(facts.beside)
+        return replace(facts, digest=keyed.hexdigest(), beside=beside)
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime:
         work = self._work.get(run)

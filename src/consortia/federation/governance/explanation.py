@@ -61,10 +61,9 @@ def sentences(
     found += [
         (
             "Then",
-            f"another run of the same model on your rows, by {beside.algorithm}, "
-            f"{AFTER[beside.algorithm]}: your site sends at most {beside.exchanges:,} messages.",
+            f"{_after(study, one)}: your site sends at most {beside.exchanges:,} messages.",
         )
-        for beside in terms.besides
+        for one, beside in zip(study.besides, terms.besides, strict=True)
     ]
     found += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
@@ -75,6 +74,15 @@ def sentences(
         for number, text in enumerate(_of_a_patient(study, terms, rows, columns))
     ]
     return found
+
+
+def _after(study: Study, one: Study) -> str:
+    """Return what a study is for that is run after another."""
+    name = one.method.name
+    if one.model != study.model:
+        return f"the same with another model, which is compared with it. {_model(one)} By {name}"
+    text = f"another run of the same model on your rows, by {name}, {AFTER[name]}"
+    return text if one.compare is None else f"{text}; alike of the other model, to compare them"
 
 
 def _data(study: Study) -> str:

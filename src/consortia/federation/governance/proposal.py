@@ -53,6 +53,7 @@ def proposed(
         raise InputError(f"{TWO_SITES} (or give --two-sites).")
     every = terms.every
     studies = ", ".join(f'"{one.study}"' for one in every)
+    models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
     most = max(one.exchanges for one in every)
@@ -65,7 +66,7 @@ def proposed(
 
 # The study, with all that decides what is computed, and the code of its model.
 studies = [{studies}]
-models = ["{terms.model}"]
+models = [{models}]
 algorithms = [{algorithms}]
 
 {apps}{agreed}# Most rounds of a run, the warm-up included, and chains: each asks in every message.

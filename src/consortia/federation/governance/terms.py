@@ -12,7 +12,7 @@ from consortia.errors import InputError
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
-    from consortia.core.contract import Algorithm, Method, Phase
+    from consortia.core.contract import Algorithm, Phase
     from consortia.study.build import Study
 
 BEFORE_PHASES = 2
@@ -30,7 +30,7 @@ KINDS = {
 }
 """Kinds of messages that leave a site, in the order in which they do."""
 
-DECIDING = ("data", "partition", "model", "algorithm", "run", "stop")
+DECIDING = ("data", "partition", "model", "compare", "algorithm", "run", "stop")
 """Tables of a study file that decide what is computed at a site and what leaves it."""
 
 
@@ -53,7 +53,8 @@ class StudyTerms:
         version: of consortia, with which the study is run elsewhere.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
-        besides: requirements of the studies that are run after it on the same model and rows.
+        besides: requirements of the studies that are run after it on the same rows, of the same
+            model or of the one that it is compared with.
     """
 
     run: str
@@ -84,10 +85,11 @@ class StudyTerms:
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
     """Return the terms of a study file; no data are read.
 
-    ``model`` is the SHA-256 of the table ``[model]``, defaults left out as written, and of the text
-    of the Python modules beside the study file that a ``factory`` is in or imports by an ``import``
-    statement. (The text of a factory that is installed as a package counts alike; what *that*
-    imports does not, nor do the ready models of consortia: they are what is installed at the site.)
+    ``model`` is the SHA-256 of the table ``[model]``, and of ``[compare]`` where there is one,
+    defaults left out as written, and of the text of the Python modules beside the study file that a
+    ``factory`` is in or imports by an ``import`` statement. (The text of a factory that is
+    installed as a package counts alike; what *that* imports does not, nor do the ready models of
+    consortia: they are what is installed at the site.)
     ``study`` is that of ``model`` and of all tables but ``[output]`` and ``[reference]``, the title
     left out: rounds, seed, names of data files, the algorithm and each of its parameters.
 
@@ -99,17 +101,22 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     Raises:
         InputError: the module of the model's factory is not there, or is not Python.
     """
+    from consortia.core.target import any_target
     from consortia.core.version import __version__
 
     check_one_run(study)
     method, question = study.method, study.model.question
-    algorithm = _example(method)
+    # Any number of parameters will do where no argument fixes it.
+    algorithm = method.build(any_target(method.dimension or 2))
     rounds = study.run.warmup + study.run.rounds
     asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
     each = max(asking) if algorithm.one_exchange else sum(asking)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
-    model = _sha256({"table": tables["model"], "modules": modules(*study.code)})
+    asked = {"table": tables["model"], "modules": modules(*study.code)}
+    if "compare" in tables:
+        asked["compare"] = tables["compare"]
+    model = _sha256(asked)
     return StudyTerms(
         run=run,
         study=_sha256({"tables": tables, "model": model}),
@@ -154,22 +161,6 @@ def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
 def _exchanges(*stages: tuple[Phase, ...]) -> int:
     """Return the messages to a site in these stages, at most."""
     return sum(phase.repeat for phases in stages for phase in phases if phase.local is not None)
-
-
-def _example(method: Method) -> Algorithm:
-    """Return the phases of a method, built for a model of as many parameters."""
-    import jax.numpy as jnp
-
-    from consortia.core.model import Model
-    from consortia.core.target import Target
-
-    dimension = method.dimension or 2  # any will do where no argument fixes it
-    model = Model(
-        log_prior=lambda theta: -jnp.sum(theta**2),
-        log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
-        init=jnp.zeros(dimension),
-    )
-    return method.build(Target(model, jnp.zeros(dimension)))
 
 
 def _sha256(value: Any) -> str:

@@ -73,6 +73,11 @@ class Question:
         return self.integrated or group.by != SITE
 
     @property
+    def by_site(self) -> bool:
+        """Whether the model has one likelihood a site, and none a row."""
+        return self.family.of_site is not None or any(map(self.stays, self.parsed.groups))
+
+    @property
     def tells_levels(self) -> bool:
         """Whether what a site adds of its own is a parameter of the run, which the server sees."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())

@@ -1,0 +1,149 @@
+"""A study's reference: NUTS on the pooled data, in a process of its own while the run goes on.
+
+Run as ``python -P reference.py STUDY DIRECTORY``, this file samples the reference into a directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consortia.errors import StoreError
+from consortia.store.runs import RunStore, open_run, writing
+
+if TYPE_CHECKING:
+    from consortia.study.build import Built, Study
+
+
+@dataclass(frozen=True, eq=False)
+class Aside:
+    """A process that samples the reference; made by `begun_aside`.
+
+    Attributes:
+        directory: that it writes.
+    """
+
+    directory: Path
+    process: subprocess.Popen[bytes]
+
+    def finished(self) -> bool:
+        """Wait for its end; return True if the reference is there."""
+        return self.process.wait() == 0
+
+
+@contextlib.contextmanager
+def begun_aside(study: Path) -> Iterator[Aside | None]:
+    """Sample a study's reference in another process, which is ended with this context.
+
+    None where that would not be sooner, or not possible: with one core, on an accelerator, whose
+    memory is this process's, and without BlackJAX.
+    """
+    import jax  # heavy
+
+    from consortia.engines.sharding import cores
+
+    here = jax.process_count() == 1 and jax.default_backend() == "cpu" and cores() > 1
+    if not (here and find_spec("blackjax") and sys.executable):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="consortia-") as folder:
+        directory = Path(folder) / "reference"
+        process = subprocess.Popen(
+            [sys.executable, "-P", __file__, study, directory],
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(jax.device_count())},
+            stdin=subprocess.PIPE,  # closed when this process is gone, however it ends
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process alone
+        )
+        try:
+            yield Aside(directory, process)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def reference_of(study: Study, built: Built, directory: Path, aside: Aside | None) -> Any:
+    """Return the reference's draws, kept beside the run's in a run directory of their own.
+
+    What another process did not finish is sampled here, where an error can be raised.
+    """
+    if directory.exists():
+        with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
+            return _finished(directory)
+    if aside is None or not aside.finished():
+        return sampled(study, built, directory)
+    with writing(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.move(aside.directory, directory)
+    return open_run(directory)
+
+
+def sampled(study: Study, built: Built, directory: Path) -> Any:
+    """Return the reference, sampled here and stored."""
+    from consortia.diagnostics.reference import nuts
+
+    assert study.reference is not None
+    wanted = study.reference.model_dump(exclude={"method"})
+    return stored(directory, nuts(built.model, built.rows, **wanted), built)
+
+
+def stored(directory: Path, tree: Any, built: Built) -> Any:
+    """Return a reference as it is read from a run directory of its own, in the place of another."""
+    from consortia.store.metadata import with_labels
+
+    if directory.exists():
+        shutil.rmtree(directory)
+    groups = {name: group.to_dataset() for name, group in tree.children.items()}
+    store = RunStore(directory)
+    store.claim()
+    try:
+        store.begin(tree.attrs, {}, max(tree["posterior"].sizes["draw"], 1))
+        store.append({name: with_labels(group, built.labels) for name, group in groups.items()})
+        store.finish(tree.attrs, {})
+    finally:
+        store.release()
+    return open_run(directory)
+
+
+def _finished(directory: Path) -> Any:
+    """Return a reference that was sampled before the run was interrupted."""
+    tree = open_run(directory)
+    if tree.attrs.get("state") != "finished":
+        raise StoreError(f"{directory} is not finished")
+    return tree
+
+
+# --- the process of its own ----------------------------------------------------------------------
+
+
+def main(study: str, directory: str) -> None:
+    """Sample the reference of a study into a directory."""
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    from consortia.run.compiled import keep_compiled_programs
+    from consortia.study.build import load_study
+
+    keep_compiled_programs()
+    given = load_study(study)
+    sampled(given, given.build(), Path(directory))
+
+
+def _end_with_starter() -> None:
+    """End when who started this process is gone, or has no more use for it."""
+    while os.read(0, 1):  # without the lock of `sys.stdin`, which the main thread's end would want
+        continue
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""The reference in a process of its own: the same draws, and it ends with whoever wanted it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.irises import STUDY
+
+from consortia.cli import reference
+from consortia.cli.reference import Aside, begun_aside, reference_of
+from consortia.diagnostics.reference import nuts
+from consortia.study.build import load_study
+
+pytestmark = pytest.mark.usefixtures("one_model_object")
+DRAWS = {"draws": 20, "warmup": 20, "chains": 2}
+SOON = 60.0
+"""Seconds in which a process has ended that has nothing more to do."""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "irises.toml"
+    table = "\n".join(f"{name} = {value}" for name, value in DRAWS.items())
+    path.write_text(f"{STUDY}\n[reference]\n{table}\n")
+    return path
+
+
+@pytest.fixture
+def begun(study: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The process, begun as on a machine with two cores."""
+    pytest.importorskip("blackjax", reason="needs the extra `reference`")
+    monkeypatch.setattr("consortia.engines.sharding.cores", lambda: 2)
+    # As `compiled_quickly` has it here: what is optimised otherwise rounds otherwise.
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    with begun_aside(study) as aside:
+        assert aside is not None
+        yield aside
+
+
+def test_another_process_samples_the_very_draws_of_this_one(study, begun, tmp_path, monkeypatch):
+    given = load_study(study)
+    built = given.build()
+    expected = nuts(built.model, built.rows, **DRAWS)["posterior"]["coefficients"]
+    monkeypatch.setattr(reference, "sampled", None)
+    found = reference_of(given, built, tmp_path / "reference", begun)
+    assert found.attrs["state"] == "finished"
+    np.testing.assert_array_equal(found["posterior"]["coefficients"], expected)
+
+
+def test_what_another_process_does_not_finish_is_sampled_here(study, tmp_path, monkeypatch):
+    failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(reference, "sampled", lambda study, built, directory: directory)
+    aside: Any = Aside(tmp_path / "nothing", failed)
+    assert reference_of(None, None, tmp_path / "reference", aside) == tmp_path / "reference"  # type: ignore[arg-type]
+
+
+def test_the_process_and_its_files_end_with_the_context(study, monkeypatch):
+    pytest.importorskip("blackjax", reason="needs the extra `reference`")
+    monkeypatch.setattr("consortia.engines.sharding.cores", lambda: 2)
+    with begun_aside(study) as aside:
+        assert aside is not None
+        folder = aside.directory.parent
+        assert folder.is_dir()
+    assert aside.process.returncode is not None
+    assert not folder.exists()
+
+
+def test_the_process_ends_when_its_starter_is_gone(study, tmp_path):
+    command = [sys.executable, "-P", reference.__file__, study, tmp_path / "reference"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.close()  # as the system does it for a process that was killed
+    assert process.wait(SOON) == 1
+    assert not (tmp_path / "reference").exists()
+
+
+@pytest.mark.parametrize("missing", ["a core", "BlackJAX"])
+def test_nothing_is_begun_where_it_would_not_be_sooner(study, missing, monkeypatch):
+    cores = 1 if missing == "a core" else 2
+    monkeypatch.setattr("consortia.engines.sharding.cores", lambda: cores)
+    if missing == "BlackJAX":
+        monkeypatch.setitem(sys.modules, "blackjax", None)
+    with begun_aside(study) as aside:
+        assert aside is None
