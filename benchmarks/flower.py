@@ -7,6 +7,7 @@ have the same processes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from benchmarks.environment import ROOT, child_environment, use_all_cores
 from benchmarks.measure import Gate, Row, time_ratio
@@ -125,17 +127,24 @@ def _simulated(folder: Path, pairs: int, rounds: int) -> dict[str, np.ndarray]:
             if time.monotonic() > end or superlink.poll() is not None:
                 raise RuntimeError(f"no figures: {(folder / 'log').read_text()[-2000:]}")
             time.sleep(1)
-        time.sleep(1)
-        return {name: np.asarray(found) for name, found in json.loads(result.read_text()).items()}
+        found = json.loads(result.read_text())
+        if "error" in found:
+            raise RuntimeError(f"no figures: {found['error']}")
+        return {name: np.asarray(times) for name, times in found.items()}
     finally:
         _end(superlink)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and its session."""
-    for number in (15, 9):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+    """Ends a process and all that it has started; some of it has a session of its own."""
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(started, timeout=20)

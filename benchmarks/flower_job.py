@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+
+if TYPE_CHECKING:
+    from consortia.engines.flower.questions import Place, Question
+    from consortia.engines.flower.site import Gate
 
 FLOATS, SITES, CHAINS = 7850, 3, 1
 WARM = 3
@@ -50,38 +55,59 @@ def spent(root: int) -> float:
 # --- the study -----------------------------------------------------------------------------------
 
 
+NAMES = tuple(f"site {number}" for number in range(SITES))
+
+
+def method() -> Any:
+    """One small step of FA-HMC: the round is its message."""
+    import consortia
+
+    return consortia.fa_hmc(1e-4, leapfrog_steps=1, local_steps=1)
+
+
+def rows(number: int) -> dict[str, np.ndarray]:
+    """The rows of a site."""
+    rng = np.random.default_rng(number)
+    x, y = rng.normal(size=(20, FLOATS)), rng.normal(size=20)
+    return {"x": x.astype(np.float32), "y": y.astype(np.float32)}
+
+
 def build(engine: Any) -> Any:
     """A linear regression with as many coefficients as the payload has floats a chain."""
     import consortia
     from consortia.engines.flower.site import Job
 
-    rng = np.random.default_rng(0)
-    names = tuple(f"site {number}" for number in range(SITES))
-    shards = [
-        {
-            "x": rng.normal(size=(20, FLOATS)).astype(np.float32),
-            "y": rng.normal(size=20).astype(np.float32),
-        }
-        for _ in names
-    ]
-    method = consortia.fa_hmc(1e-4, leapfrog_steps=1, local_steps=1)
-    sites = consortia.read_sites(shards.__getitem__, names, method, engine)
-    return Job(consortia.models.linear_regression(FLOATS), sites, method, CHAINS, 1, 0)
+    sites = consortia.read_sites(rows, NAMES, method(), engine)
+    return Job(consortia.models.linear_regression(FLOATS), sites, method(), CHAINS, 1, 0)
 
 
 class OpenGate:
     """Everything may leave."""
 
-    def rows(self, number: int) -> None:
+    def admit(self, kind: str, question: Question) -> bool:
+        """Every question is a first one."""
+        return False
+
+    def rows(self, number: int, parameters: int | None = None) -> None:
         """Any number."""
 
-    def release(self, kind: str, round: int | None, payload: bytes, arrays: Any) -> bytes:
+    def place(self, place: Place, *, again: bool) -> None:
+        """Any place."""
+
+    def release(
+        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> bytes:
         """The message."""
         return payload
 
-    def refusal(self, error: BaseException, wrap: Any) -> bytes:
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
         """In full: there is nothing to hide here."""
-        return bytes(wrap(repr(error)))
+        return wrap(repr(error))
 
 
 _sites: dict[str, Any] = {}
@@ -89,18 +115,20 @@ _sites: dict[str, Any] = {}
 
 def site(number: int, folder: str) -> Any:
     """The site of a node, kept as long as its process."""
-    name = f"site {number}"
+    name = NAMES[number]
     if name not in _sites:
+        from consortia.data.facts import SiteFacts, read_table
         from consortia.engines.flower.site import FlowerSite
         from consortia.federation.app import compute_inline
 
         compute_inline()
-        gate = OpenGate()
+        gate: Gate = OpenGate()
         _sites[name] = FlowerSite(
             name,
             number,
             Path(folder) / name,
             "benchmark",
+            lambda: SiteFacts.of(read_table(rows(number), name)),
             build,
             lambda run: gate,
             lambda error, run, wrap: gate.refusal(error, wrap),
@@ -137,7 +165,19 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Rounds of both, in turn; writes the CPU seconds a round of each pair."""
+    """Writes what was measured, or the error, which the simulation keeps to itself."""
+    result = Path(str(context.run_config["result"]))
+    try:
+        found: dict[str, Any] = compared(grid, context)
+    except Exception as error:
+        found = {"error": f"{type(error).__name__}: {error}"}
+    written = result.with_suffix(".part")
+    written.write_text(json.dumps(found))
+    written.rename(result)
+
+
+def compared(grid: Grid, context: Context) -> dict[str, list[float]]:
+    """Rounds of both, in turn; returns the CPU seconds a round of each pair."""
     import consortia
     from consortia.core.target import Target
     from consortia.engines.buffers import Window
@@ -146,11 +186,8 @@ def main(grid: Grid, context: Context) -> None:
     compute_inline()
     pairs, rounds = int(context.run_config["pairs"]), int(context.run_config["rounds"])
     root = int(context.run_config["root"])
-    names = [f"site {number}" for number in range(SITES)]
-    engine = consortia.FlowerEngine(grid, names, study="benchmark")
+    engine = consortia.FlowerEngine(grid, NAMES, study="benchmark", deadline=120)
     job = build(engine)
-    engine.allgather(lambda: None)
-    engine.allgather(lambda: None)
     target = Target(job.model, job.model.init)
     run = engine.prepare(target, job.sites, job.algorithm, CHAINS)
     positions = jax.numpy.stack([target.ravel(job.model.init)] * CHAINS)
@@ -160,7 +197,9 @@ def main(grid: Grid, context: Context) -> None:
 
     def study(count: int) -> None:
         nonlocal carry, buffers, done
-        carry, buffers, finite = run.advance(carry, buffers, Window(done, done + count, done, 1, 0))
+        carry, buffers, finite = run.advance(
+            carry, buffers, Window(done, done + count, 0, 10**7, 0)
+        )
         assert finite.all()
         done += count
 
@@ -188,4 +227,4 @@ def main(grid: Grid, context: Context) -> None:
             before = spent(root)
             one(rounds)
             times[name].append((spent(root) - before) / rounds)
-    Path(str(context.run_config["result"])).write_text(json.dumps(times))
+    return times

@@ -135,7 +135,7 @@ class Claim:
         holds = self.holds(finding)
         if holds is None:
             return NO_NUMBER
-        few = self.paired and finding.value is not None and (finding.pairs or 0) < FEWEST_PAIRS
+        few = self.paired and (finding.pairs or 0) < FEWEST_PAIRS
         if share and not self.whole:
             outcome = UNDECIDED if few else "holds" if holds else "does not hold"
             return f"smaller: {share}; {outcome}"

@@ -94,7 +94,11 @@ def _draw(
         colour = "#b00020" if bad else "#606060" if unsure else "#206020"
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
         label.set_in_layout(False)
-    told = f"{study.title}. " + (f"Smaller: {share}." if share else "At the paper's size.")
+    told = f"{study.title}."
+    if share:
+        told += f" Smaller: {share}."
+    elif any(claim.verdict(found.get(claim.id)) != NO_NUMBER for claim in study.claims):
+        told += " At the paper's size."
     inches = figure.bbox.width / figure.dpi
     told = textwrap.fill(told, int(LETTERS * inches))
     figure.suptitle(told, x=0.01, ha="left", fontsize=8)
@@ -106,27 +110,26 @@ def _mark(axis: Any, claim: Claim) -> None:
         return
     if claim.at is None:
         axis.axhline(claim.number, **PUBLISHED)
-        (height,) = axis.transLimits.transform(axis.transScale.transform([(0, claim.number)]))[:, 1]
         axis.text(
-            0.01,
+            1.01,
             claim.number,
-            f"paper {claim.number:g}",
+            f"paper\n{claim.number:g}",
             transform=axis.get_yaxis_transform(),
-            ha="left",
-            va="bottom" if height < 0.5 else "top",
+            va="center",
             fontsize=5.5,
             color="tab:red",
         )
         return
     axis.plot([claim.at], [claim.number], "D", mfc="none", mec="tab:red", ms=5, zorder=5)
     place = axis.transScale.transform([(claim.at, claim.number)])
-    at_the_end = axis.transLimits.transform(place)[0, 0] > 0.9
+    at_the_end = axis.transLimits.transform(place)[0, 0] > 0.97
     axis.annotate(
         f"paper {claim.number:g}",
         (claim.at, claim.number),
-        xytext=(-6, -2) if at_the_end else (0, 6),
+        xytext=(-6, 0) if at_the_end else (-3, -6),
         textcoords="offset points",
         ha="right" if at_the_end else "center",
+        va="center" if at_the_end else "top",
         fontsize=5.5,
         color="tab:red",
     )

@@ -19,6 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
+UNLOCKED = {"pymc"}
+"""Extras that are resolved with the others, and that the set-up does not install."""
+
 HEADER = "# Written by `make lock` from pyproject.toml: {purpose}.\n"
 
 
@@ -52,7 +55,7 @@ def main() -> None:
         sys.exit("uv is needed to lock: put it on the PATH or name it in the variable UV")
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = sorted(project["project"]["optional-dependencies"])
+    extras = sorted(project["project"]["optional-dependencies"].keys() - UNLOCKED)
     oldest = project["project"]["requires-python"].removeprefix(">=")
     common = ["--python-version", oldest]
 

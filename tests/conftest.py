@@ -112,6 +112,14 @@ def x64() -> Iterator[None]:
 
 
 @pytest.fixture
+def width_of_before() -> Iterator[None]:
+    """Give numbers their width back, which a server and a site set for their whole process."""
+    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
 def require_data() -> Callable[[str], Path]:
     """Return a function from a data set's name to its folder; it skips the test if it is absent."""
 

@@ -140,7 +140,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw W₂ of one agent along the iterations: lines by the exact moments, points by runs."""
     for axis, curves in zip(axes, results["panels"].values(), strict=True):
         for part in curves:
-            label = part["label"] + (", diverges" if part["runs"] is None else "")
+            label = part["label"] + (", no law in the long run" if part["runs"] is None else "")
             if part["runs"] is None:
                 axis.semilogy(part["iterations"], part["exact"], "--", lw=0.8, label=label)
                 continue

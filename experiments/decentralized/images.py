@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,17 +137,17 @@ def decentralized(step: float, ula_step: float, mixing: Any, untested: int) -> d
     }
 
 
-def tuned(model: Any, shards: list[Arrays], scale: Scale, seed: int) -> dict[str, Any]:
+def tuned(name: str, model: Any, shards: list[Arrays], scale: Scale, seed: int) -> dict[str, Any]:
     """What the product of these agents' densities is: HMC that learns all it needs."""
     warmup, draws = scale.tuned
-    tree = consortia.sample(
+    tree = records.sampled(
+        f"{name}-tuned",
         model,
         consortia.Sites.from_list(shards),
         consortia.federated_hmc(),
         rounds=draws,
         warmup=warmup,
         seed=seed + 1,
-        progress=False,
         chains=1,
     )
     return {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}
@@ -165,6 +166,7 @@ def predicted(draws: Mapping[str, np.ndarray], model: Any, test: Arrays) -> dict
 
 
 def outcome(
+    name: str,
     run: Run,
     model: Any,
     test: Arrays,
@@ -172,17 +174,26 @@ def outcome(
     seed: int,
     reference: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Any]:
-    """Return the mean of `once` over the seeds, with standard errors where there are several."""
-    found = [once(run, model, test, scale, seed + i, reference) for i in range(scale.seeds)]
+    """Return the mean of `once` over the seeds, with standard errors where there are several.
+
+    Each seed is a part of the study, under the split's name.
+    """
+    found = [
+        records.part(
+            f"{name}-{run.label}-{number}",
+            partial(once, run, model, test, scale, number, reference),
+        )
+        for number in range(seed, seed + scale.seeds)
+    ]
     result: dict[str, Any] = {"label": run.label}
-    for name in found[0]:
-        values = np.array([one[name] for one in found])
-        result[name] = float(values.mean())
+    for score in found[0]:
+        values = np.array([one[score] for one in found])
+        result[score] = float(values.mean())
         if len(values) > 1:
-            result[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(len(values)))
-            result[f"{name}_by_seed"] = values
-    told = [f"{name} {_told(value)}" for name, value in result.items() if "by_seed" not in name]
-    records.say(", ".join(told))
+            result[f"{score}_error"] = float(values.std(ddof=1) / np.sqrt(len(values)))
+            result[f"{score}_by_seed"] = values
+    told = [f"{score} {_told(value)}" for score, value in result.items() if "by_seed" not in score]
+    records.say(f"{name}: {', '.join(told)}")
     return result
 
 

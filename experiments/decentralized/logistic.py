@@ -23,7 +23,7 @@ CENTRAL_STEP = 1e-3
 
 SCALES = {
     "quick": Scale(400, 400, 7, 120, 40, (150, 50)),
-    "small": Scale(1500, 2000, 14, 4000, 1000, (200, 200)),
+    "small": Scale(1500, 2000, 14, 2000, 500, (200, 200), seeds=5),
     "full": Scale(images.PAPER_ROWS, 10_000, 28, 8000, 2000, (1000, 1000), seeds=9),
 }
 RING = {"full": (10_000, 1000)}
@@ -45,21 +45,19 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "partial view, rows": ("partial view", images.random_rows(train, 4, seed)),
         "ring, two digits each": ("ring", images.by_digits(train, pairs)),
     }
-    whole = images.tuned(model, [train], chosen, seed)
+    whole = images.tuned("whole", model, [train], chosen, seed)
+    one_step = Run("HMC, one step", [train], images.centralized(CENTRAL_STEP * factor))
     parts: dict[str, list[dict[str, Any]]] = {
         "centralized": [
             {"label": "tuned HMC", **images.predicted(whole, model, test)},
-            images.outcome(
-                Run("HMC, one step", [train], images.centralized(CENTRAL_STEP * factor)),
-                model, test, chosen, seed, whole,
-            ),
+            images.outcome("centralized", one_step, model, test, chosen, seed, whole),
         ]
-    }  # fmt: skip
+    }
     for name, (network, shards) in splits.items():
         reference = whole
         parts[name] = []
         if "quarters" in name:
-            reference = images.tuned(model, shards, chosen, seed)
+            reference = images.tuned(name, model, shards, chosen, seed)
             own = images.predicted(reference, model, test)
             parts[name].append({"label": "tuned HMC on the product", **own})
         mixing = "ring" if network == "ring" else "complete"
@@ -70,7 +68,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         lengths = replace(chosen, iterations=iterations, untested=untested)
         for label, method in images.decentralized(*steps, mixing, untested).items():
             run = Run(label, shards, method)
-            parts[name].append(images.outcome(run, model, test, lengths, seed, reference))
+            parts[name].append(images.outcome(name, run, model, test, lengths, seed, reference))
     return {
         "rows": chosen.rows,
         "pixels": chosen.side**2,

@@ -21,7 +21,7 @@ STEP, ULA_STEP = 7e-5, 1e-7
 HIDDEN = {"quick": 8, "small": 20, "full": 100}
 SCALES = {
     "quick": Scale(400, 400, 7, 120, 40, (100, 20)),
-    "small": Scale(1500, 2000, 14, 20_000, 2000, (150, 100)),
+    "small": Scale(1500, 2000, 14, 4000, 400, (150, 100), seeds=5),
     "full": Scale(images.PAPER_ROWS, 10_000, 28, 500_000, 2000, (1000, 1000), seeds=9),
 }
 
@@ -40,23 +40,27 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     )
     step, ula_step = STEP * chosen.step_factor, ULA_STEP * chosen.step_factor**2
     halves = images.by_digits(train, (range(5), range(5, 10)))
-    whole = images.tuned(model, [train], chosen, seed)
+    whole = images.tuned("whole", model, [train], chosen, seed)
 
-    def found(label: str, shards: list[images.Arrays], method: Any) -> dict[str, Any]:
+    def found(split: str, label: str, shards: list[images.Arrays], method: Any) -> dict[str, Any]:
         # Weights have many modes: only predictions are compared.
         run = Run(label, shards, method, compare=False)
-        return images.outcome(run, model, test, chosen, seed, None)
+        return images.outcome(split, run, model, test, chosen, seed, None)
 
     samplers = images.decentralized(step, ula_step, "complete", chosen.untested)
     rows = images.random_rows(train, 2, seed)
     parts = {
         "centralized": [
             {"label": "tuned HMC", **images.predicted(whole, model, test)},
-            found("HMC, one step", [train], images.centralized(step)),
+            found("centralized", "HMC, one step", [train], images.centralized(step)),
         ],
-        "digits apart": [found(label, halves, method) for label, method in samplers.items()],
+        "digits apart": [
+            found("digits apart", label, halves, method) for label, method in samplers.items()
+        ],
         "random rows": [
-            found(label, rows, method) for label, method in samplers.items() if "MA-HMC" in label
+            found("random rows", label, rows, method)
+            for label, method in samplers.items()
+            if "MA-HMC" in label
         ],
     }
     return {

@@ -5,8 +5,11 @@ Ten clients with 6,000 random rows each, pixels/255 and a column of ones, prior 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 import consortia
 from experiments import records
@@ -35,6 +38,7 @@ class Scale:
         runs: independent runs of each setting of the sweeps.
         leapfrog: step sizes to choose from by K, at T = 50.
         local: step sizes to choose from by T, at K = 10; T = 50 is in the sweep over K.
+        once: K of which there is one run, in the place of ``runs``.
     """
 
     train_rows: int | None
@@ -47,6 +51,7 @@ class Scale:
     runs: int
     leapfrog: dict[int, tuple[float, ...]]
     local: dict[int, tuple[float, ...]]
+    once: tuple[int, ...] = ()
 
 
 SCALES = {
@@ -73,6 +78,7 @@ SCALES = {
         runs=5,
         leapfrog={1: (1.5e-3, 2.5e-3, 4e-3), 10: (7e-4, 1.2e-3), 50: (4e-4,), 100: (2e-4,)},
         local={1: (1.5e-3, 2.5e-3), 10: (7e-4, 1.5e-3), 20: (7e-4, 1.5e-3)},
+        once=(100,),
     ),
     "full": Scale(
         train_rows=None,
@@ -129,18 +135,21 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         },
     }
     model = model_of(task)
-    options: dict[str, Any] = {"rounds": chosen.sweep_rounds, "seed": seed, "runs": chosen.runs}
     batch = chosen.batch_size
-    by_leapfrog = {
-        f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
-        for k, sizes in chosen.leapfrog.items()
-    }
-    results["leapfrog"] = classification.sweep(model, task, by_leapfrog, **options)
+    results["leapfrog"] = []
+    for k, sizes in chosen.leapfrog.items():
+        settings = {f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]}
+        runs = 1 if k in chosen.once else chosen.runs
+        results["leapfrog"] += classification.sweep(
+            model, task, settings, rounds=chosen.sweep_rounds, seed=seed, runs=runs
+        )
     by_local = {
         f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
         for t, sizes in chosen.local.items()
     }
-    results["local"] = classification.sweep(model, task, by_local, **options)
+    results["local"] = classification.sweep(
+        model, task, by_local, rounds=chosen.sweep_rounds, seed=seed, runs=chosen.runs
+    )
     return results
 
 
@@ -162,7 +171,17 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         found["fig4-worst"] = classification.better(local, "nll", "T = 10", "T = 1")
         found["fig4-brier"] = classification.better(local, "brier", "T = 50", "T = 20")
         found["fig4-nll"] = classification.better(local, "nll", "T = 20", "T = 50")
+    if results["local"] and len(results["local"][0]["runs"]) > 1:
+        found["suppl-runs"] = spread(results["leapfrog"] + results["local"])
     return found
+
+
+def spread(parts: Sequence[Mapping[str, Any]]) -> Finding:
+    """Return the standard deviation of the last NLL over the runs, in per cent, of each setting."""
+    by = {part["label"]: [run[-1]["nll"] for run in part["runs"]] for part in parts}
+    percent = {label: 100 * np.std(v, ddof=1) / np.mean(v) for label, v in by.items() if len(v) > 1}
+    told = ", ".join(f"{label}: {value:.2g} %" for label, value in percent.items())
+    return Finding(float(max(percent.values())), shown=told)
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

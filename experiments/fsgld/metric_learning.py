@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -144,7 +145,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         for kind in size.surrogates:
             methods[kind] = consortia.fsgld(STEP, LOCAL_STEPS, BATCH, surrogate=kind)
         for name, method in methods.items():
-            entry = one_run(model, data, method, size.rounds, repeat, start)
+            made = partial(one_run, model, data, method, size.rounds, repeat, start)
+            entry = records.part(f"{name}-{repeat}", made)
             results["runs"].append({"repeat": repeat, "method": name, **entry})
             said = entry.get("refused")
             if said is None:
@@ -162,29 +164,37 @@ def one_run(
     """Scores of a run, or why it was refused or ended; a warning before it is kept too.
 
     The first chain starts at the mode, to which surrogates refer; the second, of which the way up
-    is kept, where the model says.
+    is kept unless it ends, where the model says.
     """
     at_mode = jax.random.key_data(user_key(seed, 0))
 
     def starts(key: Any) -> Any:
         return start if (jax.random.key_data(key) == at_mode).all() else model.init
 
+    def sampled(chains: int) -> Any:
+        return consortia.sample(
+            model, data.sites, method, rounds=rounds, chains=chains, seed=seed, init=starts,
+            progress=False,
+        )  # fmt: skip
+
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            tree = consortia.sample(
-                model, data.sites, method, rounds=rounds, chains=2, seed=seed, init=starts,
-                progress=False,
-            )  # fmt: skip
-        except (NonFiniteError, InputError) as error:
+            tree, way = sampled(2), True
+        except InputError as error:
             return {"refused": str(error)}
+        except NonFiniteError:
+            try:
+                tree, way = sampled(1), False
+            except NonFiniteError as error:
+                return {"refused": str(error)}
     visits, train = curve(model, positions(tree), data.sites.pooled())
     test = curve(model, positions(tree), data.test)[1]
     late = visits >= rounds // 2
-    climbed, way = climb(model, positions(tree, 1), data.test)
+    climbed, climbing = climb(model, positions(tree, 1), data.test) if way else (None, None)
     return {
         "climbed": climbed,
-        "way": way,
+        "way": climbing,
         "warnings": [str(warning.message) for warning in told],
         "visits": visits,
         "train": train,
@@ -202,34 +212,38 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     found = {}
     for part in ("train", "test"):
         for kind in ("anchored", "sgld_moments"):
-            gains = [
-                runs[r, kind][f"late_{part}"] - runs[r, "dsgld"][f"late_{part}"]
-                for r in repeats
-                if "refused" not in runs[r, kind]
-            ]
-            refused = f"refused in {len(repeats) - len(gains)} of {len(repeats)} repetitions"
-            found[f"fig5-{part}-{kind}"] = (
-                over_pairs(gains) if gains else Finding(None, shown=refused)
-            )
+            found[f"fig5-{part}-{kind}"] = ahead(runs, repeats, kind, f"late_{part}")
     spread = [
         runs[r, "anchored"]["late_test_deviation"] / runs[r, "dsgld"]["late_test_deviation"]
         for r in repeats
     ]
     found["fig5-spread"] = over_pairs(spread)
-    found["fig5-faster"] = over_pairs(
-        [
-            math.log2(reached(runs[r, "dsgld"], runs[r, "dsgld"]))
-            - math.log2(reached(runs[r, "anchored"], runs[r, "dsgld"]))
-            for r in repeats
-        ]
+    away = sum(runs[r, "anchored"]["way"] is None for r in repeats)
+    found["fig5-faster"] = (
+        Finding(None, shown=f"ran away in {away} of {len(repeats)} runs", pairs=len(repeats))
+        if away
+        else over_pairs(
+            [
+                math.log2(reached(runs[r, "dsgld"], runs[r, "dsgld"]))
+                - math.log2(reached(runs[r, "anchored"], runs[r, "dsgld"]))
+                for r in repeats
+            ]
+        )
     )
-    kept = [r for r in repeats if "late_test" in runs.get((r, "laplace"), {})]
-    if kept:
-        gains = [runs[r, "laplace"]["late_test"] - runs[r, "dsgld"]["late_test"] for r in kept]
-        mean = over_pairs(gains)
-        shown = f"{mean.text} in {len(kept)} of {len(repeats)} runs; the others ended non-finite"
-        found["appendix-f2"] = mean if len(kept) == len(repeats) else replace(mean, shown=shown)
+    if any(method == "laplace" for _, method in runs):
+        found["appendix-f2"] = ahead(runs, repeats, "laplace", "late_test")
     return found
+
+
+def ahead(runs: dict[Any, Any], repeats: list[int], kind: str, score: str) -> Finding:
+    """Return how far FSGLD is ahead of DSGLD; without a value where a run has no score."""
+    scored = [r for r in repeats if score in runs[r, kind]]
+    gains = [runs[r, kind][score] - runs[r, "dsgld"][score] for r in scored]
+    if len(gains) == len(repeats):
+        return over_pairs(gains)
+    without = f"refused or non-finite in {len(repeats) - len(gains)} of {len(repeats)} repetitions"
+    told = f"; {over_pairs(gains).text} in the others" if gains else ""
+    return Finding(None, shown=without + told, pairs=len(repeats))
 
 
 def reached(entry: dict[str, Any], plain: dict[str, Any]) -> int:
@@ -248,13 +262,18 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             entries = [entry for entry in runs if entry["method"] == name]
             values = np.array([entry[part] for entry in entries])
             label = "DSGLD" if name == "dsgld" else f"FSGLD, {name}"
-            axis.errorbar(
-                entries[0]["visits"], values.mean(axis=0), values.std(axis=0), label=label, lw=0.8
+            middle, spread, visits = values.mean(axis=0), values.std(axis=0), entries[0]["visits"]
+            (line,) = axis.plot(visits, middle, lw=0.8, label=label)
+            color = line.get_color()
+            axis.fill_between(
+                visits, middle - spread, middle + spread, alpha=0.2, color=color, lw=0
             )
         axis.set(xlabel="visits", ylabel="log-likelihood a pair")
-        axis.legend()
+        axis.legend(loc="lower right")
     for name in names:
-        entries = [entry for entry in runs if entry["method"] == name]
+        entries = [entry for entry in runs if entry["method"] == name and entry["way"] is not None]
+        if not entries:
+            continue
         label = "DSGLD" if name == "dsgld" else f"FSGLD, {name}"
         way = np.mean([entry["way"] for entry in entries], axis=0)
         axes[2].semilogx(entries[0]["climbed"], way, lw=0.9, label=label)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class Scale:
         logistic_rounds: of the control's.
         warm: rounds of federated averaging that find the network's start.
         seeds: data and chains.
+        surrogates: of the network's FSGLD; the published ones on unlike shards only.
     """
 
     shards: int
@@ -58,10 +60,11 @@ class Scale:
     logistic_rounds: int
     warm: int
     seeds: int
+    surrogates: tuple[str, ...] = ("anchored", "anchored_empirical", "published")
 
 
 SCALES = {
-    "quick": Scale(4, 100, 60, 100, 60, 1),
+    "quick": Scale(4, 100, 60, 100, 60, 1, ("anchored",)),
     "small": Scale(30, 1000, 1500, 1500, 300, 5),
     # the paper's sizes; its step size and surrogates are those of the last comparison
     "full": Scale(30, 90_000, 5000, 5000, 1000, 10),
@@ -178,8 +181,25 @@ def network(data: Problem, start: Any, rounds: int, seed: int, **surrogates: Any
 RECIPES = {
     "anchored": Recipe("anchored"),
     "anchored_empirical": Recipe("anchored", curvature="empirical_fisher"),
+    "published": Recipe("sgld_moments"),
 }
-PUBLISHED = {"published": Recipe("sgld_moments")}
+
+
+def setting(
+    label: str, concentration: float, size: Scale, seed: int, *, real: bool
+) -> dict[str, Any]:
+    """Control and networks on shards of these label shares; a part of the study."""
+    data = problem(seed, concentration, shards=size.shards, rows=size.rows, real=real)
+    start = warm_start(data, size.warm, seed)
+    recipes = {name: RECIPES[name] for name in size.surrogates}
+    if label != "unlike":
+        recipes.pop("published", None)
+    return {
+        "seed": seed,
+        "shards": label,
+        "logistic": logistic_control(data, size.logistic_rounds, seed),
+        "network": network(data, start, size.rounds, seed, **recipes),
+    }
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:
@@ -191,15 +211,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         results["data"] = "SUSY"
     for number in range(seed, seed + size.seeds):
         for label, concentration in SHARES.items():
-            data = problem(number, concentration, shards=size.shards, rows=size.rows, real=real)
-            start = warm_start(data, size.warm, number)
-            recipes = RECIPES | (PUBLISHED if label == "unlike" else {})
-            entry = {
-                "seed": number,
-                "shards": label,
-                "logistic": logistic_control(data, size.logistic_rounds, number),
-                "network": network(data, start, size.rounds, number, **recipes),
-            }
+            made = partial(setting, label, concentration, size, number, real=real)
+            entry = records.part(f"{label}-{number}", made)
             results["settings"].append(entry)
             records.say(f"seed {number}, {label} shards: logistic {entry['logistic']}")
             for name, found in entry["network"].items():

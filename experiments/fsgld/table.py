@@ -116,7 +116,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             values = [c[part] for c in cells if part in c]
             axis.plot([place] * len(values), values, "o", ms=4, alpha=0.6)
             if not any(value > LOWEST for value in values):
-                said = "below the axis" if values else "diverged"
+                said = "below" if values else "diverged"
                 axis.text(place, -1.7, said, ha="center", rotation=90, fontsize=6)
         axis.set_xticks(range(4), [f"{name.upper()}\n{part}" for name, part in places])
         axis.set(ylabel="log-likelihood a row", xlim=(-0.5, 3.5), ylim=(LOWEST, -0.2))

@@ -223,6 +223,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[3].plot(numbers, [e["staleness"] for e in resting], "o-", ms=3, lw=0.9, label="measured")
     axes[3].plot(numbers, np.array(numbers) - 1, "k:", lw=0.7, label="W − 1")
     axes[3].set(xlabel="workers W", ylabel="mean staleness")
+    for axis in axes[2:4]:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[3].legend()
 
 

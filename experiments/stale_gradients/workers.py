@@ -392,6 +392,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         logarithmic(axis)
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def logarithmic(axis: Any) -> None:

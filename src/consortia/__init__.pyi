@@ -26,6 +26,7 @@ from consortia.engines.mpi import MPIEngine
 from consortia.models.from_numpyro import from_numpyro
 from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
+from consortia.models.pymc import from_pymc
 from consortia.models.regression.model import Regression, regression
 from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
@@ -62,6 +63,7 @@ __all__ = [
     "from_equinox",
     "from_flax",
     "from_numpyro",
+    "from_pymc",
     "fsgld",
     "gradient_noise_variance",
     "graphs",

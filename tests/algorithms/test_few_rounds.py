@@ -19,6 +19,7 @@ from consortia.algorithms.few_rounds import limited, search, weights
 from consortia.algorithms.few_rounds.independence import metropolis_chains
 from consortia.algorithms.few_rounds.state import Chains
 from consortia.core.target import Target
+from consortia.core.words import size
 from consortia.engines.local import site_arrays
 from consortia.errors import InputError, WarmupError
 from consortia.run.loop import RunLoop
@@ -314,7 +315,8 @@ def test_a_run_ends_at_the_asked_effective_size_in_a_few_rounds(whole: Any) -> N
     assert float(whole.sample_stats.k_hat.max()) < 0.7
 
 
-def test_the_plan_of_a_run_that_ends_by_itself_says_what_it_takes_as_a_rule(problem: Any) -> None:
+def planned(problem: Any, **options: Any) -> dict[str, str]:
+    """Return the plan of a run that is not begun."""
     plans: list[Any] = []
 
     class SeenError(Exception):
@@ -325,8 +327,12 @@ def test_the_plan_of_a_run_that_ends_by_itself_says_what_it_takes_as_a_rule(prob
         raise SeenError
 
     with pytest.raises(SeenError):
-        sampled(problem, on_plan=see)
-    lines = dict(plans[0].lines)
+        sampled(problem, on_plan=see, **options)
+    return dict(plans[0].lines)
+
+
+def test_the_plan_of_a_run_that_ends_by_itself_says_what_it_takes_as_a_rule(problem: Any) -> None:
+    lines = planned(problem)
     # Up from each of three sites: 256 points of 4 bytes; 8 candidates of 10 numbers are less.
     assert lines["in all"].startswith("14 rounds as a rule, at most 43 kB up and ")
 
@@ -382,6 +388,20 @@ def test_the_log_evidence_of_a_gaussian_model_is_the_exact_one() -> None:
 def test_too_many_parameters_are_refused_and_told_where_to_go() -> None:
     with pytest.raises(InputError, match="federated_hmc"):
         METHOD.check(np.array([3, 4]), ("a", "b"), 20_001)
+
+
+def test_with_hundreds_of_parameters_the_plan_says_messages_bytes_and_seconds_at_most() -> None:
+    d = 201
+    rows = {"x": np.zeros((4, d), np.float32), "y": np.zeros(4, np.int32)}
+    problem = consortia.models.logistic_regression(d), consortia.Sites.from_list([rows, rows])
+    lines = planned(problem)
+    # 256 chains at two sites: U and the gradient of each come up, 4 (d + 1) bytes a chain and site.
+    assert lines["network"].startswith("1 to 20 communication rounds an iteration, in each at most")
+    up = 2 * 256 * 4 * (d + 1)
+    assert f"{size(up)} up" in lines["network"]
+    assert lines["in all"].startswith("at most 400 communication rounds to the first draws, ")
+    assert f"{size(400 * up)} up" in lines["in all"]
+    assert lines["sites' work"].startswith("256 gradients a communication round take about ")
 
 
 def test_with_hundreds_of_parameters_a_message_carries_as_many_chains_as_fit() -> None:

@@ -20,7 +20,8 @@ from report.conftest import browser  # noqa: F401 - a fixture
 
 import consortia
 from consortia.cli.watch import server_of
-from consortia.report.watching import MISSING_SECONDS, SILENT, Watch, duration, size, watch_page
+from consortia.core.words import duration, size
+from consortia.report.watching import MISSING_SECONDS, SILENT, Watch, watch_page
 from consortia.store.runs import RECORD, checksum, read_record
 from consortia.store.status import STATUS, read_status
 

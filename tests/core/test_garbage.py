@@ -20,7 +20,18 @@ def as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("before", [(700, 10, 10), (0, 10, 10), (50_000, 5, 5)])
 def test_it_is_seldom_within_and_as_before_afterwards(before):
     gc.set_threshold(*before)
-    with pytest.raises(ZeroDivisionError), seldom_collected():
+    with seldom_collected():
         assert gc.get_threshold() == (SELDOM if before[0] == 700 else before)
-        _ = 1 / 0
     assert gc.get_threshold() == before
+
+
+def test_it_is_as_before_after_an_error():
+    gc.set_threshold(700, 10, 10)
+
+    @seldom_collected()
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert gc.get_threshold() == (700, 10, 10)

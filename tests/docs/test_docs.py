@@ -91,13 +91,25 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
 @pytest.mark.slow
 def test_the_block_on_numpyro_runs(capsys) -> None:
     pytest.importorskip("numpyro")
+    (block,) = blocks(DOCS / "numpyro.md")
+    exec(block, {"sites": of_falls()})
+    assert "slope" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_block_on_pymc_runs(capsys) -> None:
+    pytest.importorskip("pymc", reason="the extra pymc is not installed")
+    (block,) = blocks(DOCS / "pymc.md")
+    exec(block, {"sites": of_falls()})
+    assert "slope" in capsys.readouterr().out
+
+
+def of_falls() -> consortia.Sites:
     numbers = ("count", "days", "age")
     rows = [{key: np.float32(one[key]) for key in numbers} for one in patients()]
     for one in rows:
         one["age"] = (one["age"] - 60) / 10
-    (block,) = blocks(DOCS / "numpyro.md")
-    exec(block, {"sites": consortia.Sites.from_list(rows)})
-    assert "slope" in capsys.readouterr().out
+    return consortia.Sites.from_list(rows)
 
 
 @pytest.mark.slow
@@ -128,7 +140,7 @@ def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -
 
 
 def test_every_page_with_python_has_a_test_that_runs_it() -> None:
-    run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "runs"}
+    run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "pymc", "runs"}
     assert {page.stem for page in PAGES if blocks(page)} == run
 
 

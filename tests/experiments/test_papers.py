@@ -20,7 +20,11 @@ PAPERS = [claims.read(name) for name in claims.PAPERS]
 STUDIES = [(paper, study) for paper in PAPERS for study in paper.studies]
 MOST_BYTES = 200_000
 CHEAP_SECONDS = 4.0
-"""Of processor time that a stored quick run took, for it to be repeated in a test."""
+"""Of processor time that a stored quick run took, at most, for it to be repeated in a test.
+
+Whichever two are chosen, they end within some ten seconds. A run by a launcher, whose processes are
+not counted, says 0 and is none of them.
+"""
 
 
 def claim(**options: object) -> Claim:
@@ -56,7 +60,10 @@ def claim(**options: object) -> Claim:
         (claim(above=0.0, paired=True), Finding(1.0), "", "undecided"),
         (claim(above=0.0, paired=True), Finding(-1.0, 0.1, pairs=1), "40 of 200 rounds",
          "smaller: 40 of 200 rounds; undecided"),
-        (claim(above=0.0, paired=True), Finding(None, shown="refused"), "", "not reproduced"),
+        (claim(above=0.0, paired=True), Finding(None, shown="refused", pairs=5), "",
+         "not reproduced"),
+        (claim(above=0.0, paired=True), Finding(None, shown="never reached", pairs=1), "",
+         "undecided"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, share, verdict):
@@ -173,7 +180,8 @@ def cheap() -> list[tuple[claims.Paper, claims.Study]]:
         (paper, study)
         for paper, study in STUDIES
         if not study.data
-        and records.stored(paper, study).get("quick", {"cpu_seconds": math.inf})["cpu_seconds"]
+        and 0
+        < records.stored(paper, study).get("quick", {"cpu_seconds": math.inf})["cpu_seconds"]
         < CHEAP_SECONDS
     ]
     assert len(candidates) > 2
@@ -231,7 +239,7 @@ def test_shortening_a_picture_leaves_its_numbers_in_words(tmp_path):
     paper = claims.read("fa-hmc")
     (study,) = paper.chosen("fashion_mnist")
     drawing.save(paper, study, records.best(paper, study), tmp_path / "figure.svg")
-    assert "paper 0.0082" in (tmp_path / "figure.svg").read_text()
+    assert ">0.0082<" in (tmp_path / "figure.svg").read_text()
 
 
 # --- long runs in parts --------------------------------------------------------------------------

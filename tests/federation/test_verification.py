@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,7 @@ from consortia.federation.governance.terms import StudyTerms
 from consortia.run.verification import EXACT
 from consortia.study.build import Study, load_study
 
-
-@pytest.fixture(autouse=True)
-def width() -> Iterator[None]:
-    """Server and sites set the width of numbers for their whole process."""
-    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-    yield
-    jax.config.update("jax_enable_x64", before)
+pytestmark = pytest.mark.usefixtures("width_of_before")
 
 
 def written(folder: Path) -> Path:

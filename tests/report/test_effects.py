@@ -46,6 +46,7 @@ def regression(
             "family": family,
             "priors": dict.fromkeys(NAMES, "normal(0, 2.5)") | {"age": "normal(0, 0.2)"},
             "notes": ["3 rows are left out", "the event is died = 'yes'"],
+            "event": "died = 'yes'",
         },
     }
     tree.attrs.update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from typing import Any
 
@@ -78,10 +79,22 @@ def test_in_a_notebook_progress_is_one_output_that_moves(monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_MOVES", -1.0)
     with progress.progress_of("fa_hmc", 40, None, show=True) as told:
         told.update(10, 0)
-        told.update(30, 5)
+        told.update(30, 5, (120, 10**6, 10**6))
     assert "compiling" in shown[0]
     assert 'max="40" value="30"' in shown[-1]
+    assert "120 messages, " in shown[-1]
     assert "s left" in shown[-1]
+
+
+def test_a_run_that_ends_by_itself_is_shown_to_where_it_ends_as_a_rule_and_then_to_the_last(capsys):
+    shown = progress.Lines("few_rounds", 220, 14)
+    with shown:
+        for done in (2, 4):
+            shown.update(done, 0, (3 * done, 0, 0))
+        assert shown._moment(4, 0, None).end == 14
+        assert shown._moment(14, 0, None).end == 220
+    last = json.loads(capsys.readouterr().err)
+    assert (last["rounds"], last["of"], last["messages"]) == (4, 220, 12)
 
 
 def test_outside_of_a_notebook_progress_is_not_shown_in_one():

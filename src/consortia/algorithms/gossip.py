@@ -16,6 +16,8 @@ its accelerated form (D-ASG); the second is a heavy ball.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -85,7 +87,7 @@ class Gossip(Options, Method):
 
     @property
     def moves(self) -> bool:
-        """Return True if agents have a velocity."""
+        """True if agents have a velocity."""
         return self.friction is not None or self.momentum > 0
 
     @property
@@ -139,11 +141,14 @@ class Gossip(Options, Method):
             plain["mixing"] = self.mixing.summary()
         return plain
 
+    @abstractmethod
+    def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
+        """Return what an agent does in an iteration, the ``local`` of its phase."""
+
     def build(self, target: Target) -> Algorithm:
         """Return one phase: a step at every agent, then `Mix`."""
-        langevin = partial(_langevin, self, target)
         phase = Phase(
-            partial(_hamiltonian, self, target) if isinstance(self, DESGHMC) else langevin,
+            self.agent_step(target),
             Mix(self.mixing, change=True),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
@@ -250,6 +255,10 @@ class DESGLD(Gossip):
             momentum=momentum,
         )
 
+    def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
+        """Return a step of DE-SGLD."""
+        return partial(_langevin, self, target)
+
 
 @dataclass(frozen=True)
 class DESGHMC(Gossip):
@@ -316,6 +325,10 @@ class DESGHMC(Gossip):
                 "velocities change their sign in every step; lower one of them."
             )
         arguments.keep(self, friction=friction)
+
+    def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
+        """Return a step of DE-SGHMC."""
+        return partial(_hamiltonian, self, target)
 
 
 de_sgld, de_sghmc = DESGLD, DESGHMC
@@ -459,15 +472,13 @@ def _langevin(
     """Return the agent after one step of DE-SGLD; the message is its new position."""
     mixed, disagreement = _mixed(method, state, inbox)
     proposed = mixed - shared.step_size * _gradient(method, target, noise, state, site)
-    last: PyTree = ()
+    last = state.normal
     if method.temperature > 0:
         normal = _normal_at(method, noise, shared, site)
         if method.averaged_noise:
-            last, normal = normal, (state.normal + normal) / 2
+            last, normal = normal, (last + normal) / 2
         proposed = proposed + jnp.sqrt(2 * method.temperature * shared.step_size) * normal
-    elif method.averaged_noise:
-        last = state.normal
-    velocity: PyTree = ()
+    velocity = state.velocity
     if method.momentum > 0:  # the position is y = x + velocity
         velocity = method.momentum * (proposed - state.position + state.velocity)
         proposed = proposed + velocity

@@ -63,7 +63,7 @@ def check(
         plan = plan_of(given, built, bias=bias)
         costs = cost(given, built, plan)
         if time:
-            costs |= seconds(given, built)
+            costs |= seconds(given, built, costs["iterations"])
         verdict = prediction = None
         if bias:
             from consortia.diagnostics.verdict import Severity, judge
@@ -117,7 +117,10 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
-    """Return what the whole run will cost, of the longest rounds that it may have."""
+    """Return what the whole run will cost, of the longest rounds that it may have.
+
+    Of a run that ends by itself it is what `Plan.whole` says.
+    """
     import numpy as np
 
     from consortia.core.start import starting_parameters
@@ -130,10 +133,20 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     run = study.run
     start = starting_parameters(built.model, None, run.seed, 1)[0]
     target = Target(built.model, start)
-    algorithm = completed(built.algorithm, target.dimension).build(target)
-    chains = run.chains * servers_of(algorithm)
-    done = run.warmup + run.rounds
-    whole = cost_of(plan, built.algorithm, built.rows, chains, done, done)
+    method, chains = built.algorithm.with_chains(run.chains)
+    algorithm = completed(method, target.dimension).build(target)
+    chains *= servers_of(algorithm)
+    most = run.warmup + run.rounds
+    done = min(method.usual_rounds(target.dimension) or most, most)
+    whole = cost_of(plan, method, built.rows, chains, done, done)
+    whole |= zip(("communication_rounds", "bytes_up", "bytes_down"), plan.whole, strict=True)
+    whole["bytes_sent"] = sum(plan.whole[1:])
+    effort = method.effort(target.dimension)
+    if effort is not None:
+        evaluated = effort.messages * effort.gradients
+        whole["gradients"] = evaluated * len(built.rows)
+        whole["row_gradients"] = evaluated * int(np.sum(built.rows.sizes))
+    chains *= algorithm.draws.chains
     draws = run.rounds * algorithm.draws.per_iteration // run.thin
     kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
     copies = 1 + (len(built.rows) if algorithm.draws.agents else 0)
@@ -146,7 +159,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     return {name: times * value for name, value in whole.items()}
 
 
-def seconds(study: Study, built: Built) -> dict[str, Any]:
+def seconds(study: Study, built: Built, iterations: int) -> dict[str, Any]:
     """Return the iterations a second on this machine, once compiled, and the run's seconds."""
     from consortia.run.sampling import sample
     from consortia.run.stopping import stop_when
@@ -162,8 +175,7 @@ def seconds(study: Study, built: Built) -> dict[str, Any]:
     stop = stop_when(budget=TIMED_SECONDS, every=4)
     record = sample(*parts, rounds=run.rounds, stop=stop, **options).attrs
     rate = record["iterations_run"] / record["seconds"]
-    whole = max(built.imputations, 1) * (run.warmup + run.rounds)
-    return {"iterations_per_second": rate, "seconds": whole / rate}
+    return {"iterations_per_second": rate, "seconds": iterations / rate}
 
 
 # --- what is printed -----------------------------------------------------------------------------
@@ -179,7 +191,8 @@ def _show(
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
-    stops = " at most: the study has a [stop]" if study.stop else ""
+    stops = " as a rule: it ends by itself" if study.method.most_warmup is not None else ""
+    stops = " at most: the study has a [stop]" if study.stop else stops
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     for label, value in cost_lines(costs):

@@ -101,7 +101,7 @@ def new(
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
     with reported(False):
-        from consortia.engines.flower.engine import any_target
+        from consortia.core.target import any_target
         from consortia.engines.flower.stages import check_carried
         from consortia.federation.governance.terms import check_one_run
         from consortia.study.build import load_study

@@ -320,6 +320,18 @@ class Claims:
     source: str
 
 
+class Effort(NamedTuple):
+    """What a run takes at most before its first draws, where its rounds have many messages.
+
+    Attributes:
+        messages: communication rounds.
+        gradients: that a site evaluates for each.
+    """
+
+    messages: int
+    gradients: int
+
+
 class Named(arguments.Hinted):
     """Classes with a name of their own in messages."""
 
@@ -344,8 +356,6 @@ class Method(metaclass=Named):
         most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
-        usual_rounds: after which a run that ends by itself has ended as a rule, the warm-up
-            included; None: after all of them.
         effective_size: at which a run ends by itself; None: after all rounds.
     """
 
@@ -353,7 +363,6 @@ class Method(metaclass=Named):
     step_size: Any
     most_warmup: int | None = None
     most_rounds: int | None = None
-    usual_rounds: int | None = None
     effective_size: float | None = None
 
     @property
@@ -384,6 +393,17 @@ class Method(metaclass=Named):
 
         (iterations,), or (servers, iterations) where servers have step sizes of their own.
         """
+        return None
+
+    def usual_rounds(self, dimension: int) -> int | None:
+        """Return after how many rounds a run that ends by itself has ended as a rule.
+
+        The warm-up is included; None: after all of them.
+        """
+        return None
+
+    def effort(self, dimension: int) -> Effort | None:
+        """Return the most that a run takes to its first draws; None: one message a round."""
         return None
 
     def full_iterations(self, hub: PyTree, done: int) -> float:
@@ -540,6 +560,8 @@ class Plan:
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
         exchanges: communication rounds, bytes up and bytes down of each phase, run once.
+        whole: communication rounds, bytes up and bytes down of the whole run at most: to the round
+            in which such a run ends as a rule, or to the first draws, where it ends by itself.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -548,4 +570,5 @@ class Plan:
     bytes_down: int = 0
     communication_rounds: int = 0
     exchanges: tuple[tuple[int, int, int], ...] = ()
+    whole: tuple[int, int, int] = (0, 0, 0)
     details: dict[str, Any] = field(default_factory=dict)

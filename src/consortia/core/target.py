@@ -115,6 +115,12 @@ class Target:
         return -scale * jnp.sum(values) - share * self.log_prior(position)
 
 
+def any_target(dimension: int = 1) -> Target:
+    """Return a posterior of so many parameters, where any will do."""
+    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(dimension))
+    return Target(model, model.init)
+
+
 def in_jax_width(leaf: np.ndarray) -> np.ndarray:
     """Return the array in JAX's own width: 64-bit data become 32-bit while JAX runs in 32 bits."""
     return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)

@@ -295,8 +295,8 @@ class Run(ABC):
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         return held_bytes(self._arrays, buffers, carry, copies=2)
 
-    def expected(self, messages: int, rounds: int) -> str | None:
-        """Return how long rounds of so many messages will take, where messages decide that."""
+    def expected(self, messages: int) -> str | None:
+        """Return how long so many messages will take, where messages decide that."""
         return None
 
     def answering(self) -> dict[str, tuple[float | None, float | None]]:

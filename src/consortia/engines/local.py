@@ -185,7 +185,7 @@ class LocalEngine(Engine):
                 layout,
                 partial(start_values, target, most=method.gradient_rows),
             )
-            few = method.usual_rounds is not None
+            few = method.most_warmup is not None
             if divided is None:
                 program = Program(*parts, small=small, few=few)
             else:

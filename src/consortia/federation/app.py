@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consortia.core.contract import Algorithm
+from consortia.core.target import any_target
+from consortia.core.words import duration
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.engine import FlowerEngine, any_target
+from consortia.engines.flower.engine import FlowerEngine
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
 from consortia.engines.flower.files import identity_of
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
-from consortia.engines.flower.run import duration
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_carried
@@ -165,7 +166,7 @@ def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
     each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
     most = study.run.warmup + study.run.rounds
-    rounds = min(study.method.usual_rounds or most, most)
+    rounds = min(study.method.usual_rounds(any_target().dimension) or most, most)
     messages = before + each * rounds
     rule = f" as a rule, {most} at most" if rounds < most else ""
     return (

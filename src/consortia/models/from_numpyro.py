@@ -15,16 +15,8 @@ import numpy as np
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError, MissingExtraError
+from consortia.models._factoring import RADIUS, TOLERANCE, example_rows, is_sum_over_rows, one_row
 from consortia.models._shared import Array, PyTree
-
-ROWS = 4
-"""Of the example, by which it is found out what a statement depends on."""
-
-RADIUS = 1.0
-"""Chains start uniformly in so wide a cube of unconstrained parameters."""
-
-TOLERANCE = 1e-4
-"""Of log-densities in single precision that are to be equal."""
 
 
 def from_numpyro(
@@ -73,7 +65,7 @@ def from_numpyro(
         raise MissingExtraError(
             "from_numpyro needs NumPyro: pip install 'consortia[numpyro]'."
         ) from error
-    example = _example(rows)
+    example = example_rows("from_numpyro", rows)
     _check_arguments(model, example, constants)
     traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})
     sorted_ = _sorted(traced, example)
@@ -113,7 +105,7 @@ class _Traced:
 
     def row(self) -> dict[str, Array]:
         """Return one row of zeros, for what does not depend on rows."""
-        return {name: jnp.zeros((1, *shape), dtype) for name, (shape, dtype) in self.kinds.items()}
+        return one_row(self.kinds)
 
 
 def _log_density(statement: Mapping[str, Any]) -> Array:
@@ -184,20 +176,6 @@ class _Sorted:
         values = self.constrained(params)
         statements = self.traced.statements(values, self.traced.row())
         return values | {name: statements[name]["value"] for name in self.derived}
-
-
-def _example(rows: Any) -> dict[str, np.ndarray]:
-    """Return a few rows, at least two and not all alike."""
-    table = rows.first if isinstance(rows, Sites) else rows
-    if not isinstance(table, Mapping):
-        raise InputError("from_numpyro: give sites, or a dict of columns, as rows.")
-    found = {str(name): np.asarray(column)[:ROWS] for name, column in table.items()}
-    lengths = {len(column) for column in found.values() if column.ndim}
-    if len(lengths) != 1 or not all(column.ndim for column in found.values()) or lengths == {0}:
-        raise InputError("from_numpyro: the columns are no arrays of one number of rows.")
-    if lengths == {1}:
-        found = {name: np.concatenate([column, column]) for name, column in found.items()}
-    return found
 
 
 def _check_arguments(
@@ -281,24 +259,15 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
         run = of(rows, point)
         return {name: run[name]["value"] for name in derived}
 
-    prior, likelihood = [], []
+    prior: list[str] = []
+    likelihood: list[str] = []
     together = [densities(example, point) for point in points]
     apart = [[densities(single, point) for single in singles] for point in points]
     for name in observed:
         whole = np.array([float(run[name]) for run in together])
         parts = np.array([[float(run[name]) for run in runs] for runs in apart])
-        size = np.abs(parts).sum(axis=1) + 1
-        if np.all(np.abs(whole - parts.sum(axis=1)) <= TOLERANCE * size):
-            likelihood.append(name)
-        elif np.all(np.abs(parts - whole[:, None]) <= TOLERANCE * size[:, None]):
-            prior.append(name)
-        else:
-            raise InputError(
-                f"from_numpyro: the statement {name!r} does not factor over rows: its log-density "
-                f"of {count} rows is {whole[0]:.6g}, the sum over single ones "
-                f"{parts[0].sum():.6g}. Rows that depend on one another, as in a Gaussian process "
-                "or with a statistic of all rows, have no likelihood a row."
-            )
+        of_rows = is_sum_over_rows("from_numpyro", name, whole, parts)
+        (likelihood if of_rows else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
     derived_of = [values_of(single, points[0]) for single in singles] if derived else []

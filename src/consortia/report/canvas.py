@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.errors import MissingExtraError
+from consortia.errors import InputError, MissingExtraError
 from consortia.store.durable import written_beside
 
 COLOURS = {
@@ -41,6 +41,9 @@ INK, MUTED, RULE, *SERIES = (light for light, _ in COLOURS.values())
 """Text, lesser text, lines, and chains or runs: first the federated run's, then its reference's."""
 
 DPI = 160
+FORMATS = (".png", ".svg", ".pdf")
+"""Of a figure's file."""
+
 MOST_NAMED = 32
 """Letters of a name beside a figure."""
 
@@ -128,6 +131,20 @@ def check_extra() -> None:
             raise MissingExtraError(
                 f"a report's figures need the module {name}: pip install 'consortia[plots]'"
             )
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a figure's file of no known kind, and where the extra is missing."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
+    check_extra()
+
+
+def write_figure(figure: Any, path: Path) -> Path:
+    """Write a figure of Matplotlib, whole or not at all; return the file."""
+    with written_beside(path) as temporary:
+        figure.savefig(temporary, dpi=DPI, format=path.suffix[1:])
+    return path
 
 
 @contextlib.contextmanager

@@ -71,11 +71,10 @@ def response_of(report: RunReport) -> Response | None:
     if isinstance(found, Mapping) and found.get("family") in FAMILIES:
         notes = tuple(map(str, found.get("notes", ())))
         named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
-        events = [one.removeprefix("the event is ") for one in notes if one.startswith("the event")]
         family = str(found["family"])
         priors = {str(name): str(text) for name, text in found.get("priors", {}).items()}
         effect = FAMILIES[family].effect
-        return Response(events[0] if events else named, family, effect, priors, notes)
+        return Response(str(found.get("event", named)), family, effect, priors, notes)
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None

@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from consortia.errors import InputError
-from consortia.report.canvas import DPI, INK, MUTED, RULE, SERIES, TIP, check_extra, drawing
-from consortia.store.durable import written_beside
+from consortia.report.canvas import (
+    INK,
+    MUTED,
+    RULE,
+    SERIES,
+    TIP,
+    check_picture,
+    drawing,
+    write_figure,
+)
 
-FORMATS = (".png", ".svg", ".pdf")
 LINE, MARGIN, WIDTH = 0.24, 0.75, 6.0
 """Heights and width in inches."""
 
@@ -32,14 +38,10 @@ def draw_forest(
         InputError: the file is of no known kind.
         MissingExtraError: Matplotlib is not installed.
     """
-    if path.suffix not in FORMATS:
-        raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
-    check_extra()
+    check_picture(path)
     with drawing():
         figure = forest_figure(blocks, effect, level, title)
-        with written_beside(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, format=path.suffix[1:])
-    return path
+        return write_figure(figure, path)
 
 
 def forest_figure(

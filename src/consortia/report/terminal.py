@@ -147,7 +147,7 @@ def view_panel(view: View) -> Any:
             right = place > 0 and rows is view.parameters
             grid.add_column(head, justify="right" if right else "left")
         for cells in rows:
-            colour = "yellow" if cells[-1].startswith(("SLOW", "MISSING")) else ""
+            colour = "yellow" if rows is view.sites and cells[0] in view.late else ""
             grid.add_row(*map(escape, cells), style=colour)
         parts += ["", grid]
     return Panel(Group(*parts), title=escape(printable(view.title)), title_align="left")

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consortia.errors import InputError
-from consortia.report.canvas import DPI, RULE, SERIES, check_extra, drawing
-from consortia.report.forest import FORMATS
-from consortia.store.durable import written_beside
+from consortia.report.canvas import RULE, SERIES, check_picture, drawing, write_figure
 
 BAND, SIMULATIONS = 0.95, 1000
 ACROSS, PANEL = 3, (2.3, 1.7)
@@ -29,9 +26,7 @@ def draw_uniformity(names: Sequence[str], shares: np.ndarray, path: Path) -> Pat
         InputError: the file is of no known kind.
         MissingExtraError: Matplotlib is not installed.
     """
-    if path.suffix not in FORMATS:
-        raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
-    check_extra()
+    check_picture(path)
     import matplotlib.pyplot as plt
     from arviz_stats.ecdf_utils import ecdf_pit
 
@@ -53,6 +48,4 @@ def draw_uniformity(names: Sequence[str], shares: np.ndarray, path: Path) -> Pat
             axes.set_xlim(0, 1)
         figure.supxlabel("rank among the draws, as a share", fontsize=9)
         figure.supylabel("too many below by", fontsize=9)
-        with written_beside(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, format=path.suffix[1:])
-    return path
+        return write_figure(figure, path)

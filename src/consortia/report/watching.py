@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.printable import printable
+from consortia.core.words import duration, size
 from consortia.diagnostics.summary import summary
 from consortia.errors import StoreError
 from consortia.report.canvas import COLOURS
@@ -53,6 +54,7 @@ class View:
         share: of the rounds that are done, in [0, 1].
         parameters: name, R-hat, bulk and tail ESS of those with the smallest ESS, as text.
         sites: name, rows, state, as text.
+        late: names of the sites that are slow or missing.
     """
 
     title: str
@@ -62,6 +64,7 @@ class View:
     share: float
     parameters: list[tuple[str, ...]]
     sites: list[tuple[str, str, str]]
+    late: list[str]
 
     @property
     def tables(self) -> list[Listed]:
@@ -134,7 +137,7 @@ class Watch:
             facts,
             min(share, 1.0),
             self._parameters,
-            _sites(record, status if alive else None),
+            *_sites(record, status if alive else None),
         )
 
     def _diagnose(self) -> None:
@@ -161,46 +164,32 @@ class Watch:
         self._worst = f"at most {highest:.3f}, at least {rows[0][0]:,.0f} after {kept:,} draws"
 
 
-def _sites(record: dict[str, Any], status: dict[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return name, rows and state of every site."""
+def _sites(
+    record: dict[str, Any], status: dict[str, Any] | None
+) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Return name, rows and state of every site, and the names of those that are late."""
     answers = {one["name"]: one for one in (status or {}).get("sites", ())}
     took = [one["answered"] for one in answers.values() if one["answered"] is not None]
     middle = float(np.median(took)) if took else 0.0
-    found = []
+    found, late = [], []
     names, sizes = (json.loads(record.get(key, "[]")) for key in ("sites", "site_rows"))
     for name, rows in zip(names, sizes, strict=False):
         own, state = answers.get(name), "" if answers else "in processes of the run"
+        word = None
         if own is not None:
             last = own["answered"]
             state = "" if last is None else f"answers in {duration(last)}"
             if last is not None and last > max(SLOW * middle, middle + SLOW_SECONDS):
-                state = f"SLOW: {state}"
+                word = "SLOW"
             waited = own["waiting"]
             if waited is not None and waited > max(SLOW * middle, SLOW_SECONDS):
                 word = "MISSING" if waited > MISSING_SECONDS else "SLOW"
-                state = f"{word}: waited for since {duration(waited)}"
+                state = f"waited for since {duration(waited)}"
+        if word is not None:
+            state = f"{word}: {state}"
+            late.append(printable(name))
         found.append((printable(name), f"{rows:,}", state))
-    return found
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words of two units at most."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in words."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
+    return found, late
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -212,7 +201,7 @@ def watch_page(view: View) -> str:
     light = "".join(f"--{name}: {one}; " for name, (one, _) in COLOURS.items())
     dark = "".join(f"--{name}: {one}; " for name, (_, one) in COLOURS.items())
     ok = view.state in ("running", "starting", "finished")
-    tone = "good" if ok and not _late(view) else "warning"
+    tone = "good" if ok and not view.late else "warning"
     parts = [_table(*one) for one in [("How far", ("", ""), view.facts), *view.tables]]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -227,10 +216,6 @@ def watch_page(view: View) -> str:
         f'<progress max="1" value="{view.share:.4f}" aria-label="rounds that are done"></progress>'
         f'</section><div class="figures">{"".join(parts)}</div></main></body></html>'
     )
-
-
-def _late(view: View) -> bool:
-    return any(state.startswith(("SLOW", "MISSING")) for _, _, state in view.sites)
 
 
 def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.pace import WORK_TIMED, seconds_of_point
+from consortia.run.pace import WORK_TIMED, seconds_of_gradients, seconds_of_point
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
 from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
@@ -142,15 +143,19 @@ def execute(
     positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
 
     def described() -> tuple[str | None, float | None]:
-        """Check what is here; return what it says of the step size, if set, and seconds a point."""
+        """Check what is here; return what it says of the step size, if set, and its seconds."""
         density.check_data(model, sites.held)
         density.check_density(target, sites.first)
         checks.check_unchanged(target, sites.first)
         density.check_values(target, sites.first, starts[0])
-        point = seconds_of_point(target, sites, positions[0]) if paced else None
+        taken = None
+        if paced:
+            taken = seconds_of_point(target, sites, positions[0])
+        elif effort is not None:
+            taken = seconds_of_gradients(target, sites, positions[0], effort.gradients)
         if to_choose:
-            return None, point
-        return checks.judged_stability(algorithm, model, sites, starts[0]), point
+            return None, taken
+        return checks.judged_stability(algorithm, model, sites, starts[0]), taken
 
     def asked() -> dict[str, Any]:
         """Return what all processes must have been given."""
@@ -162,8 +167,10 @@ def execute(
     message = engine.seconds_per_message
     work = algorithm.open_points(target.dimension) * target.dimension * int(np.max(sites.sizes))
     paced = resumption is None and message is not None and work > WORK_TIMED
+    effort = algorithm.effort(target.dimension)
     told = engine.allgather(described, asked)
     judgements = [judgement for judgement, _ in told]
+    slowest = max((seconds for _, seconds in told if seconds is not None), default=None)
     problem: Problem | None = None
     prediction: BiasPrediction | None = None
     step_line: str | None = None
@@ -195,13 +202,12 @@ def execute(
     notes, warned = checks.check_stability(judgements)
 
     pace_line: str | None = None
-    if paced and message is not None:
-        point = max(seconds for _, seconds in told)
-        few, algorithm = algorithm, algorithm.paced(point, message, target.dimension)
+    if paced and message is not None and slowest is not None:
+        few, algorithm = algorithm, algorithm.paced(slowest, message, target.dimension)
         if algorithm is not few:
             pace_line = (
                 f"{algorithm.chosen}, in place of {few.open_points(target.dimension):,}: a "
-                f"log-density takes {point:.2g} s at the slowest site, a message {message:.2g} s"
+                f"log-density takes {slowest:.2g} s at the slowest site, a message {message:.2g} s"
             )
 
     run = engine.prepare(target, sites, algorithm, chains)
@@ -252,7 +258,7 @@ def execute(
     writer = writer if run.root else None  # one process writes for all
     most_kept = None if keep is None else keep.draws
     plan = planning.plan_of(
-        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
+        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes, slowest
     )
     if prediction is not None:
         plan.details["prediction"] = prediction
@@ -316,10 +322,11 @@ def execute(
         }
         writer.save(header, arrays | recorder.state())
 
-    usual = algorithm.usual_rounds
+    usual = algorithm.usual_rounds(target.dimension)
     telling = progress_of(algorithm.name, length.total, usual, show=progress and run.root)
     if writer is not None:
-        lengths, traffic = (length.total, length.warmup), (plan.bytes_up, plan.bytes_down)
+        lengths = (length.total, length.warmup, usual)
+        traffic = (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
         telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)
     with telling as shown:
         loop = RunLoop(
@@ -331,6 +338,7 @@ def execute(
             stop,
             algorithm.check_learned,
             warm=None if algorithm.most_warmup is None else algorithm.warm,
+            sent=None if algorithm.most_warmup is None else partial(planning.sent, plan, algorithm),
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )

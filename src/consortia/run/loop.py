@@ -77,6 +77,8 @@ class RunLoop:
         check_learned: from the hub's state after the warm-up, a reason to end the run, or None.
         warm: from the hub's state, whether the warm-up is over, where it ends by itself; the run is
             then saved after each round. Else None.
+        sent: from the hub's state and the iterations done, communication rounds and bytes up and
+            down so far; None where every iteration has as many.
         reached: how far the run is.
         save: writes what the recorder holds, and a checkpoint; None without a store.
 
@@ -96,6 +98,7 @@ class RunLoop:
         check_learned: Callable[[Any], str | None],
         *,
         warm: Callable[[Any], bool] | None = None,
+        sent: Callable[[Any, int], tuple[int, int, int]] | None = None,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
     ) -> None:
@@ -105,6 +108,7 @@ class RunLoop:
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
         self._check_learned, self._warm, self._save = check_learned, warm, save
+        self._sent = sent
         self._buffers: Buffers = run.buffers(carry)
         if reached.block:
             self._buffers = run.with_block(self._buffers, reached.block)
@@ -225,7 +229,9 @@ class RunLoop:
         while self.done < stop and not (calls and self._late()):
             self._call(self._end_of_call(stop, thin), thin)
             calls += 1
-            self._progress.update(self.done, max(self._draws(self.done), 0) // self._length.thin)
+            sent = None if self._sent is None else self._sent(self.hub, self.done)
+            kept = max(self._draws(self.done), 0) // self._length.thin
+            self._progress.update(self.done, kept, sent)
             if self._run.agree(self._interrupts.requested):
                 raise KeyboardInterrupt
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia.core.contract import Method, Plan
 from consortia.core.target import Target
+from consortia.core.words import duration, size
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.engines.exchanges import describe
@@ -32,25 +33,32 @@ def plan_of(
     length: RunLength,
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
+    work: float | None = None,
 ) -> Plan:
-    """Return the plan of a run that is ready to start; ``most_kept`` draws a chain at most."""
+    """Return the plan of a run that is ready to start.
+
+    ``most_kept`` draws a chain are kept at most; ``work`` is the seconds that the sites take for
+    the gradients of a message, where rounds have many.
+    """
     layout, chains = run.layout, run.layout.chains
-    exchanges = run.traffic(carry)
+    exchanges, phases = run.traffic(carry), run.program.algorithm.phases
     if run.program.algorithm.one_exchange:
         rounds, up, down = (max(part) for part in zip(*exchanges, strict=True))
     else:
-        repeats = [phase.repeat for phase in run.program.algorithm.phases]
+        repeats = [phase.repeat for phase in phases]
         rounds, up, down = (int(np.dot(repeats, part)) for part in zip(*exchanges, strict=True))
     memory = run.memory(carry)
-    draws = length.rounds // length.thin
+    draws = length.rounds * run.draws_per_iteration // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
-    kept = draws * chains * target.dimension * target.dtype.itemsize
+    held = draws * chains * run.program.algorithm.draws.chains
+    kept = held * target.dimension * target.dtype.itemsize
     sizes = np.asarray(sites.sizes)
     used = run.devices
     devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
     order = "one after the other" if layout.map_nodes else "batched"
-    varies = any(phase.repeats is not None for phase in run.program.algorithm.phases)
+    varies = any(phase.repeats is not None for phase in phases)
     most = "at most " if varies else ""
+    stored = f"kept draws {'' if method.most_warmup is None else 'at most '}{size(kept)}"
     rows = f"{sizes.min()} rows each"
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
@@ -62,34 +70,45 @@ def plan_of(
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", _rounds(length, method)),
         ("engine", f"{engine}, devices: {devices}"),
-        ("memory", f"{_memory(memory)}; kept draws {_size(kept)}"),
-        (
-            "network",
-            f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration, "
-            f"{_size(up)} up and {_size(down)} down",
-        ),
+        ("memory", f"{_memory(memory)}; {stored}"),
     ]
+    usual = method.usual_rounds(target.dimension) or length.total
+    usual, effort = min(usual, length.total), method.effort(target.dimension)
+    network = f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration,"
+    messages = rounds * usual
+    whole = messages, up * usual, down * usual
+    if effort is not None:
+        longest = max(phase.repeat for phase in phases)
+        network = f"1 to {longest} communication rounds an iteration, in each at most"
+        messages = effort.messages
+        whole = messages, up * messages, down * messages
+    elif usual < length.total:
+        once = [sent for phase, sent in zip(phases, exchanges, strict=True) if phase.repeat == 1]
+        _, most_up, most_down = (max(part) for part in zip(*once, strict=True))
+        whole = messages, most_up * usual, most_down * usual
+    lines.append(("network", f"{network} {size(up)} up and {size(down)} down"))
     if len(used) > 1:
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    usual = min(method.usual_rounds or length.total, length.total)
-    if usual < length.total:
-        phases = run.program.algorithm.phases
-        once = [sent for phase, sent in zip(phases, exchanges, strict=True) if phase.repeat == 1]
-        _, most_up, most_down = (usual * max(part) for part in zip(*once, strict=True))
-        text = f"at most {_size(most_up)} up and {_size(most_down)} down"
-        lines.append(("in all", f"{usual} rounds as a rule, {text}"))
-    expected = run.expected(rounds, usual)
+    if usual < length.total or effort is not None:
+        text = f"{usual} rounds as a rule, at most"
+        if effort is not None:
+            text = f"at most {messages} communication rounds to the first draws,"
+        lines.append(("in all", f"{text} {size(whole[1])} up and {size(whole[2])} down"))
+    expected = run.expected(messages)
     if expected is not None:
-        lines.append(("wall time", expected))
+        lines.append(("wall time", expected if effort is None else f"at most {expected}"))
+    if effort is not None and work is not None:
+        text = f"{effort.gradients:,} gradients a communication round take about {work:.2g} s"
+        lines.append(("sites' work", f"{text}, as measured: at most {duration(messages * work)}"))
     notes = (*notes, *checks.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (
             f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
             "times their size, and so do full-batch gradients.",
         )
-    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges))
+    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges), whole)
 
 
 def _graphs(run: Run) -> list[str]:
@@ -130,16 +149,8 @@ def _memory(parts: Mapping[str, int]) -> str:
     """Return what a run takes while it runs; what of it only where that is much."""
     whole = sum(parts.values())
     if whole < MUCH:
-        return f"{_size(whole)} while it runs"
-    return ", ".join(f"{name} {_size(value)}" for name, value in parts.items())
-
-
-def _size(value: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
+        return f"{size(whole)} while it runs"
+    return ", ".join(f"{name} {size(value)}" for name, value in parts.items())
 
 
 def record_of(
@@ -187,6 +198,14 @@ def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) 
     if run.arrivals is not None and run.layout.nodes > 1:
         shares = run.arrivals.shares
     return method.measure(gradients, shares, positions, done - 1)
+
+
+def sent(plan: Plan, method: Method, hub: Any, done: int) -> tuple[int, int, int]:
+    """Return communication rounds and bytes up and down of ``done`` iterations."""
+    phases = method.phases_run(hub, done)
+    each = plan.communication_rounds, plan.bytes_up, plan.bytes_down
+    found = np.multiply(done, each) if phases is None else np.dot(phases, plan.exchanges)
+    return tuple(int(value) for value in found)  # type: ignore[return-value]
 
 
 def cost_of(

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from consortia.core.words import duration
 from consortia.store.status import write_status
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -22,10 +23,41 @@ NARROW = 80
 """Columns of a terminal below which a bar has no room."""
 
 
-class Progress:
-    """A receiver of reports, within a ``with`` statement; this one shows nothing."""
+Sent = tuple[int, int, int]
+"""Communication rounds, bytes up and bytes down so far."""
 
-    _first: tuple[float, int] | None = None
+
+class Moment(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        rounds: that are done, warm-up included.
+        end: the round at which it ends: as a rule, and once that is over at the latest.
+        draws: kept of each chain.
+        messages: communication rounds, where iterations differ in them.
+        rate: rounds a second since the first call, which compiled; None before.
+        left: seconds to the end; None before.
+    """
+
+    rounds: int
+    end: int
+    draws: int
+    messages: int | None
+    rate: float | None
+    left: float | None
+
+
+class Progress:
+    """A receiver of reports, within a ``with`` statement; this one shows nothing.
+
+    Args:
+        total: rounds at the most.
+        usual: rounds in which such a run ends as a rule, where they are fewer.
+    """
+
+    def __init__(self, total: int = 0, usual: int | None = None) -> None:
+        self._total, self._usual = total, usual or total
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -33,16 +65,26 @@ class Progress:
     def __exit__(self, *details: Any) -> None:
         return None
 
-    def update(self, rounds: int, kept: int) -> None:
-        """Report rounds that are done (warm-up included) and draws that are kept."""
+    def update(self, rounds: int, kept: int, sent: Sent | None = None) -> None:
+        """Report rounds that are done (warm-up included), draws that are kept, and what was sent.
 
-    def _rate(self, rounds: int) -> float | None:
-        """Return the rounds a second since the first call, which compiled; None before."""
-        now = time.monotonic()
+        ``sent`` is None where every iteration sends as much.
+        """
+        self._show(self._moment(rounds, kept, sent))
+
+    def _show(self, moment: Moment) -> None:
+        """Show how far the run is."""
+
+    def _moment(self, rounds: int, kept: int, sent: Sent | None) -> Moment:
+        now, rate = time.monotonic(), None
         if self._first is None:
             self._first = (now, rounds)
         since, done = self._first
-        return (rounds - done) / (now - since) if now > since and rounds > done else None
+        if now > since and rounds > done:
+            rate = (rounds - done) / (now - since)
+        end = self._usual if rounds < self._usual else self._total
+        left = None if rate is None else (end - rounds) / rate
+        return Moment(rounds, end, kept, None if sent is None else sent[0], rate, left)
 
 
 class Lines(Progress):
@@ -51,11 +93,13 @@ class Lines(Progress):
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
     included, ``of`` how many; ``draws`` kept of each chain; ``seconds`` since this process began;
     ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed: until the
-    rounds in which such a run ends as a rule are done, to those, and then to the last.
+    rounds in which such a run ends as a rule are done, to those, and then to the last;
+    ``messages``, communication rounds so far, where iterations differ in them.
     """
 
     def __init__(self, name: str, total: int, usual: int | None) -> None:
-        self._name, self._total, self._usual = name, total, usual or total
+        super().__init__(total, usual)
+        self._name = name
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
 
@@ -63,19 +107,20 @@ class Lines(Progress):
         if self._state:
             self._print()
 
-    def update(self, rounds: int, kept: int) -> None:
+    def _show(self, moment: Moment) -> None:
         """Print when the last line is old enough."""
-        now, rate = time.monotonic(), self._rate(rounds)
-        end = self._usual if rounds < self._usual else self._total
+        now, rate, left = time.monotonic(), moment.rate, moment.left
         self._state = {
             "algorithm": self._name,
-            "rounds": rounds,
+            "rounds": moment.rounds,
             "of": self._total,
-            "draws": kept,
+            "draws": moment.draws,
             "seconds": round(now - self._started, 2),
             "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
-            "seconds_left": None if rate is None else round((end - rounds) / rate, 1),
+            "seconds_left": None if left is None else round(left, 1),
         }
+        if moment.messages is not None:
+            self._state["messages"] = moment.messages
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
             self._last = now
@@ -87,20 +132,20 @@ class Lines(Progress):
 class Bar(Progress):
     """A live bar with rounds a second and the time that remains."""
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, name: str, total: int, usual: int | None) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
+        super().__init__(total, usual)
         console = Console(stderr=True)
-        done = TextColumn("{task.completed}/{task.total} rounds, {task.fields[rate]}")
+        done = TextColumn("{task.completed}/{task.total} rounds, {task.fields[how]}")
         columns = [TextColumn("{task.description}"), BarColumn(), done]
-        columns += [TimeElapsedColumn(), TextColumn("elapsed,")]
-        columns += [TimeRemainingColumn(), TextColumn("left")]
+        columns += [TimeElapsedColumn(), TextColumn("elapsed")]
         if console.width < NARROW:  # numbers before pictures
-            columns = [done, TimeRemainingColumn(), TextColumn("left")]
+            columns = [done]
         self._bar = RichProgress(*columns, console=console)
-        self._task = self._bar.add_task(name, total=total, rate="compiling")
+        self._task = self._bar.add_task(name, total=self._usual, how="compiling")
 
     def __enter__(self) -> Bar:
         self._bar.start()
@@ -109,46 +154,49 @@ class Bar(Progress):
     def __exit__(self, *details: Any) -> None:
         self._bar.stop()
 
-    def update(self, rounds: int, kept: int) -> None:
+    def _show(self, moment: Moment) -> None:
         """Move the bar."""
-        rate = self._rate(rounds)
-        shown = "compiled" if rate is None else f"{rate:,.0f}/s"
-        self._bar.update(self._task, completed=rounds, rate=shown)
+        self._bar.update(self._task, completed=moment.rounds, total=moment.end, how=_how(moment))
+
+
+def _how(moment: Moment) -> str:
+    """Return messages, rounds a second and the time that remains, in words."""
+    told = [] if moment.messages is None else [f"{moment.messages:,} messages"]
+    if moment.rate is None or moment.left is None:
+        return ", ".join([*told, "compiled"])
+    return ", ".join([*told, f"{moment.rate:,.3g} rounds/s", f"{duration(moment.left)} left"])
 
 
 class Notebook(Progress):
     """A bar in the output of a notebook's cell."""
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, name: str, total: int, usual: int | None) -> None:
         from IPython.display import HTML, display  # it runs this code
 
-        self._name, self._total, self._html = name, total, HTML
-        self._shown = display(HTML(self._text(0, "compiling")), display_id=True)
-        self._last = 0.0
+        super().__init__(total, usual)
+        self._name, self._html = name, HTML
+        self._moved, self._newest = 0.0, Moment(0, self._usual, 0, None, None, None)
+        self._shown = display(HTML(self._text("compiling")), display_id=True)
 
     def __exit__(self, *details: Any) -> None:
-        if self._rounds is not None:
-            self._show(*self._rounds)
+        if self._newest.rounds:
+            self._move()
 
-    _rounds: tuple[int, float | None] | None = None
-
-    def update(self, rounds: int, kept: int) -> None:
+    def _show(self, moment: Moment) -> None:
         """Move the bar, a few times a second."""
-        self._rounds = rounds, self._rate(rounds)
-        if time.monotonic() - self._last > SECONDS_BETWEEN_MOVES:
-            self._show(*self._rounds)
-            self._last = time.monotonic()
+        self._newest = moment
+        if time.monotonic() - self._moved > SECONDS_BETWEEN_MOVES:
+            self._move()
 
-    def _show(self, rounds: int, rate: float | None) -> None:
-        said = "compiled"
-        if rate is not None:
-            said = f"{rate:,.3g} rounds/s, {(self._total - rounds) / rate:,.0f} s left"
-        self._shown.update(self._html(self._text(rounds, said)))
+    def _move(self) -> None:
+        self._shown.update(self._html(self._text(_how(self._newest))))
+        self._moved = time.monotonic()
 
-    def _text(self, rounds: int, said: str) -> str:
+    def _text(self, how: str) -> str:
+        done, end = self._newest.rounds, self._newest.end
         return (
-            f'<label>{escape(self._name)} <progress max="{self._total}" value="{rounds}">'
-            f"</progress> {rounds:,}/{self._total:,} rounds, {escape(said)}</label>"
+            f'<label>{escape(self._name)} <progress max="{end}" value="{done}">'
+            f"</progress> {done:,}/{end:,} rounds, {escape(how)}</label>"
         )
 
 
@@ -161,8 +209,8 @@ class Written(Progress):
         shown: is told everything, too.
         directory: of the run.
         algorithm: its name.
-        length: rounds in all, and those of the warm-up.
-        traffic: bytes up and down an iteration, of all chains.
+        length: rounds in all, those of the warm-up, and in how many such a run ends as a rule.
+        traffic: communication rounds and bytes up and down an iteration, of all chains.
         answering: how the sites answer, see `consortia.engines.contract.Run.answering`.
     """
 
@@ -171,13 +219,15 @@ class Written(Progress):
         shown: Progress,
         directory: Path,
         algorithm: str,
-        length: tuple[int, int],
-        traffic: tuple[int, int],
+        length: tuple[int, int, int | None],
+        traffic: Sent,
         answering: Callable[[], dict[str, tuple[float | None, float | None]]],
     ) -> None:
+        super().__init__(length[0], length[2])
         self._shown, self._directory, self._answering = shown, directory, answering
         self._traffic, self._began = traffic, time.monotonic()
         self._state: dict[str, Any] = {"algorithm": algorithm, "rounds": 0, "draws": 0}
+        self._state |= {"bytes_up": 0, "bytes_down": 0}
         self._state |= {"of": length[0], "warmup": length[1], "state": "running"}
         self._state |= {"rounds_per_second": None, "seconds_left": None}
         self._ended = threading.Event()
@@ -196,13 +246,13 @@ class Written(Progress):
         self._write()
         self._shown.__exit__(kind, *details)
 
-    def update(self, rounds: int, kept: int) -> None:
+    def update(self, rounds: int, kept: int, sent: Sent | None = None) -> None:
         """Take the numbers; the thread writes them."""
-        rate = self._rate(rounds)
-        left = None if rate is None else (self._state["of"] - rounds) / rate
-        self._state |= {"rounds": rounds, "draws": kept}
-        self._state |= {"rounds_per_second": rate, "seconds_left": left}
-        self._shown.update(rounds, kept)
+        moment = self._moment(rounds, kept, sent)
+        _, up, down = sent or (each * rounds for each in self._traffic)
+        self._state |= {"rounds": rounds, "draws": kept, "bytes_up": up, "bytes_down": down}
+        self._state |= {"rounds_per_second": moment.rate, "seconds_left": moment.left}
+        self._shown.update(rounds, kept, sent)
 
     def _keep_writing(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_WRITES):
@@ -210,9 +260,7 @@ class Written(Progress):
 
     def _write(self) -> None:
         state = dict(self._state)
-        up, down = (each * state["rounds"] for each in self._traffic)
         state |= {"written": time.time(), "seconds": time.monotonic() - self._began}
-        state |= {"bytes_up": up, "bytes_down": down}
         state["sites"] = [
             {"name": name, "answered": answered, "waiting": waiting}
             for name, (answered, waiting) in self._answering().items()
@@ -253,8 +301,8 @@ def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Prog
     if not show:
         return Progress()
     if _in_notebook():
-        return Notebook(name, total)
-    return Bar(name, total) if sys.stderr.isatty() else Lines(name, total, usual)
+        return Notebook(name, total, usual)
+    return Bar(name, total, usual) if sys.stderr.isatty() else Lines(name, total, usual)
 
 
 def _in_notebook() -> bool:

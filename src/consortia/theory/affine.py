@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -208,11 +208,19 @@ class AffineRecursion(Recursion):
             state = self.step.after(state)
 
     def along(self, counts: Sequence[int], start: Normal) -> list[Normal]:
-        """Return the law after each of these numbers of iterations, by repeated squaring."""
-        return [
-            self._through(self.step.power(k - 1).after(self.first), start) if k else start
-            for k in counts
-        ]
+        """Return the law after each of these numbers of iterations, by repeated squaring.
+
+        A number goes on from the one before it unless that is larger.
+        """
+        power, laws = cache(self.step.power), []
+        state, at = self.first, 1
+        for count in counts:
+            if 0 < count < at:
+                state, at = self.first, 1
+            if count > at:
+                state, at = power(count - at).after(state), count
+            laws.append(self._through(state, start) if count else start)
+        return laws
 
     def _through(self, state: AffineMap, start: Normal) -> Normal:
         """Return the law of the position from its law before these iterations."""

@@ -348,6 +348,10 @@ class Hub(NamedTuple):
     wire: PyTree
 
 
+Reply = tuple[Hub, PyTree, Info]
+"""What the server makes of a message: its state, where the sites evaluate next, and the infos."""
+
+
 class Time(NamedTuple):
     """The iteration's index and the length of the warm-up."""
 
@@ -384,7 +388,7 @@ def _init(method: FederatedHMC, target: Target, position: Vector) -> tuple[tuple
     return (), hub, method.wire.down(wire, position)
 
 
-def _setup(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -> PyTree:
+def _setup(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -> Reply:
     """Keep U and ∇U at the starting point."""
     potential, gradient, largest = message
     here = hub.here._replace(potential=potential, gradient=gradient)
@@ -392,9 +396,7 @@ def _setup(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -
     return _reply(method, hub._replace(here=here, wire=wire), here)
 
 
-def _reply(
-    method: FederatedHMC, hub: Hub, at: Point, info: Info | None = None
-) -> tuple[Hub, PyTree, Info]:
+def _reply(method: FederatedHMC, hub: Hub, at: Point, info: Info | None = None) -> Reply:
     return hub, method.wire.down(hub.wire, at.position), info or {}
 
 
@@ -416,7 +418,7 @@ def _time(rng: RandomStreams) -> Time:
     return Time(jnp.asarray(rng.iteration), jnp.asarray(rng.warmup))
 
 
-def _begin(method: FederatedHMC, shared: Begin, hub: Hub, message: PyTree) -> PyTree:
+def _begin(method: FederatedHMC, shared: Begin, hub: Hub, message: PyTree) -> Reply:
     """Draw a momentum, make half a kick and the first drift; the reply is the new θ.
 
     Where the gradient at the start has to be evaluated anew, the reply is the old θ.
@@ -441,7 +443,7 @@ def _begin(method: FederatedHMC, shared: Begin, hub: Hub, message: PyTree) -> Py
     return _reply(method, hub._replace(trial=trial, kinetic=jnp.sum(normal**2) / 2), trial.end)
 
 
-def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -> PyTree:
+def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree) -> Reply:
     """Kick with the summed gradient, and drift unless this was the last step.
 
     It is the last where the next would go beyond the reach of the warm-up.
@@ -451,11 +453,15 @@ def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree
     step_size, step = trial.step_size, trial.step + 1
     last = step >= _evaluations(method, hub)
     half = last | (trial.step == 0) if method.wire.fresh_start else last
-    kicked = _kicked(method, hub.learned, trial, jnp.where(half, step_size / 2, step_size))
+
+    def kicked_by(half: Bool[Array, ""]) -> Trajectory:
+        time = jnp.where(half, step_size / 2, step_size)
+        return _kicked(method, hub.learned, trial, time)
+
+    kicked = kicked_by(half)
     ends = last | ~_inside(hub, kicked)
-    if hub.reach is not None:
-        half = half | ends
-        kicked = _kicked(method, hub.learned, trial, jnp.where(half, step_size / 2, step_size))
+    if hub.reach is not None:  # a trajectory that would go outside ends here
+        kicked = kicked_by(half | ends)
     steps = jnp.where(ends, step - int(method.wire.fresh_start), trial.steps)
     trial = _moved(~ends, kicked)._replace(step=step, steps=steps)
     return _reply(method, hub._replace(trial=trial, wire=wire), trial.end)
@@ -493,7 +499,7 @@ def _inside(hub: Hub, trial: Trajectory) -> Bool[Array, ""]:
     return jnp.array(True) if hub.reach is None else hub.reach.holds(_drifted(trial))
 
 
-def _end(method: FederatedHMC, shared: End, hub: Hub, message: PyTree) -> PyTree:
+def _end(method: FederatedHMC, shared: End, hub: Hub, message: PyTree) -> Reply:
     """Make the Metropolis test on the summed log-density; the reply is θ after it."""
     here, trial, made = hub.here, hub.trial, _evaluations(method, hub)
     gained = jnp.sum(trial.impulse * (trial.start_velocity + trial.velocity)) / 2

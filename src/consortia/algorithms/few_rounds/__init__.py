@@ -61,6 +61,7 @@ from consortia.core.contract import (
     Claims,
     Cost,
     Draws,
+    Effort,
     Evaluation,
     Info,
     Method,
@@ -192,7 +193,6 @@ class FewRounds(Method):
     step_size = None
     most_warmup = MOST_SEARCH + MOST_FITS + MOST_WALKED
     most_rounds = MOST_DRAWS
-    usual_rounds = USUAL_ROUNDS
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers in every round",
@@ -236,6 +236,16 @@ class FewRounds(Method):
             return self.points
         most = max(MOST_NUMBERS // dimension, FEWEST_CHAINS)
         return self.chains * max(min(self.points, most) // self.chains, 1)
+
+    def usual_rounds(self, dimension: int) -> int | None:
+        """Return 14; with more than 200 parameters nothing is usual."""
+        return USUAL_ROUNDS if dimension <= MOST_CURVED else None
+
+    def effort(self, dimension: int) -> Effort | None:
+        """Return 400 messages of the gradients of all chains, with more than 200 parameters."""
+        if dimension <= MOST_CURVED:
+            return None
+        return Effort(MOST_MESSAGES_BY_GRADIENTS, self.points_of(dimension))
 
     def open_points(self, dimension: int) -> int:
         """Return K where it follows from the effective size, with up to 200 parameters."""

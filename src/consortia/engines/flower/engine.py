@@ -18,7 +18,7 @@ from consortia.core import arguments, fingerprints
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.start import start_values
-from consortia.core.target import Target
+from consortia.core.target import Target, any_target
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
@@ -251,9 +251,3 @@ def _of_other(facts: SiteFacts) -> SiteFacts:
     if facts.beside is None:
         raise InputError("a site has told nothing for the model that is compared.")
     return facts.beside
-
-
-def any_target() -> Target:
-    """Return a posterior of one parameter, where any will do."""
-    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
-    return Target(model, model.init)

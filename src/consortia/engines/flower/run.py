@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from consortia.core import random
 from consortia.core.prior import prior_scale
 from consortia.core.target import Target
+from consortia.core.words import duration
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
@@ -278,13 +279,13 @@ class FlowerRun(Run):
         )
         return facts, {"participation": taking_part}
 
-    def expected(self, messages: int, rounds: int) -> str:
-        """Return how long rounds of so many messages will take, as the messages so far have."""
+    def expected(self, messages: int) -> str:
+        """Return how long so many messages will take, as the messages so far have."""
         each, how = self._channel.transport.seconds, self._channel.transport.kind
         if self._channel.messages:
             each, how = self._channel.seconds / self._channel.messages, f"{how}, as measured"
         return (
-            f"about {duration(each * messages * rounds)}: {messages * rounds} messages to each "
+            f"about {duration(each * messages)}: {messages} messages to each "
             f"site, one after the other, {each:.2g} s each ({how}), and "
             "the sites' own work"
         )
@@ -329,11 +330,3 @@ class FlowerRun(Run):
             return jax.ShapeDtypeStruct((len(self.names), *leaf.shape[1:]), leaf.dtype)
 
         return carry._replace(node=jax.tree.map(everywhere, carry.node))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words, to two places."""
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.2g} {unit}"
-    return f"{seconds:.2g} seconds"

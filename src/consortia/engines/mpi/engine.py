@@ -18,7 +18,7 @@ from consortia.core import arguments, fingerprints
 from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.start import start_values
-from consortia.core.target import Target, in_jax_width
+from consortia.core.target import Target, any_target, in_jax_width
 from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
@@ -115,7 +115,7 @@ class MPIEngine(Engine):
             InputError: the method cannot run on so many ranks and sites.
         """
         # What is exchanged does not depend on the model, which may be known only with the data.
-        box = mailbox_of(method.build(_any_target()))
+        box = mailbox_of(method.build(any_target()))
         if box is None:
             return Places(nodes, self.ranks, self.rank).own
         check_ranks(box, self.ranks, nodes)
@@ -245,9 +245,3 @@ def _leave_when_nothing_catches(engine: MPIEngine) -> None:
             engine.abort(error, 1)
 
     sys.excepthook = show_and_leave
-
-
-def _any_target() -> Target:
-    """Return a posterior of one parameter, where any will do."""
-    model = Model(None, lambda parameters, rows: parameters, jnp.zeros(1))
-    return Target(model, model.init)

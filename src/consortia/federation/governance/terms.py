@@ -12,7 +12,7 @@ from consortia.errors import InputError
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
-    from consortia.core.contract import Algorithm, Method, Phase
+    from consortia.core.contract import Algorithm, Phase
     from consortia.study.build import Study
 
 BEFORE_PHASES = 2
@@ -101,11 +101,13 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     Raises:
         InputError: the module of the model's factory is not there, or is not Python.
     """
+    from consortia.core.target import any_target
     from consortia.core.version import __version__
 
     check_one_run(study)
     method, question = study.method, study.model.question
-    algorithm = _example(method)
+    # Any number of parameters will do where no argument fixes it.
+    algorithm = method.build(any_target(method.dimension or 2))
     rounds = study.run.warmup + study.run.rounds
     asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
     each = max(asking) if algorithm.one_exchange else sum(asking)
@@ -159,22 +161,6 @@ def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
 def _exchanges(*stages: tuple[Phase, ...]) -> int:
     """Return the messages to a site in these stages, at most."""
     return sum(phase.repeat for phases in stages for phase in phases if phase.local is not None)
-
-
-def _example(method: Method) -> Algorithm:
-    """Return the phases of a method, built for a model of as many parameters."""
-    import jax.numpy as jnp
-
-    from consortia.core.model import Model
-    from consortia.core.target import Target
-
-    dimension = method.dimension or 2  # any will do where no argument fixes it
-    model = Model(
-        log_prior=lambda theta: -jnp.sum(theta**2),
-        log_likelihood=lambda theta, rows: -((rows["y"] - theta[0]) ** 2),
-        init=jnp.zeros(dimension),
-    )
-    return method.build(Target(model, jnp.zeros(dimension)))
 
 
 def _sha256(value: Any) -> str:

@@ -163,6 +163,8 @@ class Regression:
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
+        if spec.event is not None:
+            settings["event"] = spec.event
         return Metadata(spec.question.parsed.text, axes, scaling, settings)
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from consortia.core.fingerprints import of_value
 from consortia.models.regression.formula import Group
-from consortia.models.regression.question import Question
+from consortia.models.regression.question import RESPONSE, Question
 
 GAP = "missing"
 """The level of a factor, and the name of the mark of a number, whose value misses."""
@@ -95,6 +95,13 @@ class Specification:
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
             )
         )
+
+    @property
+    def event(self) -> str | None:
+        """Which of the two levels of a response counts as 1, in words; None of another response."""
+        if self.question.family.response != "two" or RESPONSE not in self.levels:
+            return None
+        return f"{self.question.parsed.response[0].column} = {self.levels[RESPONSE][1]!r}"
 
     # --- columns ---
 

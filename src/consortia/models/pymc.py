@@ -1,0 +1,327 @@
+"""Models written in PyMC: their statements sorted into a prior and one likelihood a row, in JAX."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.data.sites import Sites
+from consortia.errors import InputError, MissingExtraError
+from consortia.models._factoring import RADIUS, TOLERANCE, example_rows, is_sum_over_rows, one_row
+from consortia.models._shared import Array, PyTree
+
+CALLER = "from_pymc"
+
+
+def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
+    r"""Return the model of a PyMC model, its log-likelihood cut into rows.
+
+    .. math:: \log p(\theta, z) = \log p(\theta) + \sum_i \log p(z_i \mid \theta)
+
+    The columns of a site, arrays (rows, ...), take the places of the model's ``pm.Data`` of the
+    same names; all that the rows decide, the observed values too, has to be such. What else the
+    model holds is the same for every row. A statement (an observed variable, a potential) whose
+    density is the same whatever the rows are belongs to the prior; one whose density of several
+    rows is the sum over single ones, to the likelihood; of both it is made sure with rows of the
+    example, at parameters drawn at random. PyTensor translates the densities to JAX.
+
+    Latent variables are sampled without their constraints, under names that say so,
+    ``unconstrained(rate)``; `consortia.natural` gives draws back on the model's scale,
+    ``pm.Deterministic`` included.
+
+    Args:
+        model: a ``pymc.Model``; its own data are not used.
+        rows: the sites, or a dict of arrays like a site's, of which a few rows are looked at.
+
+    Returns:
+        The model. Chains start uniformly in (−1, 1) of each unconstrained parameter.
+
+    Raises:
+        InputError: the model does not factor over rows, or has a statement that cannot be used;
+            the message names the statement.
+        MissingExtraError: PyMC is not installed.
+
+    Example:
+        >>> import pymc as pm  # doctest: +SKIP
+        >>> with pm.Model() as eight:  # doctest: +SKIP
+        ...     effect, error = pm.Data("effect", [28.0, 8.0]), pm.Data("error", [15.0, 10.0])
+        ...     mean = pm.Normal("mean", 0, 5)
+        ...     pm.Normal("y", mean, error, observed=effect)
+        >>> model = consortia.from_pymc(eight, sites)  # doctest: +SKIP
+    """
+    translate = _translator()
+    import pymc
+
+    if not isinstance(model, pymc.Model):
+        raise InputError(f"{CALLER}: {model!r} is a {type(model).__name__}: give a pymc.Model.")
+    example = example_rows(CALLER, rows)
+    graph = _Graph(model, translate, _columns(model, example), tuple(model.free_RVs))
+    return _sorted(graph, example)
+
+
+def _translator() -> Callable[..., Callable[..., Any]]:
+    """Return PyMC's translation of graphs to functions of JAX."""
+    try:
+        # In a thread of its own, where no `jax.enable_x64` of the caller hides the process' width.
+        with ThreadPoolExecutor(1) as alone:
+            return alone.submit(_loaded).result()
+    except ImportError as error:
+        raise MissingExtraError(f"{CALLER} needs PyMC: pip install 'consortia[pymc]'.") from error
+
+
+def _loaded() -> Callable[..., Callable[..., Any]]:
+    """Import PyMC's part for JAX, and undo what that does to XLA's flags and JAX's width."""
+    flags, wide = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
+    try:
+        from pymc.sampling.jax import get_jaxified_graph  # optional
+    finally:
+        jax.config.update("jax_enable_x64", wide)
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+    return get_jaxified_graph
+
+
+def _columns(model: Any, example: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the model's data that are columns, by name."""
+    from pytensor.compile.sharedvalue import SharedVariable
+
+    data: dict[str, Any] = {
+        n: one for n, one in model.named_vars.items() if isinstance(one, SharedVariable)
+    }
+    for name, column in example.items():
+        if name not in data:
+            known = f"there are {', '.join(data)}" if data else "there is none"
+            raise InputError(
+                f"{CALLER}: the model has no pm.Data {name!r}, which is a column ({known}): add "
+                "it, or leave the column out of the sites."
+            )
+        if data[name].ndim != column.ndim:
+            raise InputError(
+                f"{CALLER}: the column {name!r} has {column.ndim} axes, pm.Data of this name "
+                f"{data[name].ndim}."
+            )
+    return {name: data[name] for name in example}
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """A PyMC model whose pieces can be had as functions of JAX.
+
+    Attributes:
+        model: the model.
+        translate: see `_translator`.
+        columns: the shared variables in whose place columns stand, by name.
+        latents: the free random variables.
+    """
+
+    model: Any
+    translate: Callable[..., Callable[..., Any]]
+    columns: Mapping[str, Any]
+    latents: tuple[Any, ...]
+
+    @property
+    def values(self) -> list[Any]:
+        """The unconstrained values of the latent variables."""
+        return [self.model.rvs_to_values[one] for one in self.latents]
+
+    @property
+    def sampled(self) -> list[str]:
+        """Names of the latent variables as they are sampled."""
+        free = [self.model.rvs_to_transforms[one] is None for one in self.latents]
+        names = [one.name for one in self.latents]
+        return [n if at else f"unconstrained({n})" for n, at in zip(names, free, strict=True)]
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the unconstrained values."""
+        start = self.model.initial_point(0)
+        return [np.shape(start[one.name]) for one in self.values]
+
+    def densities(self, statements: Sequence[Any]) -> Callable[..., list[Array]]:
+        """Return what gives the log-densities of statements, each summed, Jacobians included."""
+        found = self.model.logp(vars=list(statements), sum=False) if statements else []
+        return self.function([one.sum() for one in found])
+
+    def function(self, outputs: Sequence[Any]) -> Callable[..., list[Array]]:
+        """Return outputs as a function of parameters and rows."""
+        from pytensor.graph.replace import clone_replace
+
+        places = {shared: shared.type() for shared in self.columns.values()}
+        made = clone_replace(list(outputs), replace=places)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what PyTensor finds on this machine
+            run = self.translate(inputs=[*self.values, *places.values()], outputs=made)
+        names = self.sampled
+
+        def of(params: PyTree, rows: PyTree) -> list[Array]:
+            with (
+                jax.numpy_dtype_promotion("standard"),
+                jax.numpy_rank_promotion("allow"),
+                warnings.catch_warnings(),
+            ):
+                # PyTensor's own types are of 64 bits, whatever JAX computes in.
+                warnings.filterwarnings("ignore", "Explicitly requested dtype")
+                given = [jnp.asarray(params[name]) for name in names]
+                return list(run(*given, *(jnp.asarray(rows[name]) for name in self.columns)))
+
+        return of
+
+    def latent_shapes(self, rows: Mapping[str, np.ndarray]) -> list[tuple[int, ...]]:
+        """Return the shapes of the latent variables on their own scale with these rows."""
+        from pytensor import tensor
+        from pytensor.compile.function import function
+        from pytensor.compile.mode import Mode
+
+        shared = {
+            one: one.type.filter(rows[n], allow_downcast=True) for n, one in self.columns.items()
+        }
+        given = {one: tensor.constant(value) for one, value in shared.items()}
+        mode = Mode(linker="py", optimizer="fast_compile")
+        shapes = [one.shape for one in self.latents]
+        found = function([], shapes, givens=given, mode=mode, on_unused_input="ignore")()
+        return [tuple(np.asarray(one).tolist()) for one in found]
+
+
+def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
+    """Return the model with its statements sorted, or refuse one by name."""
+    model, latents = graph.model, graph.latents
+    if not latents:
+        raise InputError(f"{CALLER}: the model has no latent variable.")
+    for one in latents:
+        if np.dtype(one.dtype).kind not in "fc":
+            raise InputError(
+                f"{CALLER}: the latent variable {one.name!r} is discrete: sum it out, as "
+                "pm.Mixture does."
+            )
+    count = len(next(iter(example.values())))
+    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    shapes = graph.shapes()
+
+    def tried(work: Callable[[], Any], rows: int) -> Any:
+        try:
+            return work()
+        except NotImplementedError as error:
+            raise InputError(f"{CALLER}: PyTensor has no such operation in JAX: {error}") from error
+        except (TypeError, ValueError, IndexError) as error:
+            first = str(error).split("\n")[0]
+            raise InputError(
+                f"{CALLER}: the model cannot be computed with {rows} of its rows: {first}. All "
+                "that has a value of each row, the observed values too, has to be a pm.Data whose "
+                "name is a column."
+            ) from error
+
+    whole = tried(lambda: graph.latent_shapes(example), count)
+    alone = tried(lambda: graph.latent_shapes(singles[0]), 1)
+    for latent, several, single in zip(latents, whole, alone, strict=True):
+        if several != single:
+            raise InputError(
+                f"{CALLER}: the latent variable {latent.name!r} has shape {several} with several "
+                f"rows and {single} with one: a value of each row cannot be sampled by the "
+                "server. Integrate it out, or give groups by a column with their number as a "
+                "constant."
+            )
+    statements = [*model.observed_RVs, *model.potentials]
+    every = [*latents, *statements]
+    names = [one.name for one in every]
+    densities = tried(lambda: jax.jit(graph.densities(every)), count)
+    points = [
+        {
+            name: rng.uniform(-RADIUS, RADIUS, shape)
+            for name, shape in zip(graph.sampled, shapes, strict=True)
+        }
+        for rng in map(np.random.default_rng, (0, 1))
+    ]
+
+    def table(rows: Mapping[str, Any], count: int) -> np.ndarray:
+        runs = tried(lambda: [densities(point, rows) for point in points], count)
+        return np.array([[float(one) for one in run] for run in runs])
+
+    together = table(example, count)
+    apart = np.stack([table(single, 1) for single in singles], axis=-1)
+    of_rows = [
+        is_sum_over_rows(CALLER, name, together[:, at], apart[:, at])
+        for at, name in enumerate(names)
+    ]
+    for latent, is_sum in zip(latents, of_rows, strict=False):
+        if is_sum:
+            raise InputError(
+                f"{CALLER}: the prior of {latent.name!r} depends on the rows: it would be another "
+                "one at every site. Give constants in their place."
+            )
+    likelihood = [one for one, is_sum in zip(every, of_rows, strict=True) if is_sum]
+    prior = [one for one, is_sum in zip(every, of_rows, strict=True) if not is_sum]
+    if not likelihood:
+        raise InputError(f"{CALLER}: no observed variable or potential depends on the rows.")
+    return _model(graph, shapes, graph.densities(prior), graph.densities(likelihood), singles)
+
+
+def _model(
+    graph: _Graph,
+    shapes: Sequence[tuple[int, ...]],
+    prior: Callable[..., list[Array]],
+    likelihood: Callable[..., list[Array]],
+    singles: Sequence[Mapping[str, np.ndarray]],
+) -> Model:
+    kinds = {name: (column.shape[1:], column.dtype) for name, column in singles[0].items()}
+    sampled = dict(zip(graph.sampled, shapes, strict=True))
+
+    def start(key: Array) -> dict[str, Array]:
+        keys = jax.random.split(key, len(sampled))
+        return {
+            name: jax.random.uniform(one, shape, minval=-RADIUS, maxval=RADIUS)
+            for one, (name, shape) in zip(keys, sampled.items(), strict=True)
+        }
+
+    def log_prior(params: PyTree) -> Array:
+        return sum(prior(params, one_row(kinds)), jnp.zeros(()))
+
+    def log_likelihood(params: PyTree, batch: PyTree) -> Array:
+        def of_row(row: PyTree) -> Array:
+            one = {name: leaf[None] for name, leaf in row.items()}
+            return jnp.sum(jnp.stack(likelihood(params, one)))
+
+        return jax.vmap(of_row)({name: jnp.asarray(batch[name]) for name in kinds})
+
+    names = [one.name for one in graph.latents]
+    derived = _constants(graph, sampled, singles)
+    names += [one.name for one in derived]
+    wanted = graph.model.replace_rvs_by_values([*graph.latents, *derived])
+    on_own_scale = graph.function(wanted)
+
+    def natural(params: PyTree) -> dict[str, Array]:
+        return dict(zip(names, on_own_scale(params, one_row(kinds)), strict=True))
+
+    return Model(log_prior, log_likelihood, start, natural=natural)
+
+
+def _constants(
+    graph: _Graph, sampled: Mapping[str, Any], singles: Sequence[Mapping[str, np.ndarray]]
+) -> list[Any]:
+    """Return the deterministic variables that do not depend on rows."""
+    every = list(graph.model.deterministics)
+    if not every:
+        return []
+    values = jax.jit(graph.function(graph.model.replace_rvs_by_values(every)))
+    rng = np.random.default_rng(2)
+    point = {name: rng.uniform(-RADIUS, RADIUS, shape) for name, shape in sampled.items()}
+    several = {n: np.concatenate([one[n] for one in singles]) for n in singles[0]}
+    runs = [values(point, rows) for rows in (several, *singles)]
+    return [
+        one
+        for place, one in enumerate(every)
+        if all(
+            np.shape(run[place]) == np.shape(runs[0][place])
+            and np.allclose(run[place], runs[0][place], TOLERANCE)
+            for run in runs
+        )
+    ]
