@@ -1,6 +1,6 @@
 """A small convolutional network over ten clients on Fashion-MNIST, by five methods.
 
-    python examples/fashion_cnn.py [--rows 6000] [--passes 500]
+    python examples/fashion_cnn.py [--rows 6000] [--passes 500] [--chains 2] [--methods fa_ld ...]
 
 Needs the extra ``flax`` and the data set (`consortia.datasets.load`). The classes are dealt out
 unevenly (Dirichlet, 0.5). No draw is kept: predictions at the test rows are averaged over them, so
@@ -52,6 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=6000, help="of training, at all clients")
     parser.add_argument("--passes", type=int, default=500, help="steps of a method")
+    parser.add_argument("--chains", type=int, default=2, help="of each method")
+    parser.add_argument("--methods", nargs="*", default=list(methods(10)), help="all by default")
     given = parser.parse_args()
     data = consortia.datasets.load("fashion_mnist")
     order = np.random.default_rng(0).permutation(len(data.rows["y"]))[: given.rows]
@@ -67,7 +69,8 @@ def main() -> None:
         f"{len(order)} rows at {CLIENTS} clients of {min(sites.sizes)} to {max(sites.sizes)} rows"
     )
     print(f"{'method':12}{'accuracy':>9}{'ECE':>8}{'log score':>11}{'seconds':>9}{'MiB':>7}")
-    for name, (method, rounds) in methods(given.passes).items():
+    for name in given.methods:
+        method, rounds = methods(given.passes)[name]
         began = time.perf_counter()
         tree = consortia.sample(
             model,
@@ -75,6 +78,7 @@ def main() -> None:
             method,
             rounds=rounds // 2,
             warmup=rounds - rounds // 2,
+            chains=given.chains,
             thin=max(1, rounds // 100),
             keep=consortia.keep_predictions(test),
             progress=False,

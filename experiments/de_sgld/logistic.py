@@ -247,7 +247,8 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             curves.plot(k, line["agent"], "--", color=colour, lw=0.9, label="an agent")
         curves.axhline(part["reference_accuracy"], color="k", lw=0.6)
         curves.set(xlabel="iteration k", ylabel="accuracy of a draw")
-        curves.legend()
+        curves.set_ymargin(0.35)
+        curves.legend(loc="lower right", ncols=2)
         for j, row in enumerate(part["long"]):
             colour = colours[row["network"]]
             bars.semilogy(j, row["w2_average"], "o", ms=3, color=colour)
@@ -260,5 +261,6 @@ def draw(results: dict[str, Any], axes: Any) -> None:
             bars.plot([], [], "o", ms=3, color=colours[label], label=label)
         for label, style in (("point mass at the mean", "-"), ("half of NUTS's draws", ":")):
             bars.plot([], [], style, color="0.6", lw=0.8, label=label)
-        bars.legend()
+        bars.set_ylim(top=100 * bars.get_ylim()[1])
+        bars.legend(loc="upper center", ncols=2)
         bars.set(ylabel="W₂ to NUTS (dot: average, box: agent)")

@@ -250,15 +250,16 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axes[5].plot(
             *edge, style, **LAW, label=f"2 sd of {'the posterior' if style == '-' else 'its law'}"
         )
-    axes[5].set(xlabel="θ₁", ylabel="θ₂")
-    axes[5].legend()
+    axes[5].set(xlabel="θ₁", ylabel="θ₂", ymargin=0.3)
+    axes[5].legend(loc="upper center", ncols=2)
     for entry in results["runs"]:
         label = f"{entry['method'].upper()}({entry['local_steps']})"
         if "batch_size" in entry:
             label += " full batch"
         axes[6].loglog(entry["curve"]["draws"], entry["curve"]["error"], lw=0.9, label=label)
     axes[6].set(xlabel="draws", ylabel="squared error of the mean")
-    axes[6].legend()
+    axes[6].set_ylim(top=1e5)
+    axes[6].legend(loc="upper right", ncols=2)
     place = np.arange(SHARDS)
     axes[7].bar(place - 0.2, results["constants"]["gamma_squared"], 0.4, label="γ²")
     axes[7].bar(place + 0.2, results["constants"]["epsilon_squared"], 0.4, label="ε²")

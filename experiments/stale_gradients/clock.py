@@ -202,8 +202,10 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         label = f"W = {entry['workers']}"
         axes[0].plot(entry["iterations"], loss, lw=0.9, label=label)
         axes[1].plot(entry["time"], loss, lw=0.9, label=label)
-    axes[0].set(xlabel="iterations a worker", ylabel="test loss", yscale="log")
-    axes[1].set(xlabel=f"seconds, a pause of {PAUSE:g} s a gradient", yscale="log")
+    axes[0].set(xlabel="iterations a worker", ylabel="test loss")
+    axes[1].set(xlabel=f"seconds, a pause of {PAUSE:g} s a gradient")
+    for axis in axes[:2]:
+        workers.logarithmic(axis)
     axes[0].legend()
     numbers = [entry["workers"] for entry in resting]
     for entries, label in ((resting, f"pause {PAUSE:g} s"), (computing, "computing")):

@@ -399,4 +399,4 @@ def logarithmic(axis: Any) -> None:
     """Make the vertical axis logarithmic, with plain numbers: losses span less than a decade."""
     axis.set_yscale("log")
     for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        ticks(lambda value, _: f"{value:.4g}")
+        ticks(lambda value, _: f"{value:.5g}")

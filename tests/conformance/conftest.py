@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from parity.problem import SHARING
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -23,19 +24,11 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 }
 
 
-SHARING = {
-    "few_rounds": "surrogate_hmc",
-    "fa_ld": "fa_hmc",
-    "dsgld": "fsgld",
-    "de_sgld": "de_sghmc",
-    "stale_sgld": "stale_sghmc",
-    "stale_sgnht": "stale_sghmc",
-    "decentralized_ula": "decentralized_hmc",
-    "decentralized_exact_hmc": "federated_hmc",
-}
+SLOW = {"few_rounds", *SHARING}
 """Algorithms whose phases and exchanges are another one's: what must be compiled runs slow.
 
-Those of few_rounds take longest to compile; its own tests have what is its own.
+Those of few_rounds, which are surrogate_hmc's, take longest to compile; its own tests have what is
+its own.
 """
 
 COMPILE_NOTHING = "test_values"
@@ -76,18 +69,22 @@ def richest(name: str, wanted: dict[str, Any]) -> Case:
     return Case(name, arguments)
 
 
+PRIVATELY = [richest(name, PRIVATE) for name in ALGORITHMS]
+RICHEST = [richest(name, EVERYTHING) for name in ALGORITHMS]
+
+
 def pytest_generate_tests(metafunc: Any) -> None:
     """A test that asks for one of these names runs over the registry."""
     quick = metafunc.module.__name__.endswith(COMPILE_NOTHING)
 
     def parameter(case: Case, settings: str) -> Any:
-        slow = case.name in SHARING and not quick
+        slow = case.name in SLOW and not quick
         marks = [pytest.mark.slow] if slow else []
         return pytest.param(case, id=f"{case.name}-{settings}", marks=marks)
 
     examples = [parameter(Case(n, e.example), "example") for n, e in ALGORITHMS.items()]
-    private = [parameter(richest(n, PRIVATE), "private") for n in ALGORITHMS]
-    rich = [parameter(richest(n, EVERYTHING), "everything") for n in ALGORITHMS]
+    private = [parameter(case, "private") for case in PRIVATELY]
+    rich = [parameter(case, "everything") for case in RICHEST]
     choices = {"example": examples, "private": private, "rich": rich, "case": examples + rich}
     for name, values in choices.items():
         if name in metafunc.fixturenames:
@@ -165,5 +162,24 @@ def draws_of(model: consortia.Model, sites: consortia.Sites, positions: Any) -> 
     def run(method: Any, **arguments: Any) -> np.ndarray:
         options: dict[str, Any] = {"rounds": 23, "chains": 2, "progress": False} | arguments
         return positions(consortia.sample(model, sites, method, **options))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def kept() -> dict[Any, np.ndarray]:
+    """What `usual` has run, by method."""
+    return {}
+
+
+@pytest.fixture
+def usual(draws_of: Any, kept: dict[Any, np.ndarray]) -> Any:
+    """``method -> (chains, draws, d)`` of 23 rounds, run once for all tests of an algorithm."""
+
+    def run(method: Any) -> np.ndarray:
+        if method not in kept:
+            kept[method] = draws_of(method)
+            kept[method].setflags(write=False)
+        return kept[method]
 
     return run

@@ -55,11 +55,11 @@ TWO = """
 files = ["oslo.csv", "lima.csv", "pune.csv"]
 
 [model]
-formula = "died ~ age * arm"
+formula = "died ~ arm"
 family = "bernoulli"
 
 [compare]
-formula = "died ~ arm"
+formula = "died ~ age * arm"
 family = "bernoulli"
 
 [algorithm]
@@ -116,7 +116,8 @@ def test_a_site_is_told_of_the_other_model_and_may_refuse_it_alone(tmp_path):
     study = load_study(path)
     terms = terms_of(study)
     text = " ".join(text for _, text in sentences(study, terms))
-    assert "compared with it. The regression died ~ arm, family bernoulli" in text
+    assert "The regression died ~ age * arm, family bernoulli. It is compared with" in text
+    assert "it uses the columns 'died', 'arm', 'age' of yours" in text
     main, other, sums = terms.every
     assert len({main.study, other.study, sums.study, other.model}) == 4
     assert sums.model not in (other.model, replace(main, besides=()).study)

@@ -79,7 +79,7 @@ def test_a_process_that_does_not_listen_is_killed(
     process = started(tmp_path, DEAF)
     until(lambda: "ready" in process.output())
     stop([process])
-    assert process.exit_status == -signal.SIGKILL
+    assert process.wait(1.0) == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")

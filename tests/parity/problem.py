@@ -108,6 +108,24 @@ ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "stale_sghmc-capped": ("stale_sghmc", 1, 1, {"max_staleness": 4}),
 }
 
+SHARING = {
+    "fa_ld": "fa_hmc",
+    "dsgld": "fsgld",
+    "de_sgld": "de_sghmc",
+    "stale_sgld": "stale_sghmc",
+    "stale_sgnht": "stale_sghmc",
+    "decentralized_ula": "decentralized_hmc",
+    "decentralized_exact_hmc": "federated_hmc",
+}
+"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow."""
+
+
+def repeats(label: str) -> bool:
+    """Return True if a case is the plain example of an algorithm that shares its exchanges."""
+    name, *_, more = (CASES | DIVIDED | ASYNCHRONOUS)[label]
+    return name in SHARING and not more
+
+
 CARRIED = "mpi-carried"
 """MPI as it is where JAX computes on an accelerator: the host carries messages between pieces."""
 

@@ -117,11 +117,6 @@ def variables(structure: PyTree) -> tuple[Variable, ...]:
     return tuple(found)
 
 
-def variable_names(init: PyTree) -> list[str]:
-    """Return the names of the variables of a model's ``init`` (pytree or function of a key)."""
-    return [variable.name for variable in variables(structure_of(init))]
-
-
 def split(flat: Any, parts: Sequence[Variable]) -> dict[str, Any]:
     """Cut flat vectors (..., d), NumPy's or JAX's, into the variables, (..., *shape) each."""
     return {

@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,10 @@ CHUNK_BYTES = 4 * 1024 * 1024
 MOST_SLOTS = 8192
 KEPT_PROGRAMS = 16
 
+T = TypeVar("T")
+
 _programs: OrderedDict[Any, Program] = OrderedDict()
+_starts: OrderedDict[Any, Any] = OrderedDict()
 
 
 class LocalEngine(Engine):
@@ -178,21 +181,18 @@ class LocalEngine(Engine):
         small = numbers <= compiler.MOST_NUMBERS
         small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
         key = (target.model, method, layout, divided, shaped)
-        program = _programs.pop(key, None)
-        if program is None:
-            parts = (
-                method.build(target),
-                layout,
-                partial(start_values, target, most=method.gradient_rows),
-            )
+        start = partial(start_values, target, most=method.gradient_rows)
+        # One function for all methods of a model: it is traced and compiled once.
+        start = _kept(_starts, (target.model, shaped[0], method.gradient_rows), lambda: start)
+
+        def make() -> Program:
+            parts = method.build(target), layout, start
             few = method.most_warmup is not None
             if divided is None:
-                program = Program(*parts, small=small, few=few)
-            else:
-                program = ShardedProgram(*parts, divided, small=small, few=few)
-        _programs[key] = program  # the youngest last
-        while len(_programs) > KEPT_PROGRAMS:
-            _programs.popitem(last=False)
+                return Program(*parts, small=small, few=few)
+            return ShardedProgram(*parts, divided, small=small, few=few)
+
+        program = _kept(_programs, key, make)
         if isinstance(program, ShardedProgram):
             return ShardedRun(program, arrays, sites)
         run = LocalRun(program, arrays, sites)
@@ -287,6 +287,15 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
         prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),
         fitted=(),
     )
+
+
+def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:
+    """Return what is kept under a key, or what is made now; the oldest that are too many go."""
+    found = programs.pop(key) if key in programs else make()
+    programs[key] = found  # the youngest last
+    while len(programs) > KEPT_PROGRAMS:
+        programs.popitem(last=False)
+    return found
 
 
 def _structure_key(target: Target) -> Any:

@@ -184,13 +184,6 @@ def _windows(staleness: np.ndarray) -> dict[str, Any]:
     }
 
 
-def no_events(mailbox: Mailbox) -> Events:
-    """Return one event of each server, for shapes only."""
-    none = jnp.zeros((mailbox.servers, 1), jnp.int32)
-    shares = jnp.ones((mailbox.servers, mailbox.workers))
-    return Events(jnp.int32(0), none, none, none, shares)
-
-
 def compare_shares(declared: np.ndarray, counted: np.ndarray, names: tuple[str, ...]) -> None:
     """Warn where declared shares (sites,) are far from the counted ones, (servers, sites)."""
     gap = np.abs(declared / counted - 1)

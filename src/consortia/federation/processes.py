@@ -63,11 +63,6 @@ class Process:
         """Return True until it has ended."""
         return self._process.poll() is None
 
-    @property
-    def exit_status(self) -> int | None:
-        """Its exit status, None while it runs."""
-        return self._process.poll()
-
     def output(self) -> str:
         """Return its output since it was started."""
         with self.log.open("rb") as file:

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.theory.arguments import Array, check_density, curvatures_of, floats, number
+from consortia.theory.arguments import Array, check_density, curvatures_of, floats
 from consortia.theory.potentials import SitePotentials
 
 PyTree = Any
@@ -83,8 +84,8 @@ class GaussianAgents:
             noise_variance: σ².
             prior_variance: s².
         """
-        sigma2 = number(noise_variance, "noise_variance", strict=True)
-        s2 = number(prior_variance, "prior_variance", strict=True)
+        sigma2 = arguments.positive("noise_variance", noise_variance)
+        s2 = arguments.positive("prior_variance", prior_variance)
         scale = np.sqrt(sigma2)
         rows = []
         for shard in shards:

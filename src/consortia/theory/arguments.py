@@ -1,8 +1,6 @@
-"""Arguments of the laws as checked float64 numbers and arrays."""
+"""Arguments of the laws as checked float64 arrays."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from jaxtyping import Float
@@ -75,22 +73,3 @@ def check_density(precision: Array, name: str, rounding: float = 0.0) -> None:
             f"{name}: their sum is not positive definite, so the target is not a density; add a "
             "prior or drop the flat coordinates"
         )
-
-
-def number(
-    value: float, name: str, *, least: float = 0.0, most: float = math.inf, strict: bool = False
-) -> float:
-    """Return one number of at least (``strict``: above) ``least`` and at most ``most``."""
-    array = floats(value, name)
-    if array.ndim or not (least < array if strict else least <= array) or array > most:
-        bounds = f"{'above' if strict else 'of at least'} {least:g}"
-        bounds += f" and at most {most:g}" if math.isfinite(most) else ""
-        raise InputError(f"{name}: got {value!r}; give one number {bounds}")
-    return float(array)
-
-
-def count(value: int, name: str, *, least: int = 1) -> int:
-    """Return a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name}: got {value!r}; give a whole number of at least {least}")
-    return int(value)

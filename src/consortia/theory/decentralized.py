@@ -23,11 +23,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.graphs.laplacian import laplacian_of
 from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
-from consortia.theory.arguments import count, filled, number
+from consortia.theory.arguments import filled
 from consortia.theory.gossip import agent_law, forget_sums, links_of, resolved
 from consortia.theory.law import AgentMoments, Law, Moments
 
@@ -63,13 +64,13 @@ def decentralized_hmc_law(
         [3.] [1.003]
         [3.] [0.711]
     """
-    epsilon = number(step_size, "step_size", strict=True)
+    epsilon = arguments.positive("step_size", step_size)
     if variant not in ("corrected", "published"):
         raise InputError(f"variant is {variant!r}: use 'corrected' or 'published'.")
     drift = epsilon**2 if variant == "published" else epsilon**2 / 2
     matrix = resolved(agents, mixing)
     links = links_of(agents, matrix)
-    tracking = np.linalg.matrix_power(links, count(gossip_rounds, "gossip_rounds"))
+    tracking = np.linalg.matrix_power(links, arguments.whole("gossip_rounds", gossip_rounds, 1))
     curvature, pulls = agents.stacked_curvature(), agents.pulls.ravel()
     change = tracking - np.eye(len(links))
     pulled = drift * links @ tracking
@@ -122,7 +123,7 @@ def decentralized_ula_moments(
         >>> found.sd_ratio.round(2)
         array([1.02])
     """
-    alpha = number(step_size, "step_size", strict=True)
+    alpha = arguments.positive("step_size", step_size)
     if noise not in ("corrected", "published"):
         raise InputError(f"noise is {noise!r}: use 'corrected' or 'published'.")
     power, offset = decay
@@ -134,7 +135,7 @@ def decentralized_ula_moments(
     temperature = m if noise == "corrected" else 1
     mean = np.tile(filled(start, (d,), "start"), m)
     covariance = np.zeros_like(identity)
-    for t in range(count(iterations, "iterations", least=0)):
+    for t in range(arguments.whole("iterations", iterations, 0)):
         step = alpha * (t + offset) ** -power
         pull = first * (t + begin) ** -slow
         moved = identity - pull * laplacian - step * m * curvature

@@ -18,7 +18,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.theory.arguments import count, floats
+from consortia.theory.arguments import floats
 
 Array = jax.Array
 
@@ -234,7 +234,7 @@ def minibatch_noise(
         >>> float(minibatch_noise(2.0, 100, 10))
         2000.0
     """
-    n, b = count(rows, "rows"), count(batch_size, "batch_size")
+    n, b = arguments.whole("rows", rows, 1), arguments.whole("batch_size", batch_size, 1)
     variance = floats(row_variance, "row_variance") * n**2 / b
     if replace:
         return variance

@@ -26,9 +26,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
-from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
+from consortia.theory.arguments import check_density, curvatures_of, filled, floats
 from consortia.theory.law import Law, Moments
 
 Blocks = Float[np.ndarray, "blocks w w"]
@@ -107,15 +108,15 @@ def fa_hmc_law(
     noise = filled(gradient_noise, clients.weights.shape, "gradient_noise")
     if np.any(noise < 0.0):
         raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
-    heat = number(temperature, "temperature", strict=True)
+    heat = arguments.positive("temperature", temperature)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
     with np.errstate(over="ignore", invalid="ignore"):
         response, spread = _one_round(
             clients,
-            step_size=number(step_size, "step_size", strict=True),
-            leapfrog_steps=count(leapfrog_steps, "leapfrog_steps"),
-            local_steps=count(local_steps, "local_steps"),
-            rho=number(momentum_correlation, "momentum_correlation", most=1.0),
+            step_size=arguments.positive("step_size", step_size),
+            leapfrog_steps=arguments.whole("leapfrog_steps", leapfrog_steps, 1),
+            local_steps=arguments.whole("local_steps", local_steps, 1),
+            rho=arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
             gradient_noise=noise,
             gradient_draws=gradient_draws,
             heat=heat,
@@ -166,9 +167,9 @@ def leading_order_mean_bias(
         [-0.0531]
     """
     clients = read_clients(means, curvatures, weights, mass_matrix)
-    eta = number(step_size, "step_size", strict=True)
-    steps = count(leapfrog_steps, "leapfrog_steps")
-    iterations = count(local_steps, "local_steps")
+    eta = arguments.positive("step_size", step_size)
+    steps = arguments.whole("leapfrog_steps", leapfrog_steps, 1)
+    iterations = arguments.whole("local_steps", local_steps, 1)
     kappa = (steps * eta) ** 2 * ((iterations - 1) / 4.0 + (1.0 - 1.0 / steps**2) / 12.0)
     force = _applied(clients.curvatures, clients.means - clients.target_mean)
     velocity = np.linalg.solve(clients.mass, force[..., None])[..., 0]

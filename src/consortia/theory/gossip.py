@@ -36,6 +36,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 
 from consortia import graphs
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.theory.affine import (
@@ -47,7 +48,7 @@ from consortia.theory.affine import (
     spectral_radius,
 )
 from consortia.theory.agents import GaussianAgents, block_diagonal
-from consortia.theory.arguments import count, filled, number
+from consortia.theory.arguments import filled
 from consortia.theory.law import Law, Moments, agent_blocks
 
 ComplexOrReal = Shaped[np.ndarray, "..."]
@@ -103,8 +104,8 @@ def de_sgld_law(
         >>> print(round(moments.w2, 4), moments.agents.w2.round(4))
         0.0152 [0.048  0.0172]
     """
-    eta = number(step_size, "step_size", strict=True)
-    heat = number(temperature, "temperature")
+    eta = arguments.positive("step_size", step_size)
+    heat = arguments.number("temperature", temperature, 0.0)
     matrix = resolved(agents, mixing)
     links, curvature = links_of(agents, matrix), agents.stacked_curvature()
     identity = np.eye(len(links))
@@ -115,7 +116,7 @@ def de_sgld_law(
         iteration = np.block([[moved, -identity], [(identity - links) / 2, identity]])
         entry, offset = np.concatenate([identity, 0 * identity]), np.append(offset, 0 * offset)
         forget_sums(iteration, agents, matrix)
-    if beta := number(momentum, "momentum"):
+    if beta := arguments.number("momentum", momentum, 0.0):
         if beta >= 1 or heat > 0 or correction:
             raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
         onward = beta * (moved - identity)
@@ -174,9 +175,9 @@ def de_sghmc_law(
         >>> law.stationary.sd_ratio.round(3)
         array([1.011])
     """
-    eta = number(step_size, "step_size", strict=True)
-    gamma = number(friction, "friction", strict=True)
-    heat = number(temperature, "temperature")
+    eta = arguments.positive("step_size", step_size)
+    gamma = arguments.positive("friction", friction)
+    heat = arguments.number("temperature", temperature, 0.0)
     matrix = resolved(agents, mixing)
     links, curvature = links_of(agents, matrix), agents.stacked_curvature()
     identity = np.eye(len(links))
@@ -234,7 +235,9 @@ def _batches(
     if batch_size is None:
         return None
     point = None if anchor is None else filled(anchor, (agents.dimension,), "control_variate")
-    return BatchNoise(agents, count(batch_size, "batch_size"), replace=replace, anchor=point)
+    return BatchNoise(
+        agents, arguments.whole("batch_size", batch_size, 1), replace=replace, anchor=point
+    )
 
 
 def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.diagnostics.distances import gaussian_wasserstein2
 from consortia.errors import InputError
 from consortia.theory.affine import Array, Normal, Recursion
-from consortia.theory.arguments import count, filled, floats, number
+from consortia.theory.arguments import filled, floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +235,7 @@ class Law:
         self, iterations: Sequence[int], start: ArrayLike, covariance: ArrayLike = 0.0
     ) -> list[Moments]:
         """Return the moments after several numbers of iterations, in the order given."""
-        steps = [count(k, "iterations", least=0) for k in iterations]
+        steps = [arguments.whole("iterations", k, 0) for k in iterations]
         return [
             self.moments(n) for n in self.recursion.along(steps, self._start(start, covariance))
         ]
@@ -252,8 +253,8 @@ class Law:
         Returns:
             0 when the start itself is close enough; None when the distance stays above.
         """
-        bound = number(threshold, "threshold", strict=True)
-        tries = range(count(maximum, "maximum", least=0) + 1)
+        bound = arguments.positive("threshold", threshold)
+        tries = range(arguments.whole("maximum", maximum, 0) + 1)
         path = self.recursion.path(self._start(start, 0.0))
         for iteration, normal in zip(tries, path, strict=False):
             if self.moments(normal).w2 ** 2 < bound:

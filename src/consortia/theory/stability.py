@@ -21,6 +21,7 @@ from consortia.algorithms.decentralized.hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
+from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.data.sites import Sites
@@ -28,7 +29,6 @@ from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
-from consortia.theory.arguments import number
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law
@@ -338,7 +338,7 @@ def largest_stable_step(
     DE-SGHMC for η²A < (2 − γη)(I + W), D-ASG for ηA < I/(1 + 2β) + W; the other limits are found
     numerically.
     """
-    accuracy = number(tolerance, "tolerance", least=1e-12, most=0.1, strict=True)
+    accuracy = arguments.number("tolerance", tolerance, 1e-12, 0.1)
 
     def law(step: float) -> Law:
         return gossip_law(agents, mixing, step, friction, **options)
@@ -529,7 +529,7 @@ def gossip_conditions(
 
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), theorems 1 and 7 as given in the slides on them.
     """
-    eta = number(step_size, "step_size", strict=True)
+    eta = arguments.positive("step_size", step_size)
     matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
     smooth, convex = agents.smoothness, agents.strong_convexity
     room = 1.0 + matrix.smallest_eigenvalue
@@ -538,7 +538,7 @@ def gossip_conditions(
             _below("eta < (1 + lambda_N)/L", eta, room / smooth),
             _below("eta < 1/(L + mu)", eta, 1.0 / (smooth + convex)),
         )
-    beta = 1.0 - number(friction, "friction", strict=True) * eta
+    beta = 1.0 - arguments.positive("friction", friction) * eta
     eta2 = eta * eta
     memory = (1 - beta) * eta2 * convex / (2.0 - room + eta2 * smooth)
     c1 = 0.5 * eta2 * convex / ((1 + beta) + memory)

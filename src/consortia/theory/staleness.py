@@ -25,9 +25,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array, spectral_radius
-from consortia.theory.arguments import count, floats, number
+from consortia.theory.arguments import floats
 from consortia.theory.law import Law, Moments
 
 SMALL = 16
@@ -52,7 +53,7 @@ def stale_stability_limit(staleness: int) -> float:
         >>> stale_stability_limit(0)
         2.0
     """
-    return 2.0 * math.sin(math.pi / (4 * count(staleness, "staleness", least=0) + 2))
+    return 2.0 * math.sin(math.pi / (4 * arguments.whole("staleness", staleness, 0) + 2))
 
 
 def check_stale_step_size(step_size: float, curvature: float, staleness: int) -> None:
@@ -72,8 +73,8 @@ def check_stale_step_size(step_size: float, curvature: float, staleness: int) ->
     Example:
         >>> check_stale_step_size(0.1, 1.0, 3)
     """
-    h = number(step_size, "step_size", strict=True)
-    steepest = number(curvature, "curvature", strict=True)
+    h = arguments.positive("step_size", step_size)
+    steepest = arguments.positive("curvature", curvature)
     limit = stale_stability_limit(staleness)
     if h * steepest >= limit:
         raise InputError(
@@ -123,7 +124,7 @@ def langevin_server(step_size: float, *, gradient_noise: ArrayLike = 0.0) -> Lin
         >>> round(float(langevin_server(0.1, gradient_noise=2.0).noise_variance), 4)
         0.22
     """
-    h = number(step_size, "step_size", strict=True)
+    h = arguments.positive("step_size", step_size)
     one = np.ones(1)
     s2 = 2 * h + h**2 * _variances(gradient_noise)
     return LinearServer(np.eye(1), -h * one, one, one, s2)
@@ -160,8 +161,8 @@ def sghmc_server(
         array([[1.  , 0.08],
                [0.  , 0.8 ]])
     """
-    h, B = number(step_size, "step_size", strict=True), number(friction, "friction", strict=True)
-    V, ahead = _variances(gradient_noise), number(extrapolate, "extrapolate")
+    h, B = arguments.positive("step_size", step_size), arguments.positive("friction", friction)
+    V, ahead = _variances(gradient_noise), arguments.number("extrapolate", extrapolate, 0.0)
     if subtract_noise and np.max(h * V) > 2 * B:
         raise InputError(f"subtract_noise: h V = {np.max(h * V):g} is above 2 B = {2 * B:g}")
     s2 = 2 * B * h + (0.0 if subtract_noise else h**2 * V)
@@ -211,7 +212,7 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
         array([1.0526])
     """
     lam = np.atleast_1d(floats(curvature, "curvature"))
-    tau = count(staleness, "staleness", least=0)
+    tau = arguments.whole("staleness", staleness, 0)
     if lam.ndim != 1 or np.any(lam <= 0):
         raise InputError(f"curvature: got {curvature!r}; give numbers above 0")
     n, d = server.force.size, lam.size
@@ -365,9 +366,9 @@ def stale_sgld_variance(contraction: float, staleness: int, noise_variance: floa
         >>> round(stale_sgld_variance(0.02, 10, 0.04), 6)
         1.235671
     """
-    a = number(contraction, "contraction", strict=True)
-    tau = count(staleness, "staleness", least=0)
-    s2 = number(noise_variance, "noise_variance")
+    a = arguments.positive("contraction", contraction)
+    tau = arguments.whole("staleness", staleness, 0)
+    s2 = arguments.number("noise_variance", noise_variance, 0.0)
     limit = stale_stability_limit(tau)
     if a >= limit:
         raise InputError(
@@ -410,8 +411,8 @@ def random_staleness_variance(
         >>> round(random_staleness_variance(0.1, [1.0], 0.2), 4)
         1.0526
     """
-    a = number(contraction, "contraction", strict=True)
-    s2 = number(noise_variance, "noise_variance")
+    a = arguments.positive("contraction", contraction)
+    s2 = arguments.number("noise_variance", noise_variance, 0.0)
     p = floats(probabilities, "probabilities")
     if p.ndim != 1 or not p.size or np.any(p < 0) or abs(p.sum() - 1) > 1e-9:
         raise InputError("probabilities: give one number a staleness 0, 1, ..., of sum one")
@@ -454,7 +455,7 @@ def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
     """
     import scipy.sparse.linalg
 
-    a, p = number(contraction, "contraction"), floats(probabilities, "probabilities")
+    a, p = arguments.number("contraction", contraction, 0.0), floats(probabilities, "probabilities")
     size = p.size
 
     def step(flat: Array) -> Array:
@@ -541,9 +542,15 @@ def stale_square_error(
         >>> round(found.bias, 4)
         0.0481
     """
-    a, tau = number(contraction, "contraction", strict=True), count(staleness, "staleness", least=0)
-    s2, length = number(noise_variance, "noise_variance"), count(updates, "updates")
-    v0 = number(start_variance, "start_variance")
+    a, tau = (
+        arguments.positive("contraction", contraction),
+        arguments.whole("staleness", staleness, 0),
+    )
+    s2, length = (
+        arguments.number("noise_variance", noise_variance, 0.0),
+        arguments.whole("updates", updates, 1),
+    )
+    v0 = arguments.number("start_variance", start_variance, 0.0)
     decay = _response(a, tau, length, started=True)[1:]
     impulse = _response(a, tau, length, started=False)[:length]
     mean = target_mean + (start_mean - target_mean) * decay
@@ -667,7 +674,7 @@ def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: fl
         0.9
     """
     tau, _ = _events(staleness, None)
-    lam = number(curvature, "curvature", strict=True)
+    lam = arguments.positive("curvature", curvature)
     length = int(tau.max()) + 1
     state = np.zeros(server.force.size)
     state[0] = 1.0

@@ -28,10 +28,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
-from consortia.theory.arguments import check_density, count, curvatures_of, filled, floats, number
+from consortia.theory.arguments import check_density, curvatures_of, filled, floats
 from consortia.theory.estimates import minibatch_covariance
 from consortia.theory.law import Law, Moments
 
@@ -112,8 +113,8 @@ def travelling_law(
             )
     own = curvatures_of(precisions, (sites, d), "precisions", "sites")
     own = own if own.ndim == 3 else own[:, :, None] * np.eye(d)
-    h = number(step_size, "step_size", strict=True)
-    alpha = number(strength, "strength")
+    h = arguments.positive("step_size", step_size)
+    alpha = arguments.number("strength", strength, 0.0)
     prior = _matrix(prior_precision, d, "prior_precision")
     prior_centre = filled(prior_mean, (d,), "prior_mean")
     noise: Array = np.zeros((sites, d, d))
@@ -148,7 +149,10 @@ def travelling_law(
     # The update of θ − target_mean: large means then cost no precision.
     centred = offsets + (np.einsum("sij,j->si", matrices, target_mean) - target_mean)
     recursion = TravellingRecursion(
-        shares, AffineMap(matrices, centred, spread), count(local_steps, "local_steps"), record
+        shares,
+        AffineMap(matrices, centred, spread),
+        arguments.whole("local_steps", local_steps, 1),
+        record,
     )
     return Law(
         recursion,

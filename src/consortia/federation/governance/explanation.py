@@ -80,7 +80,7 @@ def _after(study: Study, one: Study) -> str:
     """Return what a study is for that is run after another."""
     name = one.method.name
     if one.model != study.model:
-        return f"the same with another model, which is compared with it. {_model(one)} By {name}"
+        return f"{_model(one)} It is compared with the one above, by a run of {name} too"
     text = f"another run of the same model on your rows, by {name}, {AFTER[name]}"
     return text if one.compare is None else f"{text}; alike of the other model, to compare them"
 
@@ -90,7 +90,9 @@ def _data(study: Study) -> str:
     if data.files is None:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
-        used = ", ".join(map(repr, question.columns))
+        other = None if study.compare is None else study.compare.question
+        columns = (*question.columns, *(() if other is None else other.columns))
+        used = ", ".join(map(repr, dict.fromkeys(columns)))
         return f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
