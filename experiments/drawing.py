@@ -138,14 +138,15 @@ def _mark(axis: Any, claim: Claim) -> None:
 def summary(verdicts: Sequence[str]) -> str:
     """Return the verdicts of a panel in one line: "reproduced", or "2 reproduced; 1 not run".
 
-    What a smaller run is smaller than stands once, above all panels.
+    What a smaller run is smaller than stands once, above all panels; with other verdicts beside it
+    that it is smaller stands there only.
     """
     heads = [text.partition(":") for text in verdicts if text != NO_NUMBER]
     short = [head + (f",{tail.rpartition(';')[2]}" if tail else "") for head, _, tail in heads]
     counts = Counter(short or verdicts)
     if len(counts) == 1:
         return next(iter(counts))
-    return "; ".join(f"{number} {verdict}" for verdict, number in counts.items())
+    return "; ".join(f"{n} {verdict.removeprefix('smaller, ')}" for verdict, n in counts.items())
 
 
 def _write(figure: Any, target: Path) -> None:

@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-LONGEST = ("flower deployment", "mpi", "devices", "flower simulation")
+LONGEST = ("flower deployment", "mpi", "devices", "tests/docs/test_site.py", "flower simulation")
 """Groups that are begun first, so that no process is left with one at the end."""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core import wrong_sums
+from consortia.core.garbage import seldom_collected
 from consortia.core.version import __version__ as __version__
 
 wrong_sums.avoid()
@@ -30,7 +31,8 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """Import a public name, or a module of the package, at its first use."""
     module = _MODULES.get(name, __name__)
-    value = vars(import_module(module)).get(name)
+    with seldom_collected():
+        value = vars(import_module(module)).get(name)
     if value is None:
         if find_spec(f"{module}.{name}") is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,8 +52,14 @@ def pooled_hmc(log_density, start, seed, chain, rounds, step_size, leapfrog_step
     gradient = jax.jit(jax.grad(lambda theta: -log_density(theta)))
     every = jnp.arange(rounds, dtype=jnp.int32)
     take = partial(numbers_of, seed, chain)
-    momenta = jax.vmap(lambda i: take(0, lambda rng: rng.normal("momentum", start.shape), i))(every)
-    levels = jax.vmap(lambda i: take(2, lambda rng: rng.uniform("accept"), i))(every)
+
+    @jax.jit
+    @jax.vmap
+    def drawn(i):
+        momentum = take(0, lambda rng: rng.normal("momentum", start.shape), i)
+        return momentum, take(2, lambda rng: rng.uniform("accept"), i)
+
+    momenta, levels = drawn(every)
 
     def trajectory(theta, numbers):
         normal, level = numbers

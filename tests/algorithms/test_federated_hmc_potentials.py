@@ -42,7 +42,7 @@ def shared_numbers(position, stream):
     key = random.phase_key(random.base_key(0), 0, rng.ROUND * 65536 + position)
     key = random.shared_key(key)
     every = jnp.arange(ROUNDS, dtype=jnp.int32)
-    drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)
+    drawn = jax.jit(jax.vmap(lambda at: random.declared(stream, key, at, 0, None)))(every)
     return np.asarray(drawn, np.float64)
 
 

@@ -75,7 +75,7 @@ def numbers_of(position, stream, rounds, seed=0):
     phase = rng.ROUND * 65536 + position
     key = random.shared_key(random.phase_key(random.base_key(seed), 0, phase))
     every = jnp.arange(rounds, dtype=jnp.int32)
-    drawn = jax.vmap(lambda at: random.declared(stream, key, at, 0, None))(every)
+    drawn = jax.jit(jax.vmap(lambda at: random.declared(stream, key, at, 0, None)))(every)
     return jax.tree.map(np.asarray, drawn)
 
 
@@ -356,6 +356,7 @@ def run_for(sites, model, method, rounds, warmup):
 def test_the_angle_with_the_largest_measured_ess_a_round_is_chosen(sites, logistic):
     method = consortia.surrogate_hmc()
     hub = run_for(sites, logistic, method, 0, 200)
+    chosen_angle = jax.jit(learning.chosen_angle)
     rng, slots = np.random.default_rng(0), hub.trials.draws.shape[1]
     for best in range(3):
         draws, ess = np.zeros((3, slots, FEATURES), np.float32), []
@@ -373,11 +374,11 @@ def test_the_angle_with_the_largest_measured_ess_a_round_is_chosen(sites, logist
         rated = hub._replace(
             tally=Tally(jnp.asarray([10.0, 2.0, 5.0]), jnp.asarray([6.0, 1.0, 4.0]))
         )
-        after = learning.chosen_angle(rated, trials)
+        after = chosen_angle(rated, trials)
         np.testing.assert_allclose(after.trials.ess, ess, rtol=2e-3)
         assert int(after.chosen) == best
         assert float(after.last_rate) == pytest.approx([0.6, 0.5, 0.8][best])
-        few = learning.chosen_angle(rated, trials._replace(made=jnp.int32([60, 39, 80])))
+        few = chosen_angle(rated, trials._replace(made=jnp.int32([60, 39, 80])))
         assert int(few.chosen) == 0
 
 
@@ -407,9 +408,13 @@ def test_each_angle_is_tried_in_a_window_of_its_own_with_the_surrogate_that_stay
     np.testing.assert_array_equal(hubs[1].trials.made, [10, 0, 0])
     np.testing.assert_array_equal(hubs[2].trials.made, [26, 27, 27])
     iterations = jnp.arange(warmup + 5)
-    trials = jax.vmap(lambda at: learning.angle_on_trial(method.angles, at, jnp.int32(warmup)))(
-        iterations
-    )
+
+    @jax.jit
+    @jax.vmap
+    def on_trial(at):
+        return learning.angle_on_trial(method.angles, at, jnp.int32(warmup))
+
+    trials = on_trial(iterations)
     np.testing.assert_array_equal(np.bincount(np.asarray(trials) + 1), [125, 26, 27, 27])
     # What was kept of a trial are that trial's draws: the last one is where the chain is now.
     made = int(hubs[1].trials.made[0])

@@ -76,8 +76,9 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     target = Target(model(), np.zeros(2))
     phase = method.build(target).phases[0]
     key = random.node_key(jnp.asarray(random.base_key(1)), node)
-    noise = random.declared(phase.noise, key, 0, 0, None)
-    shared = random.declared(phase.shared, key, 0, 0, None)
+    noise, shared = jax.jit(
+        lambda key: [random.declared(d, key, 0, 0, None) for d in (phase.noise, phase.shared)]
+    )(key)
     data = np.zeros((3, max(SIZES), 2))
     for place, x in zip(data, rows(), strict=True):
         place[: len(x)], place[len(x) :] = x, x[0]

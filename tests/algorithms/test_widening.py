@@ -72,12 +72,13 @@ def test_the_volume_is_that_of_automatic_differentiation_and_the_order_is_kept(x
     target = Target(MODEL, INIT)
     widening = Widening(jnp.array([-1.5, 0.3]), jnp.array([1.2, 0.02]))  # log τ comes first
 
+    @jax.jit
     def one(phi: Any) -> Any:
         return widened(target, widening, phi[None])[0][0]
 
     phi = jnp.array(np.random.default_rng(0).normal([-1.5, 0.3], [1.5, 0.4], (50, 2)))
-    theta, volume = widened(target, widening, phi)
-    found = jnp.linalg.slogdet(jax.vmap(jax.jacfwd(one))(phi))
+    theta, volume = jax.jit(lambda phi: widened(target, widening, phi))(phi)
+    found = jax.jit(lambda phi: jnp.linalg.slogdet(jax.vmap(jax.jacfwd(one))(phi)))(phi)
     np.testing.assert_allclose(volume, found[1], rtol=1e-9, atol=1e-12)
     assert (found[0] == 1).all()
     order = np.argsort(phi[:, 0])

@@ -78,7 +78,11 @@ def test_programs_are_shared_by_equal_values_and_by_the_same_model_only(
 
     usual = program(model, case.method())
     assert program(model, case.method()) is usual
-    assert program(model, case.other(0.0123)) is not usual
+    other = program(model, case.other(0.0123))
+    assert other is not usual
+    begins = usual.start_values.__wrapped__
+    assert other.start_values.__wrapped__ is begins  # one function is compiled once
     assert program(model, case.method(), chains=3) is not usual
     fresh = consortia.models.logistic_regression(2, intercept=True)
     assert program(fresh, case.method()) is not usual
+    assert program(fresh, case.method()).start_values.__wrapped__ is not begins

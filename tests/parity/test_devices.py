@@ -72,37 +72,48 @@ def alone():
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory):
-    """The folder with the results of a mesh, from one process with four devices."""
+    """The folder with a result of a mesh, from one process with four devices.
+
+    It runs the slow cases or the others.
+    """
     made = {}
 
-    def folder(mesh):
-        if mesh not in made:
-            made[mesh] = tmp_path_factory.mktemp(mesh)
-            command = [HERE / "problem.py", mesh, made[mesh], *MESHES[mesh]]
-            job = subprocess.run(
-                [sys.executable, *map(str, command)],
+    def folder(mesh, label):
+        job = mesh, problem.repeats(label)
+        if job not in made:
+            made[job] = tmp_path_factory.mktemp(mesh)
+            labels = [one for one in MESHES[mesh] if problem.repeats(one) == job[1]]
+            done = subprocess.run(
+                [sys.executable, str(HERE / "problem.py"), mesh, str(made[job]), *labels],
                 capture_output=True,
                 text=True,
                 timeout=launch.TIMEOUT,
                 env=launch.environment(JAX_NUM_CPU_DEVICES="4"),
             )
-            assert job.returncode == 0, job.stderr[-4000:]
-        return made[mesh]
+            assert done.returncode == 0, done.stderr[-4000:]
+        return made[job]
 
     return folder
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """The folder with the results of two processes with a device each."""
-    folder = tmp_path_factory.mktemp("together")
-    port = launch.free_port()
+    """The folder with a result of two processes with a device each; slow cases run apart."""
+    made = {}
 
-    def command(number):
-        return [str(HERE / "problem.py"), f"{port}/2/{number}", str(folder), *TOGETHER]
+    def folder(label):
+        slow = problem.repeats(label)
+        if slow not in made:
+            made[slow] = tmp_path_factory.mktemp("together")
+            labels = [one for one in TOGETHER if problem.repeats(one) == slow]
+            port, script = launch.free_port(), str(HERE / "problem.py")
+            ends = launch.together(
+                2, lambda number: [script, f"{port}/2/{number}", str(made[slow]), *labels]
+            )
+            for end in ends:
+                assert end.returncode == 0, end.stderr[-4000:]
+        return made[slow]
 
-    for job in launch.together(2, command):
-        assert job.returncode == 0, job.stderr[-4000:]
     return folder
 
 
@@ -110,17 +121,26 @@ def test_every_registered_algorithm_is_divided():
     assert {ALL[label][0] for labels in MESHES.values() for label in labels} == set(ALGORITHMS)
 
 
+def marks(label):
+    return [pytest.mark.slow] if problem.repeats(label) else []
+
+
 @pytest.mark.parametrize(
-    ("mesh", "label"), [(mesh, label) for mesh, labels in MESHES.items() for label in labels]
+    ("mesh", "label"),
+    [
+        pytest.param(mesh, label, marks=marks(label))
+        for mesh, labels in MESHES.items()
+        for label in labels
+    ],
 )
 def test_the_draws_over_a_mesh_are_those_of_one_device(divided, alone, mesh, label):
-    tree = xarray.open_datatree(divided(mesh) / f"{label}.zarr", engine="zarr")
+    tree = xarray.open_datatree(divided(mesh, label) / f"{label}.zarr", engine="zarr")
     assert len(json.loads(tree.attrs["devices"])) == (4 if mesh == "2x2" else 2)
     assert_same_run(tree, alone(label))
 
 
-@pytest.mark.parametrize("label", TOGETHER)
+@pytest.mark.parametrize("label", [pytest.param(one, marks=marks(one)) for one in TOGETHER])
 def test_the_draws_of_two_processes_are_those_of_one(together, alone, label):
-    tree = xarray.open_datatree(together / f"{label}.zarr", engine="zarr")
+    tree = xarray.open_datatree(together(label) / f"{label}.zarr", engine="zarr")
     assert len(json.loads(tree.attrs["processes"])) == 2
     assert_same_run(tree, alone(label))

@@ -19,8 +19,19 @@ from consortia.theory.bias import predict_bias
 QUICK = ("fa_hmc-2",)
 """Cases that `make test` compares too."""
 
+SINGLE = ("fa_hmc-1", "fsgld-1", "federated_hmc-1")
+"""A single chain has no chain axis: one case of each exchange; the others run slow."""
+
+
+def marks(label):
+    if label in QUICK:
+        return []
+    slow = problem.repeats(label) or (label.endswith("-1") and label not in SINGLE)
+    return [pytest.mark.engines, *([pytest.mark.slow] if slow else [])]
+
+
 CASES = [
-    pytest.param(label, marks=[] if label in QUICK else [pytest.mark.engines])
+    pytest.param(label, marks=marks(label))
     for label, (name, *_) in problem.CASES.items()
     if "flower" in ALGORITHMS[name].engines
 ]

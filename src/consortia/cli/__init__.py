@@ -10,6 +10,9 @@ import sys
 from typing import Annotated
 
 try:
+    from consortia.core.garbage import collect_seldom
+
+    collect_seldom()  # before all that is imported below
     import jax as _jax  # noqa: F401
 except ValueError as error:
     print(f"error: JAX cannot start: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consortia.core.garbage import collect_seldom
 from consortia.errors import StoreError
 from consortia.store.runs import RunStore, open_run, writing
 
@@ -130,6 +131,7 @@ def _finished(directory: Path) -> Any:
 def main(study: str, directory: str) -> None:
     """Sample the reference of a study into a directory."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
+    collect_seldom()
     from consortia.run.compiled import keep_compiled_programs
     from consortia.study.build import load_study
 

@@ -348,9 +348,9 @@ class FewRounds(Method):
         purposes = history.purpose[: int(hub.rounds)]
         lines = []
         for index, purpose in enumerate(purposes.tolist()):
+            seen = {name: float(history._asdict()[name][index]) for name in MEASURED[purpose]}
             values = {
-                name: float(f"{float(history._asdict()[name][index]):.3g}")
-                for name in MEASURED[purpose]
+                name: float(f"{value:.3g}") for name, value in seen.items() if math.isfinite(value)
             }
             points = {"points": self.points} if purpose in (FIT, DRAW) else {}
             lines.append({"for": names[purpose]} | points | values)

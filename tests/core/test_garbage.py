@@ -1,0 +1,37 @@
+"""The collector of garbage while something of ours runs: seldom, and then as the user has it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from consortia.core.garbage import SELDOM, seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("before", [(700, 10, 10), (0, 10, 10), (50_000, 5, 5)])
+def test_it_is_seldom_within_and_as_before_afterwards(before):
+    gc.set_threshold(*before)
+    with seldom_collected():
+        assert gc.get_threshold() == (SELDOM if before[0] == 700 else before)
+    assert gc.get_threshold() == before
+
+
+def test_it_is_as_before_after_an_error():
+    gc.set_threshold(700, 10, 10)
+
+    @seldom_collected()
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert gc.get_threshold() == (700, 10, 10)
