@@ -187,7 +187,8 @@ class LocalEngine(Engine):
 
         def make() -> Program:
             parts = method.build(target), layout, start
-            few = method.most_warmup is not None
+            # A likelihood of a site may be an integral at each of thousands of points.
+            few = method.most_warmup is not None and not target.model.by_site
             if divided is None:
                 return Program(*parts, small=small, few=few)
             return ShardedProgram(*parts, divided, small=small, few=few)
