@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from consortia.core.garbage import SELDOM, seldom_collected
+from consortia.core.garbage import SELDOM, collected_seldom, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_it_is_seldom_within_and_as_before_afterwards(before):
 def test_it_is_as_before_after_an_error():
     gc.set_threshold(700, 10, 10)
 
-    @seldom_collected()
+    @collected_seldom
     def failing() -> None:
         raise ZeroDivisionError
 

@@ -7,8 +7,13 @@ again and again. What no cycle holds is freed at once, whatever is set here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SELDOM = (20_000, 20, 20)
 """New objects before a collection of the youngest, and how many of each age before the next."""
@@ -29,3 +34,18 @@ def seldom_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def collected_seldom(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with `seldom_collected` around it.
+
+    Written out: between contextlib's own frames and the caller's a warning would name the wrong
+    line.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        with seldom_collected():
+            return function(*args, **options)
+
+    return call

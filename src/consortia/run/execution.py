@@ -15,7 +15,7 @@ from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments, density, parameters, start
 from consortia.core.contract import Method, Plan
-from consortia.core.garbage import seldom_collected
+from consortia.core.garbage import collected_seldom
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -88,7 +88,7 @@ class Resumption:
     finished: bool
 
 
-@seldom_collected()
+@collected_seldom
 def execute(
     model: Model,
     sites: Sites,
