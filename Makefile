@@ -21,8 +21,7 @@ setup-dev:
 demo: setup ## sample a posterior from data at four sites; results under runs/
 	$(BIN)/consortia run examples/breast_cancer.toml
 
-# Every check runs, also after one failed; the tests end the output. A third process of theirs uses
-# the cores while another waits for what it has started, and so do the types.
+# Every check runs, also after one failed; the tests end the output.
 test: selection := -m "not slow and not engines"
 test: ## lint, types, and all tests that are not slow
 test-all: ## the same with the slow tests
@@ -31,12 +30,12 @@ test test-all: setup-dev
 	$(BIN)/ruff check . || status=1; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy & types=$$!; \
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder $(selection) || status=1; \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(selection) || status=1; \
 	wait $$types || { echo "mypy has found errors, see above"; status=1; }; \
 	exit $$status
 
 test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, hosts
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "engines and not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "engines and not slow"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
 	$(BIN)/python -m benchmarks --peers --results benchmarks/RESULTS.md
