@@ -71,12 +71,13 @@ def test_the_process_and_its_files_end_with_the_context(study, monkeypatch):
 
 
 def test_the_process_ends_when_its_starter_is_gone(study, tmp_path):
-    command = [sys.executable, "-P", reference.__file__, study, tmp_path / "reference"]
+    (folder := tmp_path / "folder").mkdir()
+    command = [sys.executable, "-P", reference.__file__, study, folder / "reference"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdin is not None
     process.stdin.close()  # as the system does it for a process that was killed
     assert process.wait(SOON) == 1
-    assert not (tmp_path / "reference").exists()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("missing", ["a core", "BlackJAX"])

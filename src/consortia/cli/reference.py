@@ -42,6 +42,15 @@ class Aside:
         return self.process.wait() == 0
 
 
+def left_away(built: Built, *, wanted: bool) -> str | None:
+    """Return why the reference that a study asks for is not sampled, or None where it is."""
+    if not wanted:
+        return "--no-reference"
+    if built.imputations:
+        return "values are imputed; NUTS has one data set"
+    return "it needs the rows of all sites in one process" if built.rows.elsewhere else None
+
+
 @contextlib.contextmanager
 def begun_aside(study: Path) -> Iterator[Aside | None]:
     """Sample a study's reference in another process, which is ended with this context.
@@ -130,7 +139,7 @@ def _finished(directory: Path) -> Any:
 
 def main(study: str, directory: str) -> None:
     """Sample the reference of a study into a directory."""
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+    threading.Thread(target=_end_with_starter, args=(Path(directory),), daemon=True).start()
     collect_seldom()
     from consortia.run.compiled import keep_compiled_programs
     from consortia.study.build import load_study
@@ -140,10 +149,13 @@ def main(study: str, directory: str) -> None:
     sampled(given, given.build(), Path(directory))
 
 
-def _end_with_starter() -> None:
-    """End when who started this process is gone, or has no more use for it."""
+def _end_with_starter(directory: Path) -> None:
+    """End when who started this process is gone, and leave nothing behind in its place."""
     while os.read(0, 1):  # without the lock of `sys.stdin`, which the main thread's end would want
         continue
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):  # others may have something there
+        directory.parent.rmdir()
     os._exit(1)
 
 

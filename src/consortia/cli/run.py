@@ -26,7 +26,7 @@ from consortia.cli.options import (
     StudyFile,
     engine_of,
 )
-from consortia.cli.reference import Aside, begun_aside, reference_of, stored
+from consortia.cli.reference import Aside, begun_aside, left_away, reference_of, stored
 from consortia.errors import InputError, MissingExtraError
 from consortia.store.durable import replace_file
 from consortia.store.runs import REQUEST, writing
@@ -114,12 +114,11 @@ def run(
             keep_request(directory, study, options)
 
         begin = beginning(given, built, directory, over, anyway=anyway)
-        pooled = reference and given.reference is not None and not verify
-        pooled = pooled and not (built.imputations or built.rows.elsewhere)
+        pooled = given.reference is not None and left_away(built, wanted=reference) is None
         without = None
         if loo:
             without = left_out_over(given, built, directory, over, quiet=quiet)
-        with begun_aside(study) if pooled else contextlib.nullcontext() as aside:
+        with begun_aside(study) if pooled and not verify else contextlib.nullcontext() as aside:
             code = sample_and_report(
                 given,
                 built,
@@ -335,14 +334,10 @@ def _report(
         beside = stored(directory / REFERENCE, found.reference, built)
     elif study.reference is None:
         pass  # nobody asked for one
-    elif not reference:
-        skipped.append("reference: --no-reference")
+    elif why := left_away(built, wanted=reference):
+        skipped.append(f"reference: {why}")
     elif interrupted:
         skipped.append("reference: the run was interrupted")
-    elif built.imputations:
-        skipped.append("reference: values are imputed; NUTS has one data set")
-    elif built.rows.elsewhere:
-        skipped.append("reference: it needs the rows of all sites in one process")
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:

@@ -14,6 +14,7 @@ with power-scaling" (2024).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,12 +52,13 @@ SENSITIVE = 0.05
 AT_ONCE = 64
 
 
-class _Shown:
+class _Shown(ABC):
     """A table as plain text and for a notebook."""
 
     @property
+    @abstractmethod
     def _rows(self) -> list[list[str]]:
-        raise NotImplementedError
+        """The lines of cells, the heading first."""
 
     @property
     def _notes(self) -> list[str]:
