@@ -17,15 +17,15 @@ from consortia.data import datasets, partition
 from consortia.data.facts import read_sites
 from consortia.data.sites import Sites
 from consortia.diagnostics.left_out import loo
-from consortia.diagnostics.natural import natural
+from consortia.diagnostics.natural import natural, recover
 from consortia.diagnostics.predictive import predict
 from consortia.diagnostics.summary import summary
 from consortia.engines.flower import FlowerEngine
 from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
-from consortia.models.from_numpyro import from_numpyro
 from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
+from consortia.models.numpyro import from_numpyro
 from consortia.models.pymc import from_pymc
 from consortia.models.regression.model import Regression, regression
 from consortia.run.calibration import sbc
@@ -80,6 +80,7 @@ __all__ = [
     "preconditioned",
     "predict",
     "read_sites",
+    "recover",
     "regression",
     "resume",
     "sample",

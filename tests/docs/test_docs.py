@@ -93,9 +93,12 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
 @pytest.mark.slow
 def test_the_block_on_numpyro_runs(capsys) -> None:
     pytest.importorskip("numpyro")
-    (block,) = blocks(DOCS / "numpyro.md")
-    exec(block, {"sites": of_falls()})
+    of_all, of_each = blocks(DOCS / "numpyro.md")
+    names: dict[str, Any] = {"sites": of_falls()}
+    exec(of_all, names)
     assert "slope" in capsys.readouterr().out
+    exec(of_each.replace("oslo", "site 0"), names)
+    assert names["level"].dims == ("chain", "draw")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 import consortia
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
-from consortia.models.regression import integrated
+from consortia.models import _integrated as integrated
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
 dist = numpyro.distributions

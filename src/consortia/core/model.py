@@ -54,6 +54,10 @@ class Model(metaclass=Hinted):
             standard deviation between them; 0 of all others. It may depend on parameters log τ
             only, of which it is 0. `few_rounds` proposes wider where the spread is larger.
 
+        recover: optional, ``recover(params, rows, key) -> {name: array}``, of a model with
+            ``site_log_likelihood`` that integrates parameters of the site out: one draw of them
+            given the others and all rows of the site, for `consortia.recover`.
+
     Raises:
         InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
 
@@ -80,6 +84,7 @@ class Model(metaclass=Hinted):
     natural: Callable[[PyTree], Mapping[str, Any]] | None = None
     site_log_likelihood: Callable[[PyTree, PyTree, Any], Any] | None = None
     group_sd: Callable[[PyTree], PyTree] | None = None
+    recover: Callable[[PyTree, PyTree, Any], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:
@@ -96,7 +101,7 @@ class Model(metaclass=Hinted):
             shown = ", ".join(f"{one.name} {one.shape}" for one in found)
         rows = "a log-likelihood of each site" if self.by_site else "a log-likelihood of each row"
         prior = "a flat prior" if self.log_prior is None else "a log-prior"
-        more = [name for name in ("predict", "natural") if vars(self)[name] is not None]
+        more = [name for name in ("predict", "natural", "recover") if vars(self)[name] is not None]
         return f"Model of {shown}; {', '.join([prior, rows, *more])}"
 
     @property

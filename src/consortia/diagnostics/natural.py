@@ -1,4 +1,4 @@
-"""Draws on the scale on which a model was written, where it is sampled on another one."""
+"""Draws on the scale on which a model was written, and of what sites had integrated out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
+from consortia.data.sites import Sites
 from consortia.errors import InputError
+
+AT_ONCE = 64
+"""Draws of which a site's own parameters are drawn together."""
 
 
 @hinted
@@ -44,17 +48,68 @@ def natural(
         >>> sorted(natural(draws, made.model).data_vars)
         ['coefficients', 'intercept']
     """
-    import xarray  # heavy, and only wanted here
-
     if model.natural is None:
         raise InputError("Model.natural is None: the draws are on the model's own scale already.")
     parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
     turned = jax.jit(jax.vmap(jax.vmap(model.natural)))(jax.tree.map(np.asarray, parameters))
+    return _dataset(turned, labels or {})
+
+
+@hinted
+def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int = 0) -> Any:
+    r"""Return draws of a site's own parameters, which the model integrates out (`Model.recover`).
+
+    .. math:: u^{(k)} \sim p(u \mid \theta^{(k)}, z_s)
+
+    one for each draw of the result, at the site: nobody else has the rows.
+
+    Args:
+        tree: result of a run.
+        model: the model that was sampled.
+        sites: with the rows of this site, the others may be elsewhere.
+        site: its name or number.
+        seed: equal seeds give equal draws.
+
+    Returns:
+        `xarray.Dataset` of (chain, draw, ...).
+
+    Raises:
+        InputError: the model integrates nothing out, the rows of the site are not here, or the
+            result is of another model.
+    """
+    if model.recover is None:
+        raise InputError(
+            "recover: Model.recover is None: the model integrates no parameter of a site out, or "
+            "says not how they are drawn."
+        )
+    draw, rows = model.recover, sites.site(site)
+    place = site if isinstance(site, int) else sites.names.index(site)
+    parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
+    chains, draws = np.shape(jax.tree.leaves(parameters)[0])[:2]
+    key = jax.random.fold_in(jax.random.key(seed), place)
+
+    @jax.jit
+    def at_all(flat: Any, rows: Any, keys: Any) -> Any:
+        return jax.lax.map(lambda one: draw(one[0], rows, one[1]), (flat, keys), batch_size=AT_ONCE)
+
+    flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
+    found = at_all(flat, rows, jax.random.split(key, chains * draws))
+    return _dataset(
+        {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}, {}
+    )
+
+
+def _dataset(
+    values: Mapping[str, Any], labels: Mapping[str, Sequence[Sequence[str] | None]]
+) -> Any:
+    """Return arrays (chain, draw, ...) as a Dataset."""
+    import xarray  # heavy, and only wanted here
+
     found = {}
-    for name, values in turned.items():
-        array = np.asarray(values)
+    for name, one in values.items():
+        array = np.asarray(one)
         dims = [f"{name}_dim_{place}" for place in range(array.ndim - 2)]
-        axes = (labels or {}).get(name, ())
+        axes = labels.get(name, ())
         coords = {
             dim: np.array(axis, dtype=object)
             for dim, axis in zip(dims, axes, strict=False)

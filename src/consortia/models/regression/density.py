@@ -25,11 +25,11 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.model import Model
 from consortia.errors import InputError
+from consortia.models._integrated import log_integrals
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE
-from consortia.models.regression.integrated import log_integrals
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification

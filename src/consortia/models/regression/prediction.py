@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.errors import InputError
+from consortia.models._integrated import drawn
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
 from consortia.models.regression.formula import SITE
-from consortia.models.regression.integrated import drawn
 from consortia.models.regression.specification import Specification
 
 MEAN, SURVIVAL = "mean", "survival"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,26 @@ import numpy as np
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError, MissingExtraError
+from consortia.models import _integrated
 from consortia.models._factoring import RADIUS, TOLERANCE, example_rows, is_sum_over_rows, one_row
 from consortia.models._shared import Array, PyTree
 
 
 def from_numpyro(
-    model: Callable[..., Any], rows: Sites | Mapping[str, Any], **constants: Any
+    model: Callable[..., Any],
+    rows: Sites | Mapping[str, Any],
+    *,
+    site_plate: str = "site",
+    **constants: Any,
 ) -> Model:
     r"""Return the model of a NumPyro function, its log-likelihood cut into rows.
 
     .. math:: \log p(\theta, z) = \log p(\theta) + \sum_i \log p(z_i \mid \theta)
+
+    or, with latent variables u in the plate of the site, into sites, u integrated out,
+
+    .. math:: \log p(\theta, z) = \log p(\theta) + \sum_s \log \int p(u \mid \theta)
+        \prod_{i \in s} p(z_i \mid \theta, u)\, du
 
     The function's keyword arguments are the columns of a site, arrays (rows, ...). It is called
     with one row at a time: the number of rows has to come from the columns, as in
@@ -36,9 +47,18 @@ def from_numpyro(
     ``unconstrained(rate)``; `consortia.natural` gives draws back on the model's scale,
     deterministic statements included.
 
+    What is drawn in the plate of the site, ``numpyro.plate("site", 1)``, is drawn for each site
+    anew and is no parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite
+    rule (15 nodes, 9 x 9 of two numbers), and `consortia.recover` draws it there afterwards. It has
+    to be normal or a function of normal variables (``Normal``, ``MultivariateNormal``,
+    ``LogNormal``, ``TransformedDistribution`` of one), at most two numbers. A plate of all sites,
+    ``numpyro.plate("site", sites)``, whose entries are picked by a column, is taken alike: no site
+    has rows of two entries.
+
     Args:
         model: the function.
         rows: the sites, or a dict of arrays like a site's, of which a few rows are looked at.
+        site_plate: name of the plate of the site.
         constants: further keyword arguments of the function, the same for every row.
 
     Returns:
@@ -68,8 +88,20 @@ def from_numpyro(
     example = example_rows("from_numpyro", rows)
     _check_arguments(model, example, constants)
     traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})
-    sorted_ = _sorted(traced, example)
-    return Model(sorted_.log_prior, sorted_.log_likelihood, sorted_.start, natural=sorted_.natural)
+    sorted_ = _sorted(traced, example, site_plate)
+    if not sorted_.own:
+        return Model(
+            sorted_.log_prior, sorted_.log_likelihood, sorted_.start, natural=sorted_.natural
+        )
+    return Model(
+        sorted_.log_prior,
+        None,
+        sorted_.start,
+        check=sorted_.check,
+        natural=sorted_.natural,
+        site_log_likelihood=sorted_.site_log_likelihood,
+        recover=sorted_.recover,
+    )
 
 
 class _Latent(NamedTuple):
@@ -78,6 +110,18 @@ class _Latent(NamedTuple):
     transform: Any
     shape: tuple[int, ...]
     sampled: str
+
+
+class _Own(NamedTuple):
+    """A latent variable of the site: its shape at one site, and the axis of its plate."""
+
+    shape: tuple[int, ...]
+    axis: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +138,33 @@ class _Traced:
     constants: Mapping[str, Any]
     kinds: Mapping[str, tuple[tuple[int, ...], Any]]
 
-    def statements(self, values: Mapping[str, Any], rows: PyTree, seed: int = 0) -> dict[str, Any]:
-        """Return the statements of a run with these latent values; others are drawn."""
+    def statements(
+        self,
+        values: Mapping[str, Any],
+        rows: PyTree,
+        seed: int = 0,
+        normals: Mapping[str, Array] | None = None,
+    ) -> dict[str, Any]:
+        """Return the statements of a run with these latent values; others are drawn.
+
+        Args:
+            values: of latent variables.
+            rows: the columns.
+            seed: of what is drawn.
+            normals: standard normal variables, of which these latent variables are made.
+        """
         import numpyro
         from numpyro import handlers
 
+        def value_of(statement: Any) -> Array | None:
+            name = statement["name"]
+            if normals is not None and name in normals:
+                return _of_normals(statement["fn"], normals[name])
+            return values.get(name)
+
         with numpyro.validation_enabled(False):  # a row of zeros may lie outside of a support
-            run = handlers.substitute(handlers.seed(self.model, jax.random.key(seed)), values)
+            seeded = handlers.seed(self.model, jax.random.key(seed))
+            run = handlers.substitute(seeded, substitute_fn=value_of)
             return dict(handlers.trace(run).get_trace(**rows, **self.constants))
 
     def row(self) -> dict[str, Array]:
@@ -123,16 +187,22 @@ class _Sorted:
     Attributes:
         traced: the function.
         latents: of the latent variables, by name.
+        own: of those that are drawn for each site anew, by name.
         prior: names of the statements that do not depend on rows, besides the latents.
         likelihood: names of those that are sums over rows.
         derived: names of the deterministic ones that do not depend on rows.
+        derived_of_own: of these, names of those that depend on what is the site's own.
+        point: a value of each latent variable, ``own`` included.
     """
 
     traced: _Traced
     latents: Mapping[str, _Latent]
+    own: Mapping[str, _Own]
     prior: tuple[str, ...]
     likelihood: tuple[str, ...]
     derived: tuple[str, ...]
+    derived_of_own: tuple[str, ...]
+    point: Mapping[str, np.ndarray]
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -161,15 +231,84 @@ class _Sorted:
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
         """Return log p(z_i | θ), (rows,)."""
-        values = self.constrained(params)
+        return self._of_rows(self.constrained(params), {}, batch)
 
+    def _of_rows(
+        self, values: Mapping[str, Any], normals: Mapping[str, Array], batch: PyTree
+    ) -> Array:
         def of_row(row: PyTree) -> Array:
             one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
-            statements = self.traced.statements(values, one)
+            statements = self.traced.statements(values, one, normals=normals)
             return jnp.sum(jnp.stack([_log_density(statements[name]) for name in self.likelihood]))
 
         wanted = {name: jnp.asarray(batch[name]) for name in self.traced.kinds}
         return jax.vmap(of_row)(wanted)
+
+    # --- what is the site's own ---
+
+    @cached_property
+    def _size(self) -> int:
+        return sum(one.size for one in self.own.values())
+
+    def _normals(self, z: Array) -> dict[str, Array]:
+        """Return the numbers z, (size,), as the standard normal variables of each name."""
+        ends = np.cumsum([one.size for one in self.own.values()])[:-1]
+        parts = jnp.split(z, ends)
+        return {
+            name: part.reshape(one.shape)
+            for (name, one), part in zip(self.own.items(), parts, strict=True)
+        }
+
+    def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.OfGroups:
+        """Return the log-likelihood of the site, (1,), as a function of z (1, size)."""
+        values = self.constrained(params)
+
+        def of_site(z: Array) -> Array:
+            found = self._of_rows(values, self._normals(z[0]), rows)
+            return jnp.sum(jnp.where(mask, found, 0))[None]
+
+        return of_site
+
+    def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
+        """Return the log-likelihood of all rows of a site, what is its own integrated out."""
+        dtype = jax.tree.leaves(params)[0].dtype
+        inside = self._given_own(params, rows, mask)
+        return _integrated.log_integrals(inside, 1, self._size, dtype)[0]
+
+    def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
+        """Return what is the site's own, drawn given its rows, and what follows from it."""
+        dtype = jax.tree.leaves(params)[0].dtype
+        mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
+        uniforms = jax.random.uniform(key, (1, self._size), dtype)
+        z = _integrated.drawn(self._given_own(params, rows, mask), uniforms)[0]
+        values, row = self.constrained(params), self.traced.row()
+        found = self.traced.statements(values, row, normals=self._normals(z))
+        own = {
+            name: jnp.take(found[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
+        }
+        return own | {name: found[name]["value"] for name in self.derived_of_own}
+
+    def check(self, batch: PyTree) -> str | None:
+        """Return what is wrong with the rows of a site, if they have two entries of its plate."""
+        wide = [name for name in self.own if self.point[name].shape != self.own[name].shape]
+        others = {name: value for name, value in self.point.items() if name not in wide}
+
+        @jax.jit
+        @jax.grad
+        def slope(own: Mapping[str, Array]) -> Array:
+            return jnp.sum(self._of_rows({**others, **own}, {}, batch))
+
+        at = slope({name: jnp.asarray(self.point[name]) for name in wide}) if wide else {}
+        for name, values in at.items():
+            by_entry = np.moveaxis(np.asarray(values), self.own[name].axis, 0)
+            entries = np.flatnonzero(np.any(by_entry.reshape(len(by_entry), -1) != 0, axis=1))
+            if len(entries) > 1:
+                return (
+                    f"its rows take entries {entries[0]} and {entries[1]} of {name!r}, which is "
+                    "drawn in the plate of the site: all rows of a site take one. Give the plate "
+                    "another name, or from_numpyro another site_plate, to sample all entries."
+                )
+        return None
 
     def natural(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables and what follows from them."""
@@ -204,7 +343,7 @@ def _check_arguments(
         )
 
 
-def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
+def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str) -> _Sorted:
     """Return the statements sorted, or refuse one by name."""
     from numpyro.distributions import biject_to
 
@@ -223,6 +362,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
     first, other = of(example, {}, 0), of(example, {}, 1)
     one = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
     latents: dict[str, _Latent] = {}
+    own: dict[str, _Own] = {}
     observed: list[str] = []
     derived: list[str] = []
     for name, statement in first.items():
@@ -243,16 +383,27 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
                 derived.append(name)
         elif kind == "sample" and statement["is_observed"]:
             observed.append(name)
+        elif kind == "sample" and (axis := _axis_of(statement, site_plate)) is not None:
+            own[name] = _own(name, statement, one[name], axis)
         elif kind == "sample":
             latents[name] = _latent(name, statement, other[name], one[name], biject_to)
     if not latents:
-        raise InputError("from_numpyro: the model has no latent variable.")
-    points = [{name: np.asarray(run[name]["value"]) for name in latents} for run in (first, other)]
+        raise InputError("from_numpyro: the model has no latent variable that sites share.")
+    if (size := sum(each.size for each in own.values())) > max(_integrated.NODES):
+        raise InputError(
+            f"from_numpyro: a site has {size} numbers of its own ({', '.join(own)}): a rule of "
+            f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
+            "all sites in it, and pick their entries by a column: all are sampled then."
+        )
+    points = [
+        {name: np.asarray(run[name]["value"]) for name in (*latents, *own)}
+        for run in (first, other)
+    ]
 
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in observed}
+        return {name: _log_density(run[name]) for name in (*observed, *latents)}
 
     @jax.jit
     def values_of(rows: Any, point: Any) -> dict[str, Array]:
@@ -270,13 +421,28 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray]) -> _Sorted:
         (likelihood if of_rows else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
+    elsewhere = points[0] | {name: points[1][name] for name in own}
+    moved = densities(example, elsewhere)
+    for name in (*latents, *prior):
+        if not np.isclose(moved[name], together[0][name], TOLERANCE, TOLERANCE):
+            raise InputError(
+                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
+                "draws for itself, and on no row: sites share it, so it cannot."
+            )
     derived_of = [values_of(single, points[0]) for single in singles] if derived else []
     derived = [
         name
         for name in derived
         if all(np.allclose(run[name], derived_of[0][name], TOLERANCE) for run in derived_of)
     ]
-    return _Sorted(traced, latents, tuple(prior), tuple(likelihood), tuple(derived))
+    other_own = values_of(singles[0], elsewhere) if own and derived else {}
+    of_own = tuple(
+        name
+        for name in derived
+        if own and not np.allclose(other_own[name], derived_of[0][name], TOLERANCE, TOLERANCE)
+    )
+    shared = tuple(name for name in derived if name not in of_own)
+    return _Sorted(traced, latents, own, tuple(prior), tuple(likelihood), shared, of_own, points[0])
 
 
 def _shapes(run: Mapping[str, Any]) -> dict[str, Array]:
@@ -310,3 +476,62 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
         )
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
+
+
+def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:
+    """Return the axis along which a plate lies in a statement's value, or None."""
+    batch = len(statement["fn"].batch_shape)
+    frames = [one for one in statement["cond_indep_stack"] if one.name == plate]
+    return batch + frames[0].dim if frames else None
+
+
+def _own(name: str, statement: Any, one: Any, axis: int) -> _Own:
+    """Return a latent variable of the site, or refuse it."""
+    shape = np.shape(statement["value"])
+    if shape != one.shape:
+        raise InputError(
+            f"from_numpyro: {name!r} has a value of each row in the plate of the site: give this "
+            "plate the size 1, or the number of sites."
+        )
+    of_site = (*shape[:axis], 1, *shape[axis + 1 :])
+    if statement["scale"] is not None:
+        raise InputError(f"from_numpyro: the density of {name!r}, a site's own, cannot be scaled.")
+    try:
+        value = np.asarray(_of_normals(statement["fn"], jnp.zeros(of_site)))
+    except TypeError as error:
+        raise InputError(
+            f"from_numpyro: {name!r} is drawn in the plate of the site from {error}: a site "
+            "integrates out what is normal, or a function of normal variables (Normal, "
+            "MultivariateNormal, LogNormal, TransformedDistribution of a Normal)."
+        ) from error
+    if value.shape != shape or not np.allclose(value, np.take(value, [0], axis=axis), TOLERANCE):
+        raise InputError(
+            f"from_numpyro: the law of {name!r} differs over the plate of the site: its mean and "
+            "scale have to be the same for all sites; write what differs as a column."
+        )
+    return _Own(of_site, axis)
+
+
+def _of_normals(law: Any, z: Array) -> Array:
+    """Return a value of a distribution made of standard normal variables, of the shape of both.
+
+    Raises:
+        TypeError: it is of another kind, which the message names.
+    """
+    import numpyro.distributions as dist
+
+    if isinstance(law, (dist.ExpandedDistribution, dist.Independent)):
+        value = _of_normals(law.base_dist, z)
+    elif isinstance(law, dist.Normal):
+        value = law.loc + law.scale * z
+    elif isinstance(law, dist.MultivariateNormal):
+        value = law.loc + jnp.einsum("...ij,...j->...i", law.scale_tril, z)
+    elif isinstance(law, dist.TransformedDistribution) and law.event_shape == (
+        law.base_dist.event_shape
+    ):
+        value = _of_normals(law.base_dist, z)
+        for transform in law.transforms:
+            value = transform(value)
+    else:
+        raise TypeError(type(law).__name__)
+    return jnp.broadcast_to(value, np.broadcast_shapes(value.shape, law.shape()))
