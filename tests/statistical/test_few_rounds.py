@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from statistical.compared import check_law, effective
 from statistical.posteriors import Case, made
 
 import consortia
 from consortia.core.target import Target
 from consortia.diagnostics import reference
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.errors import WarmupError
 
 pytestmark = pytest.mark.slow
@@ -27,30 +27,12 @@ def draws(tree: Any) -> np.ndarray:
     return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
 
 
-def effective(values: np.ndarray) -> np.ndarray:
-    return np.asarray(rhat_and_ess_of(np.moveaxis(values, -1, 0))[1])
-
-
 def sampled(case: Case, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return consortia.sample(
             case.model, case.sites, consortia.few_rounds(), chains=4, progress=False, **options
         )
-
-
-def check_law(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Means within .05 sd and sds within 5 %, and 4 standard errors of both beyond."""
-    ess = effective(found), effective(wanted)
-    sd = wanted.std((0, 1))
-    error = np.sqrt(found.var((0, 1)) / ess[0] + wanted.var((0, 1)) / ess[1]) / sd
-    shift = np.abs(found.mean((0, 1)) - wanted.mean((0, 1))) / sd
-    ratio = np.abs(found.std((0, 1)) / sd - 1)
-    print("largest shift", shift.max(), "of an sd", ratio.max(), "smallest ESS", ess[0].min())
-    assert np.all(shift < 0.05 + 4 * error)
-    # The variance of a standard deviation grows with the fourth moment.
-    peaked = ((wanted - wanted.mean((0, 1))) ** 4).mean((0, 1)) / sd**4 - 1
-    assert np.all(ratio < 0.05 + 2 * np.sqrt(peaked * (1 / ess[0] + 1 / ess[1])))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.widths])
@@ -79,7 +61,7 @@ def test_the_law_is_that_of_nuts_within_the_promised_rounds(name: str) -> None:
     print(name, tree.attrs["communication_rounds"], "rounds", tree.attrs["rounds_used"])
     assert tree.attrs["communication_rounds"] <= case.rounds
     wanted = reference.nuts(case.model, case.sites, draws=10_000, warmup=1000, chains=4)
-    check_law(draws(tree), draws(wanted))
+    check_law(draws(tree), draws(wanted), name)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rounds == 14])
@@ -92,7 +74,7 @@ def test_ten_starts_of_scale_2_end_in_the_same_place(name: str) -> None:
         tree = sampled(case, init=start, seed=seed)
         print(name, tree.attrs["communication_rounds"])
         assert tree.attrs["communication_rounds"] <= 14
-        check_law(draws(tree), own)
+        check_law(draws(tree), own, name)
 
 
 def found_or_refused(name: str) -> np.ndarray | None:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from statistical.compared import check_law, nuts
 
 import consortia
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.models import _integrated as integrated
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
@@ -76,34 +76,7 @@ def by_hand(family: str, kind: str, sites: dict[str, Any]) -> dict[str, np.ndarr
         else:
             numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
 
-    mcmc = numpyro.infer.MCMC(
-        numpyro.infer.NUTS(model),
-        num_warmup=1000,
-        num_samples=4000,
-        num_chains=4,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        mcmc.run(jax.random.key(0))
-    return {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
-
-
-def check_law(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
-    """Means within .05 sd and sds within 5 %, and 4 standard errors of both beyond."""
-    found, wanted = (np.asarray(one, float).reshape(*one.shape[:2], -1) for one in (found, wanted))
-    ess = [rhat_and_ess_of(np.moveaxis(one, -1, 0))[1] for one in (found, wanted)]
-    sd = wanted.std((0, 1))
-    error = np.sqrt(found.var((0, 1)) / ess[0] + wanted.var((0, 1)) / ess[1]) / sd
-    shift = np.abs(found.mean((0, 1)) - wanted.mean((0, 1))) / sd
-    ratio = np.abs(found.std((0, 1)) / sd - 1)
-    print(
-        f"{what}: {shift.max():.3f} sd, {ratio.max():.3f}; of errors {error.max():.3f}", min(ess[0])
-    )
-    assert np.all(shift < 0.05 + 4 * error), (what, shift)
-    # The variance of a standard deviation grows with the fourth moment.
-    peaked = ((wanted - wanted.mean((0, 1))) ** 4).mean((0, 1)) / sd**4 - 1
-    assert np.all(ratio < 0.05 + 2 * np.sqrt(peaked * (1 / ess[0] + 1 / ess[1]))), (what, ratio)
+    return nuts(model, 4000)
 
 
 def shift_of_more_nodes(made: Any, tree: Any, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
