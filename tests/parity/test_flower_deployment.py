@@ -34,66 +34,6 @@ PLANNED = "│ wall time"
 TRIVIAL = Path(__file__).resolve().parents[1] / "federation" / "apps" / "trivial"
 
 
-def test_a_killed_node_comes_back_by_its_key_strangers_do_not_and_nothing_is_left(
-    tmp_path: Path,
-) -> None:
-    lines: list[str] = []
-    north = Node("north", {"partition-id": 1}, (app_hash(TRIVIAL),))
-    with Loopback(tmp_path / "network", [north]) as network:
-        superlink = network.superlink
-        assert superlink is not None
-
-        make_node_key(tmp_path / "network" / "keys" / "stranger")
-        network.nodes["stranger"] = Node("stranger", {"partition-id": 5})
-        with pytest.raises(DeploymentError, match=r"register its \.pub file"):
-            network.start_node("stranger")
-
-        other = make_certificates(tmp_path / "other", ["127.0.0.1"])
-        network.nodes["north again"] = network.nodes["north"]
-        (tmp_path / "network" / "keys" / "north again").write_bytes(
-            (tmp_path / "network" / "keys" / "north").read_bytes()
-        )
-        with pytest.raises(DeploymentError, match="was not signed by the authority"):
-            network.start_node("north again", authority=other.authority)
-
-        killed = []
-
-        def show(line: str) -> None:
-            lines.append(line)
-            if line.startswith("round 0") and not killed:
-                killed.append(network.supernodes["north"].output())
-                network.kill_node("north")
-                network.restart_node("north")
-
-        config = {"sites": 1, "rounds": 3}
-        assert network.run(TRIVIAL, config=config, show=show, deadline=280) == "finished:completed"
-        family = descendants([superlink.pid, *(p.pid for p in network.supernodes.values())])
-        identity = r"SuperNode ID: (\d+)"
-        before = re.findall(identity, killed[0])
-        assert re.findall(identity, network.supernodes["north"].output()) == before
-    totals = [line for line in lines if line.startswith("round")]
-    assert totals == [f"round {number} total {3.0 * (number + 1)}" for number in range(3)]
-    assert "is approved" in network.supernodes["north"].output()
-    assert not superlink.running
-    assert not any(map(is_alive, family))
-
-
-def test_an_app_that_the_site_has_not_approved_is_never_unpacked(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(TRIVIAL, other)
-    (other / "trivial" / "evil.py").write_text("x = 1\n")
-    north = Node("north", {"partition-id": 1}, (app_hash(TRIVIAL),))
-    with Loopback(tmp_path / "network", [north]) as network:
-        said: list[str] = []
-        with pytest.raises(DeploymentError, match="has not ended after 25 s"):
-            network.run(other, config={"sites": 1, "rounds": 1}, show=said.append, deadline=25)
-        assert "lost a site, asking again" in said
-        assert f"The app {app_hash(other)} is NOT approved" in network.supernodes["north"].output()
-        assert not list((tmp_path / "network" / "homes" / "north").rglob("*.py"))
-
-
-# --- studies -------------------------------------------------------------------------------------
-
 FA_HMC = """
 name = "fa_hmc"
 step_size = 0.05
@@ -207,6 +147,10 @@ def test_fa_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_proc
 ) -> None:
     made = Consortium(tmp_path, FA_HMC, rounds=3, warmup=0)
     with Loopback(tmp_path / "network", made.nodes) as network:
+        superlink = network.superlink
+        assert superlink is not None
+        refuse_strangers(network, tmp_path)
+        before = identities(network, "south")
         restart, lines = killing(network, "south")
 
         def show(line: str) -> None:
@@ -217,6 +161,9 @@ def test_fa_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_proc
                 server.kill()
 
         assert made.run(network, made.app, "run", show) == "finished:completed", lines
+        assert identities(network, "south") == before != []
+        assert "is approved" in network.supernodes["south"].output()
+        family = descendants([superlink.pid, *(p.pid for p in network.supernodes.values())])
     assert any("expected wall time" in line for line in lines)
     assert sum(PLANNED in line for line in lines) == 1
     assert made.difference("run") < 1e-5
@@ -226,6 +173,27 @@ def test_fa_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_proc
             network.supernodes["west"].output()
         )
         assert "anew" not in network.supernodes["north"].output()
+    assert not superlink.running
+    assert not any(map(is_alive, family))
+
+
+def identities(network: Loopback, name: str) -> list[str]:
+    """The numbers by which the SuperLink knows a node, from the node's log."""
+    return re.findall(r"SuperNode ID: (\d+)", network.supernodes[name].output())
+
+
+def refuse_strangers(network: Loopback, folder: Path) -> None:
+    """A node without a registered key, and one that trusts another authority, do not come in."""
+    keys = folder / "network" / "keys"
+    make_node_key(keys / "stranger")
+    network.nodes["stranger"] = Node("stranger")
+    with pytest.raises(DeploymentError, match=r"register its \.pub file"):
+        network.start_node("stranger")
+    other = make_certificates(folder / "other", ["127.0.0.1"])
+    network.nodes["north again"] = network.nodes["north"]
+    (keys / "north again").write_bytes((keys / "north").read_bytes())
+    with pytest.raises(DeploymentError, match="was not signed by the authority"):
+        network.start_node("north again", authority=other.authority)
 
 
 @pytest.mark.slow
@@ -240,7 +208,9 @@ def test_surrogate_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_o
     made.check_ledgers("run", "west")
 
 
-def test_a_policy_that_forbids_the_study_stops_it_before_data_are_read(tmp_path: Path) -> None:
+def test_a_policy_stops_a_study_before_data_are_read_and_an_unknown_app_is_never_unpacked(
+    tmp_path: Path,
+) -> None:
     made = Consortium(tmp_path, FA_HMC, rounds=3, warmup=0)
     longer = tmp_path / "longer.toml"
     longer.write_text(made.study.read_text().replace("rounds = 3", "rounds = 4"))
@@ -248,9 +218,19 @@ def test_a_policy_that_forbids_the_study_stops_it_before_data_are_read(tmp_path:
     nodes = [Node(node.name, node.config, (app_hash(app),)) for node in made.nodes]
     for name in ("north", "south", "west"):
         (tmp_path / f"{name}.csv").unlink()  # whoever reads it says something else
+    unknown = tmp_path / "unknown"
+    shutil.copytree(TRIVIAL, unknown)
+    (unknown / "trivial" / "evil.py").write_text("x = 1\n")
     lines: list[str] = []
     with Loopback(tmp_path / "network", nodes) as network:
         assert made.run(network, app, "run", lines.append) == "finished:failed"
+        said: list[str] = []
+        with pytest.raises(DeploymentError, match="has not ended after 25 s"):
+            network.run(unknown, config={"sites": 3, "rounds": 1}, show=said.append, deadline=25)
+        assert "lost a site, asking again" in said
+        for name, node in network.supernodes.items():
+            assert f"The app {app_hash(unknown)} is NOT approved" in node.output()
+            assert not list((tmp_path / "network" / "homes" / name).rglob("evil.py"))
     text = " ".join(lines)
     assert "the site's policy does not permit this (studies, maximum_rounds)" in text
     # The first refusal ends the run: a site that was slower to start may have nothing to record.
