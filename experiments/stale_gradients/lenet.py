@@ -9,7 +9,7 @@ from experiments.stale_gradients import caffe, images, workers
 
 SCALES = {
     "quick": (images.Size(200, 100), workers.Scale(4, 2, 1, workers=(1, 2), servers=(1, 2))),
-    "small": (images.Size(1000, 1000), workers.Scale(40, 10, 3, factors=(1.0, 0.25))),
+    "small": (images.Size(1000, 500), workers.Scale(20, 10, 5, factors=(1.0, 0.25))),
     "full": (images.Size(None, None), workers.Scale(10_000, 50, 3, factors=(1.0, 0.25))),
 }
 
