@@ -42,8 +42,9 @@ STUDIES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = ("debiased", "fsgld", "surrogate")
-"""One of averages, with states of the sites' own, one of a chain that travels, one of sums.
+QUICK = ("debiased", "fsgld")
+"""One of averages, with states of the sites' own, one of a chain that travels; the formula's is of
+sums.
 
 The others differ in what the engine does for them, and nothing in what Flower carries: their draws
 over the same engine and the same messages are compared in `test_flower`.

@@ -298,7 +298,7 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     if method.max_staleness is not None and method.max_staleness < 2 * late:
         raise InputError("dropped gradients change the staleness, which only the run will tell")
     values, axes = np.linalg.eigh(problem.near.precision)
-    noise = np.einsum("ik,ij,jk->k", axes, _noise_at_server(method, problem.near), axes)
+    noise = np.sum(axes * (_noise_at_server(method, problem.near) @ axes), axis=0)
     law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
     basis = (
         f"the exact law with a constant staleness of {late}, the average of {method.workers} "

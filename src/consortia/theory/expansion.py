@@ -93,7 +93,7 @@ class Expansion:
         places = np.concatenate([np.zeros((1, d)), inside, far])
         density = self.potentials.values((self.mode + places) * self.units)
         density = density - density[0]
-        gaussian = -0.5 * np.einsum("ki,ij,kj->k", places, self.precision, places)
+        gaussian = -0.5 * np.sum(places @ self.precision * places, axis=1)
         ratios = density - gaussian
         inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
         if not np.isfinite(density[inner]).all():

@@ -152,9 +152,21 @@ class DroppingToo(nnx.Module):
         return self.last(self.drop(x))
 
 
+class ForEachNumber(nn.Module):
+    """Scores for each number of a row, as of an image that was not made flat."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(3)(x[..., None])
+
+
 @pytest.mark.parametrize(
     ("module", "why"),
     [
+        (
+            ForEachNumber(),
+            r"returns an array \(5, 3\) for a row of shape \(5,\).*flatten the inputs",
+        ),
         (BatchNormalised(), r"keeps statistics of batches \(batch_stats\).*LayerNorm or GroupNorm"),
         (Centred(), r"depends on the other rows.*LayerNorm or GroupNorm"),
         (Dropping(), r"draws random numbers .*as Dropout does: leave it out"),

@@ -67,7 +67,14 @@ def network_model(
     def start(key: Array) -> dict[str, Array]:
         return network.start(key) | {name: jnp.zeros(()) for name in beside}
 
-    width = _check_rows(forward, network, start, example[inputs])
+    shape = _check_rows(network, example[inputs])
+    width = math.prod(shape)
+    if judged.width is None and not callable(likelihood) and width != max(shape, default=1):
+        raise InputError(
+            f"{network.source}: the network returns an array {shape} for a row of shape "
+            f"{example[inputs].shape[1:]}; the likelihood {likelihood!r} takes one axis of scores: "
+            "flatten the inputs, or the outputs, in the network."
+        )
     if judged.width is not None and width != judged.width:
         raise InputError(
             f"{network.source}: the network returns {width} numbers a row, the likelihood "
@@ -138,19 +145,15 @@ def example_of(rows: Any, inputs: str, source: str) -> Mapping[str, np.ndarray]:
     return {inputs: spread}
 
 
-def _check_rows(
-    forward: Callable[[PyTree, Any], Array],
-    network: Network,
-    start: Callable[[Array], PyTree],
-    x: np.ndarray,
-) -> int:
-    """Return the numbers that the network returns a row; refuse one that mixes rows."""
-    params = jax.jit(start)(jax.random.key(0))
+def _check_rows(network: Network, x: np.ndarray) -> tuple[int, ...]:
+    """Return the shape of what the network returns for a row; refuse one that mixes rows."""
+    params = jax.jit(network.start)(jax.random.key(0))
 
     @jax.jit
     def both(params: PyTree, x: Array) -> tuple[Array, Array]:
-        singles = [forward(params, x[i : i + 1]) for i in range(ROWS)]
-        return forward(params, x), jnp.concatenate(singles)
+        x = as_features(x, next(iter(params.values())))
+        singles = [network.outputs(params, x[i : i + 1]) for i in range(ROWS)]
+        return network.outputs(params, x), jnp.concatenate(singles)
 
     whole, singles = (np.asarray(one, np.float64) for one in both(params, jnp.asarray(x)))
     if whole.shape[:1] != (ROWS,):
@@ -165,4 +168,4 @@ def _check_rows(
             f"(by {gap:.3g}), as with batch normalisation: such a model has no likelihood a row. "
             "Normalise within a row, by LayerNorm or GroupNorm."
         )
-    return math.prod(whole.shape[1:])
+    return whole.shape[1:]
