@@ -46,7 +46,7 @@ def count_calls(monkeypatch: Any) -> list[tuple[int, int]]:
 def test_where_calls_and_chunks_are_cut_changes_no_bit(
     case: Any, arguments: dict[str, Any], draws_of: Any, monkeypatch: Any, count_calls: Any
 ) -> None:
-    whole = draws_of(case.method(), rounds=37, **arguments)
+    whole = draws_of(case.method(), rounds=61, **arguments)
     usual = list(count_calls)
     cuts = [
         {"SECONDS_PER_CALL": 0.0},  # one round a call, or one block of thinned rounds
@@ -58,7 +58,7 @@ def test_where_calls_and_chunks_are_cut_changes_no_bit(
         with monkeypatch.context() as patch:
             for name, value in cut.items():
                 patch.setattr(loop, name, value)
-            again = draws_of(case.method(), rounds=37, **arguments)
+            again = draws_of(case.method(), rounds=61, **arguments)
         if case.method().most_warmup is None:  # else it is cut after each round as it is
             assert count_calls != usual, cut  # it was cut elsewhere
         np.testing.assert_array_equal(again, whole, err_msg=str(cut))

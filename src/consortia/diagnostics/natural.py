@@ -76,6 +76,23 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
     Raises:
         InputError: the model integrates nothing out, the rows of the site are not here, or the
             result is of another model.
+
+    Example:
+        >>> import consortia, jax, jax.numpy as jnp, numpy as np
+        >>> def fit(p, rows, mask):  # y ~ N(u, 1) with a level u ~ N(mu, 1) of the site
+        ...     n, rest = mask.sum(), jnp.where(mask, rows["y"] - p["mu"], 0.0)
+        ...     return -0.5 * (jnp.sum(rest**2) - jnp.sum(rest) ** 2 / (n + 1) + jnp.log(n + 1))
+        >>> def level(p, rows, key):
+        ...     n = rows["y"].size
+        ...     mean = (p["mu"] + jnp.sum(rows["y"])) / (n + 1)
+        ...     return {"level": mean + jax.random.normal(key) / jnp.sqrt(n + 1.0)}
+        >>> model = consortia.Model(None, None, {"mu": jnp.zeros(())},
+        ...     site_log_likelihood=fit, recover=level)
+        >>> sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}] * 2)
+        >>> draws = {"mu": np.zeros((4, 500), np.float32)}
+        >>> found = recover(draws, model, sites, 0)["level"]
+        >>> abs(float(found.mean()) - 3 / 4) < 0.05
+        True
     """
     if model.recover is None:
         raise InputError(
