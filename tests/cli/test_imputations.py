@@ -78,9 +78,8 @@ def test_check_counts_the_cost_of_all_imputations(folder):
     assert found[0] == 2 * found[1]
 
 
-@pytest.mark.parametrize("command", [("run", "--verify"), ("run", "--loo"), ("flower", "new")])
-def test_what_has_one_data_set_is_refused(folder, tmp_path, command):
-    more = ("--to", tmp_path / "app") if command[0] == "flower" else ("-o", tmp_path / "out")
-    outcome = invoke(*command, folder / "study.toml", *more)
+@pytest.mark.parametrize("option", ["--verify", "--loo"])
+def test_what_has_one_data_set_is_refused(folder, tmp_path, option):
+    outcome = invoke("run", folder / "study.toml", option, "-o", tmp_path / "out")
     assert outcome.exit_code == 2
     assert "imput" in outcome.output

@@ -103,12 +103,10 @@ def new(
     with reported(False):
         from consortia.core.target import any_target
         from consortia.engines.flower.stages import check_carried
-        from consortia.federation.governance.terms import check_one_run
         from consortia.study.build import load_study
 
         given = load_study(study)
         check_carried(given.method.build(any_target()))
-        check_one_run(given)
         if given.data.files is not None and len(given.data.files) == 2 and not two_sites:
             raise InputError(
                 "the study has two sites: from its own message and the average each computes the "

@@ -6,6 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,8 +92,11 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     check_carried(algorithm)
     print(expected(study, algorithm, transport), flush=True)
     for one in study.besides:
-        then = one.method.build(any_target())
-        print(f"then {one.method.name}: {expected(one, then, transport)}", flush=True)
+        then, name = one.method.build(any_target()), one.method.name
+        if one.imputation == 0:
+            name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
+        if not one.imputation:
+            print(f"then {name}: {expected(one, then, transport)}", flush=True)
     beside, other, left_out = study.verification, study.compared, study.left_out
     directory = _directory(study, config)
     begun = holds_run(directory)
@@ -142,8 +146,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         found = told_by_sites(*given, labels=labels, names=names)
         return "\n\n".join(map(str, found))
 
-    engine = over(study)
-    built = study.build(engine, data_folder=origin)
+    first = over(study)
+    engine: FlowerEngine | tuple[FlowerEngine, ...] = first
+    built = study.build(first, data_folder=origin)
+    if built.imputations:  # a run of each, which the sites take for studies of their own
+        engines = tuple(map(over, study.imputed))
+        each = zip(study.imputed, engines, strict=True)
+        rows = tuple(one.build(by, data_folder=origin).rows for one, by in each)
+        built, engine = replace(built, sites=rows), engines
     begin = beginning(study, built, directory, engine)
     if begun:
         rounds = study.run.rounds
@@ -303,8 +313,6 @@ def site_of(
         return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
 
     def gate(run: str) -> Gate:
-        from dataclasses import replace
-
         from consortia.federation.governance import open_gate
 
         if simulated:

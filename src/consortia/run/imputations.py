@@ -21,6 +21,7 @@ import numpy as np
 from consortia.core.parameters import IMPUTATION
 from consortia.data.sites import Sites
 from consortia.diagnostics.convergence import add_diagnostics
+from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.engines.flower import FlowerEngine
 from consortia.errors import InputError
@@ -44,7 +45,36 @@ Sampled = Callable[[int, int, Path | None], Any]
 """From the number of an imputation, a seed and a directory to the result of a run."""
 
 
-def check_imputations(sites: Sequence[Any], keep: Any, engine: Engine) -> None:
+def engines_of(engine: Engine | tuple[Engine, ...] | None, count: int) -> tuple[Engine, ...]:
+    """Return the engine of each of several imputations.
+
+    Raises:
+        InputError: there are more or fewer.
+    """
+    if not isinstance(engine, tuple):
+        return (LocalEngine() if engine is None else engine,) * count
+    if len(engine) != count:
+        raise InputError(f"engine: a tuple of {len(engine)} for {count} imputations.")
+    return engine
+
+
+def one_engine(engine: Engine | tuple[Engine, ...] | None) -> Engine:
+    """Return the engine of a run of one data set.
+
+    Raises:
+        InputError: there are several.
+    """
+    if isinstance(engine, tuple):
+        raise InputError("engine is a tuple: give one, but where sites is a tuple of imputations.")
+    return LocalEngine() if engine is None else engine
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of the run of an imputation, from that of all."""
+    return int(np.random.default_rng((seed, number)).integers(2**62))
+
+
+def check_imputations(sites: Sequence[Any], keep: Any, engine: Any) -> None:
     """Refuse what are no completed rows of the same sites, and what cannot be done with them."""
     if len(sites) < 2 or not all(isinstance(one, Sites) for one in sites):
         raise InputError(
@@ -57,8 +87,8 @@ def check_imputations(sites: Sequence[Any], keep: Any, engine: Engine) -> None:
         raise InputError("keep: with imputations all draws are kept: leave it out.")
     if isinstance(engine, FlowerEngine):
         raise InputError(
-            "missing='impute' needs a run of each imputation, of which Flower carries one: give "
-            "missing='complete' or 'indicator'."
+            "engine: over Flower each imputation is a run of a study of its own: give a tuple with "
+            "the engine of each, as the app of a study does."
         )
 
 
@@ -104,7 +134,7 @@ def pooled(
             writer.begin(begun, {})
         trees: list[Any] = []
         for number in range(count):
-            seed = int(np.random.default_rng((request["seed"], number)).integers(2**62))
+            seed = seed_of(request["seed"], number)
             own = None if path is None else path / FOLDER / str(number)
             trees.append(run(number, seed, own))
             # only the root knows how a run ended

@@ -16,7 +16,13 @@ from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import Resumption, execute
-from consortia.run.imputations import check_imputations, pooled, request_of
+from consortia.run.imputations import (
+    check_imputations,
+    engines_of,
+    one_engine,
+    pooled,
+    request_of,
+)
 from consortia.run.prediction import check_response
 from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
@@ -39,7 +45,7 @@ def sample(
     thin: int = 1,
     warmup: int = 0,
     init: Any = None,
-    engine: Engine | None = None,
+    engine: Engine | tuple[Engine, ...] | None = None,
     store: Any = None,
     progress: bool = True,
     stop: StopWhen | None = None,
@@ -71,7 +77,8 @@ def sample(
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
-            ranks call this function alike, and all but rank 0 get None.
+            ranks call this function alike, and all but rank 0 get None. Of several imputations it
+            may be a tuple of the engine of each.
         store: a directory for the run, written chunk by chunk with a checkpoint after each; the
             result then opens it lazily, and `resume` goes on with it, however it ended.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
@@ -121,7 +128,6 @@ def sample(
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
-    engine = LocalEngine() if engine is None else engine
     several, one = (sites, sites[0]) if isinstance(sites, tuple) and sites else (None, sites)
     if several is not None:
         check_imputations(several, keep, engine)
@@ -144,6 +150,7 @@ def sample(
             store=store,
             **{"init": init, "engine": engine, "progress": progress, "on_plan": on_plan},
         )
+    together = one_engine(engine)
     writer = None if store is None else RunStore(store)
     try:
         return execute(
@@ -152,7 +159,7 @@ def sample(
             algorithm,
             Request(rounds, chains, seed, thin, warmup),
             init=init,
-            engine=engine,
+            engine=together,
             writer=writer,
             progress=progress,
             stop=stop,
@@ -178,7 +185,7 @@ def resume(
     stop: StopWhen | Literal["same"] | None = "same",
     keep: AccumulatorSpec | Literal["same"] = "same",
     init: Any = None,
-    engine: Engine | None = None,
+    engine: Engine | tuple[Engine, ...] | None = None,
     exact: bool = True,
     progress: bool = True,
     on_plan: Callable[[Plan], None] | None = None,
@@ -236,8 +243,8 @@ def resume(
             progress=progress,
             on_plan=on_plan,
         )
+    together = one_engine(engine)
     writer = RunStore(path, existing=True)
-    together = LocalEngine() if engine is None else engine
     if not together.root:
         together.barrier()  # rank 0 opens it first, and leaves out what is damaged
     else:
@@ -272,14 +279,14 @@ def resume(
         kept = _kept(before["keep"], keep, path)
         rounding = before["rounding"]
         if engine is None:
-            engine = LocalEngine.like(rounding, exact=exact)
+            together = LocalEngine.like(rounding, exact=exact)
         return execute(
             model,
             sites,
             algorithm,
             request,
             init=init,
-            engine=engine,
+            engine=together,
             writer=writer,
             progress=progress,
             stop=rule,
@@ -299,18 +306,20 @@ def _of_each(
     request: dict[str, Any],
     *,
     store: Any,
-    engine: Engine,
+    engine: Engine | tuple[Engine, ...] | None,
     on_plan: Callable[[Plan], None] | None,
     **options: Any,
 ) -> Any:
     """Return the draws given each of several imputations; see `sample`."""
+    engines = engines_of(engine, len(several))
 
     def run(number: int, seed: int, path: Path | None) -> Any:
         shown = on_plan if number == 0 else None
-        own: dict[str, Any] = {"seed": seed, "store": path, "engine": engine, "on_plan": shown}
+        own: dict[str, Any] = {"seed": seed, "store": path, "on_plan": shown}
+        own["engine"] = engines[number]
         return sample(model, several[number], algorithm, **_read(request), **own, **options)
 
-    return pooled(len(several), request, run, engine=engine, store=store)
+    return pooled(len(several), request, run, engine=engines[0], store=store)
 
 
 def _resumed_each(
@@ -323,13 +332,14 @@ def _resumed_each(
     stop: StopWhen | Literal["same"] | None,
     keep: AccumulatorSpec | Literal["same"],
     exact: bool,
-    engine: Engine | None,
+    engine: Engine | tuple[Engine, ...] | None,
     on_plan: Callable[[Plan], None] | None,
     **options: Any,
 ) -> Any:
     """Return what `resume` does, of several imputations; those that were not begun are begun."""
-    together = LocalEngine() if engine is None else engine
-    check_imputations(several, "draws" if keep == "same" else keep, together)
+    check_imputations(several, "draws" if keep == "same" else keep, engine)
+    engines = engines_of(engine, len(several))
+    together = engines[0]
     request = request_of(path)
     if request is None:
         raise StoreError(f"{str(path)!r} is a run of one data set: give its sites, not a tuple.")
@@ -346,9 +356,10 @@ def _resumed_each(
         begun = together.allgather(lambda: holds_run(own) if together.root else False)
         more: dict[str, Any]
         if any(begun):
-            more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": engine}
+            own_engine = None if engine is None else engines[number]
+            more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": own_engine}
             return resume(own, model, rows, algorithm, on_plan=shown, **more, **options)
-        more = {"seed": seed, "store": own, "engine": together, "on_plan": shown}
+        more = {"seed": seed, "store": own, "engine": engines[number], "on_plan": shown}
         return sample(model, rows, algorithm, **_read(request), **more, **options)
 
     return pooled(len(several), request, run, engine=together, store=path, existing=True)

@@ -36,6 +36,7 @@ from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
+from consortia.run.imputations import seed_of
 from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
@@ -270,6 +271,7 @@ class Study(Table):
     reference: Reference | None = None
     output: Output = Output()
     _path: Path | None = PrivateAttr(None)
+    _imputation: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -388,8 +390,26 @@ class Study(Table):
         """The studies that are run after this one, on the same data."""
         if self._of_two:
             return ()
-        found = (self.verification, self.compared, self.left_out)
+        found = (*self.imputed, self.verification, self.compared, self.left_out)
         return tuple(one for one in found if one is not None)
+
+    @property
+    def imputation(self) -> int | None:
+        """The number of the only imputation that is sampled; None of a whole study."""
+        return self._imputation
+
+    @property
+    def imputed(self) -> tuple[Study, ...]:
+        """The study of each imputation by itself, where missing values are imputed."""
+        question = self.model.question
+        if question is None or not question.imputes or self._imputation is not None:
+            return ()
+        return tuple(self._of_imputation(number) for number in range(question.imputations))
+
+    def _of_imputation(self, number: int) -> Study:
+        found = self.with_run(seed=seed_of(self.run.seed, number))
+        found._imputation = number
+        return found
 
     def _besides(self, algorithm: AlgorithmTable, **length: Any) -> Study:
         run = Run.model_validate(length)
@@ -486,7 +506,8 @@ class Study(Table):
 
         if self.model.formula is not None:
             asked = (self.model.formula, self.model.options, folder, engine, method)
-            made = formula_rows(self.data, self.partition, *asked, own or {}, least, same)
+            there = (own or {}, least, same, self._imputation)
+            made = formula_rows(self.data, self.partition, *asked, *there)
             found = made.regression
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name

@@ -117,6 +117,7 @@ def formula_rows(
     own: Mapping[int, Path],
     least: int,
     same: Callable[[], Mapping[str, Any]],
+    imputation: int | None,
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
@@ -131,6 +132,7 @@ def formula_rows(
         own: where the files of sites are that are not there, by the sites' indices.
         least: levels with fewer rows at a site are not told.
         same: what all processes must have been given, by name.
+        imputation: the number of the only one that is wanted; all of them when None.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
@@ -156,7 +158,7 @@ def formula_rows(
             return facts
 
     facts, _ = engine.gather_facts(names, algorithm, contribute, same=same)
-    made = assembled(question, facts, names, read, prior, breaks)
+    made = assembled(question, facts, names, read, prior, breaks, imputation)
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):

@@ -64,6 +64,7 @@ def sentences(
             f"{_after(study, one)}: your site sends at most {beside.exchanges:,} messages.",
         )
         for one, beside in zip(study.besides, terms.besides, strict=True)
+        if not one.imputation  # of the imputations the first stands for all
     ]
     found += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
@@ -79,6 +80,11 @@ def sentences(
 def _after(study: Study, one: Study) -> str:
     """Return what a study is for that is run after another."""
     name = one.method.name
+    if one.imputation is not None:
+        return (
+            f"if values miss at a site, {len(study.imputed)} runs of the same model, each with "
+            f"missing values drawn anew there, by {name}; in each"
+        )
     if one.model != study.model:
         return f"{_model(one)} It is compared with the one above, by a run of {name} too"
     text = f"another run of the same model on your rows, by {name}, {AFTER[name]}"

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from consortia.errors import InputError
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
@@ -104,7 +103,6 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     from consortia.core.target import any_target
     from consortia.core.version import __version__
 
-    check_one_run(study)
     method, question = study.method, study.model.question
     # Any number of parameters will do where no argument fixes it.
     algorithm = method.build(any_target(method.dimension or 2))
@@ -132,20 +130,6 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         own_levels=question is not None and question.tells_levels,
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
-
-
-def check_one_run(study: Study) -> None:
-    """Refuse a study that takes several runs.
-
-    Raises:
-        InputError: it imputes values.
-    """
-    question = study.model.question
-    if question is not None and question.imputes:
-        raise InputError(
-            "model.missing = 'impute' takes a run of each imputation, of which Flower carries one: "
-            "give 'complete' or 'indicator'."
-        )
 
 
 def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:

@@ -712,8 +712,12 @@ def assembled(
     read: Mapping[int, Table],
     prior: Mapping[str, str] | None,
     breaks: Sequence[float] | None,
+    imputation: int | None = None,
 ) -> Regression:
-    """Return the regression of all sites, with the rows of those that have been read here."""
+    """Return the regression of all sites, with the rows of those that have been read here.
+
+    Where values are imputed the rows are those of all imputations, or of the ``imputation``.
+    """
     tables = [one.table for one in facts]
     known = [one for one in tables if one is not None]
     if len(known) < len(tables):
@@ -749,10 +753,10 @@ def assembled(
         return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
 
     sites: Sites | tuple[Sites, ...] = ()
-    if agreed.imputed:
+    if agreed.imputed and imputation is None:
         sites = tuple(completed(number) for number in range(question.imputations))
     else:
-        sites = completed(None)
+        sites = completed(imputation if agreed.imputed else None)
     notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
     if not first.elsewhere:
         notes += _collinear(agreed, first)
