@@ -14,7 +14,7 @@ from federation.test_verification import config, network
 from parity import flower_study
 
 import consortia
-from consortia.errors import SiteRefusedError
+from consortia.errors import InputError, SiteRefusedError
 from consortia.federation import app
 from consortia.federation.governance import terms_of, verify
 from consortia.federation.governance.explanation import sentences
@@ -120,6 +120,15 @@ def test_without_gaps_there_is_one_run(tmp_path):
     for name, wanted in draws_of(alone).items():
         np.testing.assert_allclose(draws_of(over)[name], wanted, rtol=1e-9, atol=1e-12)
     assert len({line.run for line in verify(tmp_path / "oslo" / "ledger.jsonl").entries}) == 1
+
+
+def test_what_needs_one_posterior_is_refused_before_the_first_round(tmp_path):
+    path = written(tmp_path / "study")
+    path.write_text(path.read_text().replace("seed = 5", "seed = 5\nloo = true"))
+    transport = network(path, tmp_path, terms_of(load_study(path)))
+    with jax.enable_x64(True), pytest.raises(InputError, match=r"run\.verify, run\.loo"):
+        app.serve(path, transport, config(tmp_path))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_site_is_told_of_the_runs_and_may_refuse_them(tmp_path):

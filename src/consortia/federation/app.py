@@ -150,6 +150,11 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     engine: FlowerEngine | tuple[FlowerEngine, ...] = first
     built = study.build(first, data_folder=origin)
     if built.imputations:  # a run of each, which the sites take for studies of their own
+        if beside is not None or left_out is not None:
+            raise InputError(
+                "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
+                "imputation, and none to compare: leave them out, or take missing = 'complete'."
+            )
         engines = tuple(map(over, study.imputed))
         each = zip(study.imputed, engines, strict=True)
         rows = tuple(one.build(by, data_folder=origin).rows for one, by in each)
