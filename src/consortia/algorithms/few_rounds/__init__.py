@@ -316,7 +316,7 @@ class FewRounds(Method):
             "hundreds of rounds, from init=fitted_mean with mass_matrix=1/fitted_variance "
             "(attributes of error.tree), write scales of hierarchical models on the scale on which "
             "their data inform them (centred where there are many, non-centred where few), or "
-            "integrate a site's own parameters out."
+            "integrate a site's own parameters out (integrate=True of a formula)."
         )
 
     def check_draws(self, hub: Hub) -> tuple[str, ...]:
