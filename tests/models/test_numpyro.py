@@ -300,7 +300,7 @@ def test_what_is_the_site_s_own_is_drawn_there_given_its_rows() -> None:
     assert level.std() == pytest.approx(sd, rel=4 / np.sqrt(2 * level.size))
     again = consortia.recover(draws, model, sites, 1)
     np.testing.assert_array_equal(level, again["level"])
-    with pytest.raises(InputError, match="integrates no parameter of a site out"):
+    with pytest.raises(InputError, match=r"Model\.recover is None.*made\.levels_of"):
         consortia.recover(draws, from_numpyro(linear, OWN), sites, "south")
 
 
@@ -367,6 +367,19 @@ def rows_in_the_site(x: Any, y: Any) -> None:
     scale = numpyro.sample("scale", dist.HalfNormal(1))
     with numpyro.plate("site", x.shape[0]):
         own = numpyro.sample("own", dist.Normal(0, scale))
+        numpyro.sample("y", dist.Normal(own, 1), obs=y)
+
+
+def anchored(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Normal(x.mean(), 1))
+    numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
+def own_anchored(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("site", 1):
+        own = numpyro.sample("own", dist.Normal(b * x.mean(), 1))
+    with numpyro.plate("rows", x.shape[0]):
         numpyro.sample("y", dist.Normal(own, 1), obs=y)
 
 
@@ -446,6 +459,8 @@ REFUSED = [
     (many_own, "a site has 3 numbers of its own (own)"),
     (leaking, "'shared' depends on 'own', which each site draws for itself"),
     (rows_in_the_site, "'own' has a value of each row in the plate of the site"),
+    (anchored, "the law of 'b' depends on the rows at hand"),
+    (own_anchored, "the law of 'own' depends on the rows at hand"),
     (unlike, "the law of 'own' differs over the plate of the site"),
     (needy, "the model's argument 'degree' is none of the columns (x, y): give it by name"),
     (poisson, "the model's argument 'count' is none of the columns"),

@@ -96,11 +96,11 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
     """
     if model.recover is None:
         raise InputError(
-            "recover: Model.recover is None: the model integrates no parameter of a site out, or "
-            "says not how they are drawn."
+            "recover: Model.recover is None: give the model one that draws its sites' own "
+            "parameters. Of a formula with integrate=True made.levels_of has the levels."
         )
     draw, rows = model.recover, sites.site(site)
-    place = site if isinstance(site, int) else sites.names.index(site)
+    place = sites.names.index(site) if isinstance(site, str) else site
     parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
     chains, draws = np.shape(jax.tree.leaves(parameters)[0])[:2]
     key = jax.random.fold_in(jax.random.key(seed), place)

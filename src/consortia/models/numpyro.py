@@ -403,7 +403,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in (*observed, *latents)}
+        return {name: _log_density(run[name]) for name in (*observed, *latents, *own)}
 
     @jax.jit
     def values_of(rows: Any, point: Any) -> dict[str, Array]:
@@ -421,6 +421,13 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         (likelihood if of_rows else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
+    for name in (*latents, *own):
+        singly = [float(run[name]) for run in apart[0]]
+        if not np.allclose(singly, float(together[0][name]), TOLERANCE, TOLERANCE):
+            raise InputError(
+                f"from_numpyro: the law of {name!r} depends on the rows at hand, which are others "
+                "at every site: give what it depends on as a constant."
+            )
     elsewhere = points[0] | {name: points[1][name] for name in own}
     moved = densities(example, elsewhere)
     for name in (*latents, *prior):

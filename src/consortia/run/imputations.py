@@ -54,7 +54,10 @@ def engines_of(engine: Engine | tuple[Engine, ...] | None, count: int) -> tuple[
     if not isinstance(engine, tuple):
         return (LocalEngine() if engine is None else engine,) * count
     if len(engine) != count:
-        raise InputError(f"engine: a tuple of {len(engine)} for {count} imputations.")
+        raise InputError(
+            f"engine is a tuple of {len(engine)}, there are {count} imputations: give one engine "
+            "for all, or one of each."
+        )
     return engine
 
 
@@ -65,7 +68,9 @@ def one_engine(engine: Engine | tuple[Engine, ...] | None) -> Engine:
         InputError: there are several.
     """
     if isinstance(engine, tuple):
-        raise InputError("engine is a tuple: give one, but where sites is a tuple of imputations.")
+        raise InputError(
+            "engine is a tuple, which is for imputations, where sites is one too: give one engine."
+        )
     return LocalEngine() if engine is None else engine
 
 
