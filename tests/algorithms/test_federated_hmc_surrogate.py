@@ -299,11 +299,11 @@ def test_a_chain_that_stands_still_and_a_fallen_rate_are_warned_of():
     method = consortia.surrogate_hmc(proposals_per_round=4)
     seen = Seen(np.array([3, 90]), np.array([200] * 2), np.array([90.0] * 2))
     hub = Hub(*[()] * len(Hub._fields))._replace(seen=seen, last_rate=np.array([0.5, 0.5]))
-    (text,) = method.check_draws(hub)
+    ((text, _),) = method.check_draws(hub)
     assert "stood still for 90 proposals, 11 % of its draws" in text
     few = hub._replace(seen=seen._replace(longest=np.array([3, 10])))
     assert method.check_draws(few) == ()
-    (text,) = method.check_draws(few._replace(last_rate=np.array([0.95, 0.95])))
+    ((text, _),) = method.check_draws(few._replace(last_rate=np.array([0.95, 0.95])))
     assert "fell from 0.95 at the end of the warm-up to 0.45" in text
 
 

@@ -189,6 +189,18 @@ class Evaluation(NamedTuple):
     points: int = 1
 
 
+class Fault(NamedTuple):
+    """What a method's own numbers say against its draws.
+
+    Attributes:
+        text: what was seen, and what to do.
+        wrong: True where the draws are not those of the posterior, False where that is in doubt.
+    """
+
+    text: str
+    wrong: bool = False
+
+
 class Disclosure(NamedTuple):
     """The part of an outbox from which a server judges whether it is plausible.
 
@@ -513,8 +525,8 @@ class Method(metaclass=Named):
         """Return why a run should end after its warm-up, with advice; None when it should not."""
         return None
 
-    def check_draws(self, hub: PyTree) -> tuple[str, ...]:
-        """Return warnings about the draws that were made, from the hub's last state."""
+    def check_draws(self, hub: PyTree) -> tuple[Fault, ...]:
+        """Return what speaks against the draws that were made, from the hub's last state."""
         return ()
 
     def report(self, hub: PyTree) -> dict[str, Any]:

@@ -292,6 +292,7 @@ def judge(
         measured,
         _fits(run),
         _diverging(run),
+        *_faults(run),
     ]
     return Verdict(tuple(check for check in checks if check is not None))
 
@@ -334,6 +335,17 @@ def _end(run: Evidence) -> Check | None:
     if end.state == "finished":
         return None
     return Check(Severity.WARNING, title, end.value, f"{reason}.")
+
+
+def _faults(run: Evidence) -> list[Check]:
+    """Return what the method's own numbers say against its draws."""
+    kept = run.record.get("faults", "[]")
+    checks = []
+    for fault in json.loads(kept) if isinstance(kept, str) else kept:
+        severity = Severity.BAD if fault["wrong"] else Severity.WARNING
+        value = "wrong" if fault["wrong"] else "in doubt"
+        checks.append(Check(severity, "What does the method say?", value, f"{fault['text']}."))
+    return checks
 
 
 def _finite(run: Evidence) -> Check | None:

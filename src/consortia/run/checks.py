@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia.core import arguments as checks
 from consortia.core import fingerprints
-from consortia.core.contract import Method
+from consortia.core.contract import Fault, Method
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -184,10 +184,10 @@ def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> 
         error.args = (f"{error} {reason}",)
 
 
-def warn_of(method: Method, hub: Any) -> None:
-    """Give the method's warnings about the draws that it made, from the hub's last state."""
-    for text in method.check_draws(hub):
-        warn(text)
+def warn_of(faults: tuple[Fault, ...]) -> None:
+    """Warn of what a method's own numbers say against its draws."""
+    for fault in faults:
+        warn(fault.text)
 
 
 def check_schedule(method: Method, total: int) -> None:

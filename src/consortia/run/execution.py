@@ -14,7 +14,7 @@ import numpy as np
 from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments, density, parameters, start
-from consortia.core.contract import Method, Plan
+from consortia.core.contract import Fault, Method, Plan
 from consortia.core.garbage import collected_seldom
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -343,7 +343,9 @@ def execute(
             save=save if stored else None,
         )
 
-        def result(ending: Ending, *, all_there: bool = True) -> Any:
+        def result(
+            ending: Ending, *, all_there: bool = True, faults: tuple[Fault, ...] = ()
+        ) -> Any:
             facts: dict[str, Any] = {}
             groups: dict[str, Any] = {}
             if all_there:
@@ -357,6 +359,8 @@ def execute(
                 return None
             record.update(facts)
             record.update(algorithm.report(loop.hub))
+            if faults:
+                record["faults"] = [fault._asdict() for fault in faults]
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
@@ -384,8 +388,9 @@ def execute(
             ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
             how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
             warn(f"{ending.text}; the draws so far are returned{how}")
-    tree = result(ending)
-    checks.warn_of(algorithm, loop.hub)
+    faults = algorithm.check_draws(loop.hub)
+    tree = result(ending, faults=faults)
+    checks.warn_of(faults)
     wanted = None if stop is None else stop.ess
     if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
         warn(

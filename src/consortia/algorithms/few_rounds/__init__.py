@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds import limited, search, weights
+from consortia.algorithms.few_rounds import limited, modes, search, weights
 from consortia.algorithms.few_rounds.evidence import evidence
 from consortia.algorithms.few_rounds.family import FREEDOM, Family, Numbers
 from consortia.algorithms.few_rounds.independence import metropolis_chains, resampled
@@ -52,7 +52,7 @@ from consortia.algorithms.few_rounds.state import (
     Hub,
     Limited,
     Memory,
-    Search,
+    Searches,
 )
 from consortia.algorithms.few_rounds.widening import Widening, widened
 from consortia.core import arguments
@@ -63,6 +63,7 @@ from consortia.core.contract import (
     Draws,
     Effort,
     Evaluation,
+    Fault,
     Info,
     Method,
     Phase,
@@ -319,27 +320,26 @@ class FewRounds(Method):
             "integrate a site's own parameters out (integrate=True of a formula)."
         )
 
-    def check_draws(self, hub: Hub) -> tuple[str, ...]:
-        """Return a warning where the weights of the draws have too wide a tail."""
-        purpose = np.asarray(hub.history.purpose)
-        walked = purpose == WALK_DRAW
-        correlation = np.max(np.asarray(hub.history.correlation)[walked], initial=0.0)
+    def check_draws(self, hub: Hub) -> tuple[Fault, ...]:
+        """Return what the weights, the chains and the modes that were found say against them."""
+        history = jax.tree.map(np.asarray, hub.history)
+        faults = []
+        walked, drawn = history.purpose == WALK_DRAW, history.purpose == DRAW
+        correlation = np.max(history.correlation[walked], initial=0.0)
         if np.sum(walked) > 1 and correlation > WORST_CORRELATION:
-            return (
+            faults.append(
                 f"few_rounds: the draws of a chain in successive rounds have a correlation of "
                 f"{correlation:.2f}, which the effective sample size does not see: it is exact for "
-                "one round of draws",
+                "one round of draws"
             )
-        seen = purpose == DRAW
-        if not seen.any():
-            return ()
-        k_hat = float(np.median(np.asarray(hub.history.k_hat)[seen]))
-        if k_hat <= WORST_K_HAT:
-            return ()
-        return (
-            f"few_rounds: k-hat is {k_hat:.2f} in the rounds of draws, above {WORST_K_HAT}: the "
-            "tails of the posterior may not have been seen. Compare with federated_hmc",
-        )
+        if drawn.any() and (k_hat := np.median(history.k_hat[drawn])) > WORST_K_HAT:
+            faults.append(
+                f"few_rounds: k-hat is {k_hat:.2f} in the rounds of draws, above {WORST_K_HAT}: "
+                "the tails of the posterior may not have been seen, or it has no end (give every "
+                "parameter a proper prior). Compare with federated_hmc"
+            )
+        missed = modes.missed(_modes(hub)) if drawn.any() or walked.any() else ""
+        return (*map(Fault, faults), *([Fault(f"few_rounds: {missed}", True)] if missed else []))
 
     def report(self, hub: Hub) -> dict[str, Any]:
         """Return what each round was for, and what was measured in it."""
@@ -359,6 +359,8 @@ class FewRounds(Method):
             "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,
         }
         facts |= evidence(hub, WORST_K_HAT)
+        if told := _modes(hub):
+            facts["modes"] = told
         if int(hub.stage) in (WALK, WALK_DRAW):
             facts["handed_over"] = (
                 f"{_why(hub)}. {len(hub.walkers.idle)} chains of federated HMC, preconditioned by "
@@ -398,11 +400,11 @@ class FewRounds(Method):
     def build(self, target: Target) -> Algorithm:
         """Return one message an iteration, for the mode or for points, and what it teaches."""
         curved = target.dimension <= MOST_CURVED
-        aim = Phase(None, hub=_aim)
+        aim = Phase(None, hub=partial(_aim, target), shared=partial(_starts, target))
         seek = Phase(
             partial(_answer, target),
             Sum(),
-            hub=partial(_sought, search.step if curved else limited.step),
+            hub=partial(_sought, modes.step if curved else limited.step),
             repeats=lambda hub: _due(hub, SEARCH),
             evaluation=lambda inbox: Evaluation(inbox.positions),
         )
@@ -463,6 +465,15 @@ def _walked_iterations(hub: Hub) -> np.ndarray:
     return np.isin(np.asarray(hub.history.purpose), (WALK, WALK_DRAW))
 
 
+def _modes(hub: Hub) -> list[dict[str, float]]:
+    """Return what is told of several modes; empty where one was found, or nothing was drawn."""
+    if not isinstance(hub.search, Searches):
+        return []
+    return modes.told(
+        hub.search.modes, np.asarray(hub.chains.draws, float).reshape(-1, hub.centre.size)
+    )
+
+
 def _why(hub: Hub) -> str:
     """Return why no family does: what was measured in the last round of one."""
     if not int(hub.fits):
@@ -496,6 +507,12 @@ class Proposal(NamedTuple):
     reference: Vector
     family: Family
     widening: Widening | tuple[()]
+
+
+class Starts(NamedTuple):
+    """Standard normal numbers (d,) for the starts of further searches; () where there are none."""
+
+    normals: PyTree
 
 
 class Levels(NamedTuple):
@@ -536,7 +553,7 @@ def _init(method: FewRounds, position: Vector) -> tuple[tuple[()], Hub, tuple[()
         stage=zero,
         due=zero,
         rounds=zero,
-        search=search.first(position) if curved else limited.first(position),
+        search=modes.first(position) if curved else limited.first(position),
         centre=position,
         root=root,
         family=family,
@@ -565,9 +582,20 @@ def _due(hub: Hub, stage: int) -> Count:
     return (hub.due == stage).astype(jnp.int32)
 
 
-def _aim(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
+def _starts(target: Target, rng: RandomStreams) -> Starts:
+    if target.dimension > MOST_CURVED:
+        return Starts(())
+    return Starts(rng.normal("elsewhere", (target.dimension,)))
+
+
+def _aim(target: Target, shared: Starts, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
     """Settle what the round is for; the reply is where to look for the mode."""
-    return hub._replace(due=hub.stage), _candidates(hub), {}
+    hub = hub._replace(due=hub.stage)
+    if isinstance(hub.search, Searches):
+        begun = modes.begun(target, hub.search, shared.normals)
+        chosen = jax.tree.map(partial(jnp.where, hub.rounds == 0), begun, hub.search)
+        hub = hub._replace(search=chosen)
+    return hub, _candidates(hub), {}
 
 
 def _candidates(hub: Hub) -> Candidates:
@@ -583,7 +611,7 @@ def _answer(
 
 
 def _sought(
-    step: Callable[..., Search | Limited],
+    step: Callable[..., Searches | Limited],
     shared: PyTree,
     hub: Hub,
     message: search.Answer | limited.Answer,
@@ -751,7 +779,7 @@ def _learn(
     )
     if isinstance(hub.search, Limited):
         points = _idle, _idle
-    branches = (_after_search, *points, _idle, _after_walk, _after_walked_draws)
+    branches = (partial(_after_search, method), *points, _idle, _after_walk, _after_walked_draws)
     hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
     at, history, walkers = hub.rounds, hub.history, hub.walkers
     walking = _walking(hub)
@@ -782,15 +810,20 @@ def _idle(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     return hub, weights.Quality(*[nothing] * len(weights.Quality._fields))
 
 
-def _after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def _after_search(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Begin the fit at the mode, where the search has ended; or chains, of too many parameters."""
     if isinstance(hub.search, Limited):
         return _after_limited(shared, hub, hub.search)
-    centre, root = search.laplace(hub.search)
-    ended = search.ended(hub.search)
-    late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search)
+    ended = modes.ended(hub.search)
+    late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search.first)
     stage = jnp.where(ended, FIT, jnp.where(late, FAILED, SEARCH)).astype(jnp.int32)
-    return _idle(shared, hub._replace(stage=stage, centre=centre, root=root))
+    found = modes.found(hub.search)
+    sought = jax.tree.map(partial(jnp.where, ended), found, hub.search)
+    family = modes.family_of(found.modes, method.components)
+    mixed = jnp.where(jnp.sum(family.shares > 0) > 1, 2, 0).astype(jnp.int32)
+    centre, root = found.modes.centres[0], found.modes.roots[0]
+    hub = hub._replace(stage=stage, centre=centre, root=root, search=sought)
+    return _idle(shared, hub._replace(family=family, mixed=mixed))
 
 
 def _after_limited(shared: Levels, hub: Hub, found: Limited) -> tuple[Hub, weights.Quality]:

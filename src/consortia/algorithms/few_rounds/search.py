@@ -66,11 +66,11 @@ class Answer(NamedTuple):
     curvatures: Float[Array, "M t"]
 
 
-def first(position: Vector) -> Search:
+def first(position: Vector, shrunk: tuple[float, ...] = SHRUNK) -> Search:
     """Return the search before its first round."""
     d, dtype = position.size, position.dtype
-    shrunk = np.resize(np.array(SHRUNK), len(LADDER))
-    candidates = jnp.outer(jnp.asarray(shrunk, dtype), position)
+    lengths = jnp.asarray(np.resize(np.array(shrunk), len(LADDER)), dtype)
+    candidates = jnp.outer(lengths, position)
     unknown = metropolis.Potential(jnp.zeros((), dtype), jnp.zeros((), dtype))
     best = Best(position, jnp.zeros_like(position), jnp.eye(d, dtype=dtype), unknown)
     zero = jnp.zeros((), jnp.int32)
@@ -96,14 +96,20 @@ def answer(
     return Answer(base, *jax.lax.map(at, candidates))
 
 
-def step(search: Search, summed: Answer) -> Search:
-    """Return the search after a round: the best point, and the next candidates."""
+def step(search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
+    """Return the search after a round: the best point, and the next candidates.
+
+    Args:
+        search: before it.
+        summed: over the sites.
+        above: U at the best point minus U at the reference of the answers.
+    """
     best = search.best
     d = best.position.size
     finite = jnp.isfinite(summed.potentials)
     for part in (summed.gradients, summed.curvatures):
         finite &= jnp.all(jnp.isfinite(part), axis=1)
-    values = jnp.where(finite, summed.potentials, jnp.inf)
+    values = jnp.where(finite, summed.potentials - above, jnp.inf)
     index = jnp.argmin(values)
     # Nothing is known of the start itself before its first answer.
     better = (values[index] < 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
@@ -143,6 +149,15 @@ def ended(search: Search) -> Array:
 def stuck(search: Search) -> Array:
     """Return True if no step leads to a better point although the mode is not reached."""
     return (search.idle >= MOST_IDLE) & ~ended(search)
+
+
+def log_mass(search: Search) -> Array:
+    """Return the logarithm of the mass around the mode, by Laplace's approximation, up to (2π)^d/2.
+
+    It is relative to the density where `Best` has its height.
+    """
+    scale, values, _ = _scaled(search.best.curvature)
+    return search.decrement / 2 - jnp.sum(jnp.log(scale)) - jnp.sum(jnp.log(values)) / 2
 
 
 def laplace(search: Search) -> tuple[Vector, Float[Array, "d d"]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from consortia.algorithms.federated_hmc.ensemble import Ensemble, Root
@@ -17,6 +19,10 @@ Count = Int[Array, ""]
 SEARCH, FIT, DRAW, FAILED, WALK, WALK_DRAW = range(6)
 """What a round is for: the mode, the family, draws; nothing any more; where no family fits, chains
 of federated HMC that learn from each other, and their draws."""
+
+
+TRIED = (0, 2, 4)
+"""Of a search's candidates those that a search from elsewhere sends: no round is made for it."""
 
 
 class Best(NamedTuple):
@@ -44,6 +50,57 @@ class Search(NamedTuple):
     decrement: Scalar
     convex: Count
     idle: Count
+
+
+class Modes(NamedTuple):
+    """Where the searches for the mode have ended, the heaviest mode first.
+
+    Attributes:
+        centres: θ.
+        roots: of the inverse curvatures.
+        shares: of the mass, by Laplace's approximation; zero where there is no further mode.
+    """
+
+    centres: Float[Array, "L d"]
+    roots: Float[Array, "L d d"]
+    shares: Float[Array, " L"]
+
+
+class Searches(NamedTuple):
+    """The search for the mode, and others from elsewhere.
+
+    Attributes:
+        first: from the model's start.
+        others: the same of two more, (S, ...).
+        modes: where they have come to.
+        waited: rounds since the first has ended.
+    """
+
+    first: Search
+    others: Search
+    modes: Modes
+    waited: Count
+
+    @property
+    def best(self) -> Best:
+        """The best point of the first."""
+        return self.first.best
+
+    @property
+    def decrement(self) -> Scalar:
+        """That of the first."""
+        return self.first.decrement
+
+    @property
+    def convex(self) -> Count:
+        """That of the first."""
+        return self.first.convex
+
+    @property
+    def candidates(self) -> Float[Array, "M d"]:
+        """Points of the next round, of all searches."""
+        few = self.others.candidates[:, np.array(TRIED)]
+        return jnp.concatenate([self.first.candidates, few.reshape(-1, few.shape[-1])])
 
 
 class Slope(NamedTuple):
@@ -145,7 +202,7 @@ class Hub(NamedTuple):
     stage: Count
     due: Count
     rounds: Count
-    search: Search | Limited
+    search: Searches | Limited
     centre: Vector
     root: Root
     family: Family

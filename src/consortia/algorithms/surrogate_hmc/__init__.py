@@ -44,6 +44,7 @@ from consortia.core.contract import (
     Claims,
     Cost,
     Draws,
+    Fault,
     Info,
     Mean,
     Method,
@@ -242,7 +243,7 @@ class SurrogateHMC(Method):
             "(trajectory_angle=0.5, proposals_per_round=1), or use federated_hmc."
         )
 
-    def check_draws(self, hub: Hub) -> tuple[str, ...]:
+    def check_draws(self, hub: Hub) -> tuple[Fault, ...]:
         """Return warnings of chains that stood still, and of a rate that fell."""
         longest, rounds, rates = (np.asarray(value) for value in hub.seen)
         made = np.maximum(rounds, 1)
@@ -261,7 +262,7 @@ class SurrogateHMC(Method):
                 f"the acceptance rate fell from {before:.2g} at the end of the warm-up to "
                 f"{rate:.2g}: the warm-up has not seen all of the posterior. Give a longer one"
             )
-        return tuple(texts)
+        return tuple(map(Fault, texts))
 
     def cost(self, sizes: np.ndarray) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
