@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,9 +137,11 @@ class MarginalEffects:
     notes: tuple[str, ...] = ()
 
     @property
-    def over_all(self) -> tuple[Effect, ...]:
-        """The effects over the rows of all sites."""
-        return tuple(one for one in self.lines if one.site == ALL)
+    def over_all(self) -> MarginalEffects:
+        """The effects over the rows of all sites, without those at each."""
+        places = [place for place, one in enumerate(self.lines) if one.site == ALL]
+        lines = tuple(self.lines[place] for place in places)
+        return replace(self, lines=lines, draws=self.draws[places])
 
     @property
     def by_site(self) -> dict[Key, list[Effect]]:
@@ -161,7 +163,7 @@ class MarginalEffects:
             return [*map(short, values), f"{one.above:.3f}"]
 
         first = [[f"on {self.scale}", *heads]]
-        first += [[str(one.key), *cells(one)] for one in self.over_all]
+        first += [[str(one.key), *cells(one)] for one in self.over_all.lines]
         return [
             first,
             *(

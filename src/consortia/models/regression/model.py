@@ -397,6 +397,12 @@ class Regression:
             raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
         return [arguments.positive("at", float(one)) for one in at]
 
+    @property
+    def has_margins(self) -> bool:
+        """Whether `marginal_effects` can be had of a mean, over the rows of all sites."""
+        everywhere = len(self.tables) == len(self.specification.sites)
+        return everywhere and self.family.predict is not None and bool(self.names)
+
     def marginal_effects(
         self,
         tree: Any,
