@@ -236,7 +236,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         "sync-a": Finding(exact),
         "sync-b": Finding(noise),
         "sync-reach": Finding(reached),
-        "sync-best": Finding(best, shown=f"T = {best}; rounds by T = {told}"),
+        "sync-best": Finding(best, shown=f"T = {best}; rounds at {told}"),
         "sync-gain": Finding(rounds[1][0] / rounds[best][0]),
         "sync-hundred": Finding(
             over[0] / over[-1], shown=f"{over[0]:.2f} at ε = .1012, {over[-1]:.2f} at ε = .11"
