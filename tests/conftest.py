@@ -38,7 +38,7 @@ from _pytest.doctest import DoctestModule
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.target import Target
 from consortia.run import prediction
-from consortia.study.build import MODELS
+from consortia.study.model import MODELS
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

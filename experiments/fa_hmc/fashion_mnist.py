@@ -38,7 +38,6 @@ class Scale:
         runs: independent runs of each setting of the sweeps.
         leapfrog: step sizes to choose from by K, at T = 50.
         local: step sizes to choose from by T, at K = 10; T = 50 is in the sweep over K.
-        once: K of which there is one run, in the place of ``runs``.
     """
 
     train_rows: int | None
@@ -51,7 +50,6 @@ class Scale:
     runs: int
     leapfrog: dict[int, tuple[float, ...]]
     local: dict[int, tuple[float, ...]]
-    once: tuple[int, ...] = ()
 
 
 SCALES = {
@@ -78,7 +76,6 @@ SCALES = {
         runs=5,
         leapfrog={1: (1.5e-3, 2.5e-3, 4e-3), 10: (7e-4, 1.2e-3), 50: (4e-4,), 100: (2e-4,)},
         local={1: (1.5e-3, 2.5e-3), 10: (7e-4, 1.5e-3), 20: (7e-4, 1.5e-3)},
-        once=(100,),
     ),
     "full": Scale(
         train_rows=None,
@@ -136,20 +133,17 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     }
     model = model_of(task)
     batch = chosen.batch_size
-    results["leapfrog"] = []
-    for k, sizes in chosen.leapfrog.items():
-        settings = {f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]}
-        runs = 1 if k in chosen.once else chosen.runs
-        results["leapfrog"] += classification.sweep(
-            model, task, settings, rounds=chosen.sweep_rounds, seed=seed, runs=runs
-        )
+    options: dict[str, Any] = {"rounds": chosen.sweep_rounds, "seed": seed, "runs": chosen.runs}
+    by_leapfrog = {
+        f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
+        for k, sizes in chosen.leapfrog.items()
+    }
+    results["leapfrog"] = classification.sweep(model, task, by_leapfrog, **options)
     by_local = {
         f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
         for t, sizes in chosen.local.items()
     }
-    results["local"] = classification.sweep(
-        model, task, by_local, rounds=chosen.sweep_rounds, seed=seed, runs=chosen.runs
-    )
+    results["local"] = classification.sweep(model, task, by_local, **options)
     return results
 
 

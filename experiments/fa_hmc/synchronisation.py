@@ -146,14 +146,13 @@ def _joined(
 def settled(clients: Clients, leapfrogs: int, every: int) -> Settled:
     """Return the law of the averages, of all their places along the trajectories together."""
     period = math.lcm(leapfrogs, every)
-    end = MEMORY * leapfrogs + period
     squares: dict[int, Any] = {}
     kick = np.eye(len(clients.vectors), dtype=np.float32)
-    for begin in range(0, end, leapfrogs):
-        last = min(end, begin + MEMORY * leapfrogs)
+    for begin in range(0, period, leapfrogs):  # the momenta of other periods are answered alike
+        last = begin + MEMORY * leapfrogs
         for at, average in averages(clients, kick, leapfrogs, every, begin, last):
-            if at > end - period:
-                squares[at] = squares.get(at, 0.0) + np.einsum("ij,ij->i", average, average)
+            phase = at % period
+            squares[phase] = squares.get(phase, 0.0) + np.einsum("ij,ij->i", average, average)
     inverse, centres = 1 / np.append(clients.values, 1.0), []
     for client, slope in enumerate(clients.pulls):
         own = np.flatnonzero(clients.owner == client)
@@ -237,7 +236,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         "sync-a": Finding(exact),
         "sync-b": Finding(noise),
         "sync-reach": Finding(reached),
-        "sync-best": Finding(best, shown=f"T = {best}; rounds by T = {told}"),
+        "sync-best": Finding(best, shown=f"T = {best}; rounds at {told}"),
         "sync-gain": Finding(rounds[1][0] / rounds[best][0]),
         "sync-hundred": Finding(
             over[0] / over[-1], shown=f"{over[0]:.2f} at ε = .1012, {over[-1]:.2f} at ε = .11"

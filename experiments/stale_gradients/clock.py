@@ -55,7 +55,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "quick": Scale((1, 2), 10, 5, 1),
-    "small": Scale((1, 2, 4, 6, 9), 60, 20, 4),
+    "small": Scale((1, 2, 4, 6, 9), 60, 20, 5),
     "full": Scale((1, 2, 4, 6, 9), 1000, 50, 10),
 }
 

@@ -21,7 +21,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import EXIT_CODES, app, exits
 from consortia.cli.exits import reported
 from consortia.report.run_report import load_run
-from consortia.study.build import FROM_DATA, MODELS
+from consortia.study.model import FROM_DATA, MODELS
 from consortia.study.options import arguments
 from consortia.study.schema import argument_schemas, json_schema
 

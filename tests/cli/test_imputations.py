@@ -55,7 +55,9 @@ def test_a_run_samples_every_imputation_and_writes_one_table(folder, finished):
     tree = consortia.open_run(folder / "out")
     first, second = np.bincount(tree["posterior"].coords["imputation"])
     assert first == second >= 100
-    assert "odds ratio" in (folder / "out" / "estimates.txt").read_text()
+    written = (folder / "out" / "estimates.txt").read_text()
+    for table in ("odds ratio", "on the probability of died", "age, per unit"):
+        assert table in written, table
     assert sorted(one.name for one in (folder / "out" / "imputations").iterdir()) == ["0", "1"]
 
 
@@ -65,6 +67,9 @@ def test_a_finished_run_is_finished_and_is_reported(folder, finished):
     assert "is finished" in outcome.output
     outcome = invoke("report", folder / "out")
     assert outcome.exit_code == 0, outcome.output
+    page = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "On the outcome itself" in page
+    assert "Change of the probability of died" in page
 
 
 def test_check_counts_the_cost_of_all_imputations(folder):

@@ -69,7 +69,7 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     files = [f"{site}.csv" for site in ("oslo", "lima", "bern")]
     for file, columns in zip(files, patients(), strict=True):
         pd.DataFrame(columns).to_csv(file, index=False)
-    effects, by_site, compared, checked = blocks(DOCS / "formulas.md")
+    effects, by_site, margins, compared, checked = blocks(DOCS / "formulas.md")
     first: dict[str, Any] = {}
     exec(effects, first)
     assert "odds ratio" in capsys.readouterr().out
@@ -84,6 +84,8 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     exec(rest, second)
     assert "a new site" in capsys.readouterr().out
     assert Path("forest.png").exists()
+    exec(margins, second)
+    assert "on the probability of died" in capsys.readouterr().out
     exec(compared, {**first, "other": first["made"], "other_tree": first["tree"]})
     assert "elpd" in capsys.readouterr().out
     exec(checked, first)

@@ -16,8 +16,10 @@ from parity import launch
 from parity.comparing import TOLERANCE, assert_same_run
 
 import consortia
+from consortia.diagnostics.verdict import prediction_in
 from consortia.store.runs import read_record
 from consortia.study.build import load_study
+from consortia.theory.bias import predict_bias
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("mpi")]
 
@@ -129,6 +131,11 @@ def test_ranks_with_their_own_files_draw_what_one_process_draws(tmp_path):
     assert job.returncode == 0, job.stderr
     tree, store = alone(tmp_path)
     assert_same_run(consortia.open_run(run), tree)
+    built = load_study(tmp_path / "all" / "study.toml").build()
+    # Each site's Hessian is computed in one process, and they are summed in the sites' order.
+    whole = predict_bias(built.model, built.sites, built.algorithm)
+    assert whole.shift is not None
+    assert prediction_in(consortia.open_run(run)).plain() == whole.plain()
     assert data_of(run) == data_of(store)
     skipped = "\n".join(json.loads((run / "summary.json").read_text())["not_done"])
     assert "predictive scores: the held-out rows are in other processes" in skipped

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import app
 from consortia.errors import InputError
-from consortia.study.build import MODELS, Study, load_study
+from consortia.study.build import Study, load_study
+from consortia.study.model import MODELS
 from consortia.study.options import SCHEDULES
 
 STUDY: dict[str, Any] = {

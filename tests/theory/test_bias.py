@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import pytest
 import consortia
 from consortia import models, oracles
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.theory import bias
 from consortia.theory.bias import predict_bias
 from consortia.theory.decentralized import decentralized_hmc_law
 
@@ -47,6 +50,64 @@ def test_the_mode_and_spread_of_a_linear_regression_are_its_posterior():
     assert found.gaussian
     np.testing.assert_allclose(found.mean, exact.target_mean, rtol=1e-4)
     np.testing.assert_allclose(found.sd, np.sqrt(np.diag(exact.target_covariance)), rtol=1e-4)
+
+
+def test_what_is_found_of_a_posterior_is_kept_for_equal_methods_and_for_others(monkeypatch):
+    model, sites = models.linear_regression(2), consortia.Sites.from_list(shards())
+    looks = []
+
+    class Counted(bias.SitePotentials):
+        def _gather(self, what, position):
+            looks.append(what)
+            return super()._gather(what, position)
+
+    monkeypatch.setattr(bias, "SitePotentials", Counted)
+    first = predict_bias(model, sites, consortia.fa_ld(step_size=0.01, local_steps=2))
+    assert looks
+    looks.clear()
+    assert predict_bias(model, sites, consortia.fa_ld(step_size=0.01, local_steps=2)) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.mean[0] = 0
+    other = predict_bias(model, sites, consortia.fa_ld(step_size=0.02, local_steps=2))
+    assert not looks
+    assert (other.shift != first.shift).all()
+    start = {name: leaf + 1 for name, leaf in model.init.items()}
+    settings = consortia.fa_ld(step_size=0.01, local_steps=2)
+    for given in (
+        (model, consortia.Sites.from_list(shards())),
+        (models.linear_regression(2), sites),
+    ):
+        again = predict_bias(*given, settings)
+        np.testing.assert_array_equal(again.shift, first.shift)
+        assert looks
+        looks.clear()
+    predict_bias(model, sites, settings, init=start)
+    assert looks
+
+
+def test_a_law_that_is_registered_later_is_used():
+    class Own(consortia.fa_ld):
+        pass
+
+    given, settings = problem(), Own(step_size=0.01, local_steps=2)
+    before = predict_bias(*given, settings)
+    law = bias.law_of(consortia.fa_ld(step_size=0.02, local_steps=2), bias.Problem(*given))
+    bias.law_of.register(Own, lambda method, problem: law)
+    assert (predict_bias(*given, settings).shift != before.shift).all()
+
+
+def test_nothing_of_sites_is_kept_that_are_gone():
+    model, sites = models.linear_regression(2), consortia.Sites.from_list(shards())
+    predict_bias(model, sites, consortia.fa_ld(step_size=0.01, local_steps=2))
+    gone = weakref.ref(sites)
+    before = len(bias._KNOWN)
+    gc.disable()  # by the count of references alone
+    try:
+        del sites
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert len(bias._KNOWN) == before - 1
 
 
 def test_federated_averaging_is_predicted_by_its_oracle():

@@ -24,18 +24,22 @@ class Gathering(SitePotentials):
 
     def _gather(self, what: str, position: np.ndarray) -> dict[str, np.ndarray]:
         self._engine.request = what, position
-        return super()._gather(what, position)
+        found = super()._gather(what, position)
+        self._engine.request = None
+        return found
 
 
 class Engine:
     """Gathers from this process and from another one, which has the other sites' rows."""
 
-    request: tuple[str, np.ndarray]
+    request: tuple[str, np.ndarray] | None = None
 
     def __init__(self, other: SitePotentials, there: set[int]) -> None:
         self._other, self._there = other, there
 
     def allgather(self, make: Callable[[], Any]) -> list[Any]:
+        if self.request is None:
+            return [make()]
         what, position = self.request
         return [make(), self._other._own(what, position) if self._there else {}]
 
@@ -78,6 +82,21 @@ def test_rows_in_several_processes_give_the_prediction_of_rows_in_one(method, mo
         for name in ("shift", "sd_ratio", "mean", "sd"):
             np.testing.assert_array_equal(getattr(one, name), getattr(whole, name))
         assert one.k_hat == whole.k_hat
+
+
+def test_what_one_process_has_not_found_is_evaluated_by_all():
+    model, rows = problem()
+    found, sites = [], consortia.Sites.from_list(rows)
+
+    class Other:
+        """Gathers from this process and from one that has found nothing."""
+
+        def allgather(self, make: Callable[[], Any]) -> list[Any]:
+            return [make(), False]
+
+    for engine, evaluated in ((None, 1), (None, 1), (Other(), 2), (None, 2)):
+        bias.Problem(model, sites, engine=engine).once("it", lambda: found.append("evaluated"))
+        assert len(found) == evaluated
 
 
 def test_many_sites_are_evaluated_together_with_the_numbers_of_each_alone(monkeypatch, x64):

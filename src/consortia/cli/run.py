@@ -316,6 +316,7 @@ def _report(
     skipped: list[str],
 ) -> int:
     """Write the reference, the summary and the figure of a run; return the exit code."""
+    from consortia.report.effects import MARGINAL_DRAWS
     from consortia.report.run_report import report_of
     from consortia.report.terminal import report_tables
 
@@ -369,7 +370,11 @@ def _report(
         if built.regression.differs_by_site:
             effects.append(built.regression.by_site(tree))
         text = "\n\n".join(map(str, effects))
-        (directory / ESTIMATES).write_text(f"{text}\n", encoding="utf-8")
+        written = text
+        if built.regression.has_margins:
+            margins = built.regression.marginal_effects(tree, draws=MARGINAL_DRAWS)
+            text, written = f"{text}\n\n{margins.over_all}", f"{text}\n\n{margins}"
+        (directory / ESTIMATES).write_text(f"{written}\n", encoding="utf-8")
         console.print(text, markup=False, highlight=False)
         if figure:
             path = effects[-1].forest(directory / FOREST, study.title or study.name)

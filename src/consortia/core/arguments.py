@@ -99,6 +99,13 @@ def keep(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def freeze(instance: Any) -> None:
+    """Make the arrays in the fields of a dataclass read-only."""
+    for value in vars(instance).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+
+
 def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | None:
     """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:

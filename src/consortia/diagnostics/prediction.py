@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core import arguments
+
 ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:
-    """How far the draws will be from the posterior, coordinate by coordinate.
+    """How far the draws will be from the posterior, coordinate by coordinate; read-only.
 
     Attributes:
         reason: why there is no prediction, or None where there is one.
@@ -50,6 +52,9 @@ class BiasPrediction:
     rounds_per_draw: float | None = None
     unsure: str | None = None
     settled: bool = False
+
+    def __post_init__(self) -> None:
+        arguments.freeze(self)
 
     @property
     def exact(self) -> bool:

@@ -55,10 +55,10 @@ class Engine(metaclass=Hinted):
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites: plain values, as in JSON.
+        """Return what ``make`` returns in every process that has sites.
 
         Args:
-            make: called in every process.
+            make: returns plain values as in JSON, NumPy arrays among them; called in every process.
             same: makes, after that, what all processes must have been given, by name; any values.
 
         Raises:

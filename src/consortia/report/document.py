@@ -23,6 +23,7 @@ from consortia.report.tables import (
     contribution_table,
     cost_table,
     effect_table,
+    margin_table,
     parameter_table,
     prior_table,
     score_table,
@@ -191,7 +192,7 @@ def _parts(report: RunReport) -> list[Part]:
     _, which = plots.chosen(report)
     dashed = "" if report.reference is None else " The dashed line is the reference's mean."
     found, beside = effects.estimates(report), effects.priors_beside(report)
-    differing = effects.by_site(report)
+    differing, margins = effects.by_site(report), effects.margins(report)
     return [
         Part(
             "effects",
@@ -203,6 +204,19 @@ def _parts(report: RunReport) -> list[Part]:
             "say what goes together, and of a treatment that was not given at random no cause.",
             [None if found is None else effects.effects_forest(found)],
             [None if found is None else effect_table(found)],
+        ),
+        Part(
+            "outcome",
+            "On the outcome itself",
+            ""
+            if margins is None
+            else f"How each column changes {margins.scale}, averaged over the rows with all else "
+            "in them as it is: of a number for each unit of it, of levels between each and the "
+            f"reference; from {margins.draws.shape[1]:,} draws.",
+            tables=[]
+            if margins is None
+            else [margin_table(margins, by_site=False), margin_table(margins, by_site=True)],
+            notes=() if margins is None else margins.notes,
         ),
         Part(
             "between",

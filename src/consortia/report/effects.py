@@ -16,6 +16,7 @@ from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
+from consortia.models.regression.margins import MarginalEffects
 from consortia.models.regression.priors import read_prior
 from consortia.report.canvas import Plot, drawing
 from consortia.report.forest import forest_figure
@@ -41,6 +42,8 @@ IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "atanh_correlation"
 """Variables of a regression with levels and slopes by site."""
 
 PRIOR_DRAWS = 4000
+MARGINAL_DRAWS = 1000
+"""For which the mean of every row is computed."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,15 @@ def by_site(report: RunReport) -> SiteEffects | None:
         common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
         varying.append(Varying(term, common, spread, deviations))
     return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
+
+
+def margins(report: RunReport) -> MarginalEffects | None:
+    """Return the effects on the mean response; None where not all rows are at hand."""
+    own = report.regression
+    if own is None or not own.has_margins:
+        return None
+    found: MarginalEffects = own.marginal_effects(report.tree, level=LEVEL, draws=MARGINAL_DRAWS)
+    return found
 
 
 def effects_forest(found: Estimates) -> Plot:

@@ -14,6 +14,7 @@ from consortia.diagnostics.summary import MISSING, Summary, aligned
 from consortia.diagnostics.verdict import Verdict
 from consortia.models.regression.estimates import Estimates
 from consortia.models.regression.heterogeneity import SiteEffects
+from consortia.models.regression.margins import MarginalEffects
 from consortia.report.effects import PriorBeside, number, numbers, response_of
 from consortia.report.run_report import RunReport, short_names
 
@@ -110,6 +111,27 @@ def site_table(found: SiteEffects) -> Table:
     bound = "0" if found.effect == "difference" else "1"
     heads = ("", found.effect, low, high, f"probability above {bound}", "shrinkage")
     return Table("By site", heads, rows)
+
+
+def margin_table(found: MarginalEffects, *, by_site: bool) -> Table | None:
+    """Return effects on the mean response over all rows, or at each of several sites."""
+    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
+    lines = found.over_all.lines
+    if by_site:
+        lines = tuple(one for rows in found.by_site.values() for one in rows)
+    if not lines:
+        return None
+    rows = tuple(
+        (
+            f"{one.key}: {one.site}" if by_site else str(one.key),
+            *map(number, (one.mean, one.median, one.lower, one.upper)),
+            _share(one.above),
+        )
+        for one in lines
+    )
+    heads = ("", "mean", "median", low, high, "probability above 0")
+    over = "at each site" if by_site else "over the rows of all sites"
+    return Table(f"Change of {found.scale}, {over}", heads, rows, folded=by_site)
 
 
 def _share(value: float) -> str:

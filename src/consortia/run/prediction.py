@@ -22,6 +22,7 @@ from consortia.engines import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request
+from consortia.theory import bias
 from consortia.theory.bias import Problem, keeps_posterior, law_of, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
 
@@ -58,14 +59,14 @@ def predicted(
     """Return the predicted bias, or why there is none without being asked for."""
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
-    whole = Problem(model, sites, parameters, engine)
+    problem = Problem(model, sites, parameters, engine)
     operations = sites.rows * dimension**2 + len(sites) * CALL
-    if whole.too_large is None and operations > MOST_OPERATIONS:
+    if problem.too_large is None and operations > MOST_OPERATIONS:
         return BiasPrediction(
             reason=f"{sites.rows:,} rows of {len(sites):,} sites in {dimension:,} parameters are "
             "too many to be looked at unasked; `consortia check` and theory.bias.predict_bias try"
         )
-    return predict_bias(model, sites, method, init=parameters, engine=engine)
+    return bias.predicted(method, problem)
 
 
 def predicted_by(
@@ -83,11 +84,7 @@ def predicted_by(
     left = expansion_left(fitted)
     if left is None:
         return BiasPrediction(reason="the search for the mode did not end in the steps it has")
-    problem = Problem(model, sites, parameters, left=left)
-    try:
-        return prediction_by(method, problem, law_of(method, problem))
-    except InputError as error:
-        return BiasPrediction(reason=str(error).rstrip("."))
+    return bias.predicted(method, Problem(model, sites, parameters, left=left))
 
 
 def chosen(

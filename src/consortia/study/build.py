@@ -7,23 +7,17 @@ data are read: unknown ones are refused with the nearest known one, wherever the
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from inspect import Parameter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pydantic
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from consortia import models
 from consortia.algorithms.expanding import expanding
 from consortia.algorithms.preconditioning import preconditioned
-from consortia.algorithms.registry import ALGORITHMS
-from consortia.core.arguments import read_toml, unknown
+from consortia.core.arguments import read_toml
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
@@ -35,220 +29,20 @@ from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
-from consortia.models.regression.question import Question
 from consortia.run.imputations import seed_of
 from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
-from consortia.study.code import files_of
+from consortia.study.explanation import explained
 from consortia.study.files import Arrays
-from consortia.study.formulas import (
-    UNUSED,
-    check_data,
-    formula_rows,
-    options_of,
-    question_in,
-    site_facts,
-)
-from consortia.study.options import arguments, called, check_options, given, shown
-from consortia.study.tables import CLASSES_MAX, PARTITIONS, Data, Partition, Prepared, Table, deal
-
-MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
-"""The ready models, by the name that ``model.kind`` takes."""
-
-LINEAR = ("linear_regression", "logistic_regression", "softmax_regression")
-"""Those with coefficients of the columns, which can be turned back to the columns' units."""
+from consortia.study.formulas import UNUSED, check_data, formula_rows, site_facts
+from consortia.study.model import ModelTable
+from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
+from consortia.study.tables import Data, Partition, Prepared, Table, deal
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
-
-FROM_DATA = ("features", "classes")
-"""Arguments of a model's factory that are filled in from the data when they are not given."""
-
-
-# --- the tables ----------------------------------------------------------------------------------
-
-
-class ModelTable(Table):
-    """The model: a formula, a ready one, or a function of your own that returns a model.
-
-    All other keys are arguments of `consortia.regression`, or of that function ("none" stands for
-    None); features and classes follow from the data.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    kind: str | None = Field(None, description=f"a ready model: {', '.join(MODELS)}")
-    factory: str | None = Field(
-        None,
-        pattern=r"^[\w.]+:\w+$",
-        description="instead of kind: 'package.module:function'; modules beside the study file "
-        "are found. A factory is code, it runs with your rights",
-    )
-
-    formula: str | None = Field(
-        None,
-        description="instead of kind: 'response ~ terms' of columns of the sites' tables; see "
-        "docs/formulas.md",
-    )
-
-    @model_validator(mode="after")
-    def _known(self) -> ModelTable:
-        if sum(one is not None for one in (self.kind, self.factory, self.formula)) != 1:
-            raise ValueError("give exactly one of formula, kind and factory")
-        if self.formula is not None:
-            check_options("model", options_of, self.options)
-            question_in(self.formula, self.options)
-        if self.kind is not None:
-            if self.kind not in MODELS:
-                raise ValueError(f"model.kind = {self.kind!r}: {unknown(self.kind, MODELS)}")
-            check_options("model", MODELS[self.kind], self.options, FROM_DATA)
-        return self
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that were given."""
-        if self.formula is not None:  # its tables are no schedules
-            extra = self.model_extra or {}
-            return {key: None if value == "none" else value for key, value in extra.items()}
-        return given(self.model_extra)
-
-    @property
-    def question(self) -> Question | None:
-        """What a formula asks of every site; None without one."""
-        return None if self.formula is None else question_in(self.formula, self.options)
-
-    def make(self, data: Prepared, directory: Path) -> Model:
-        """Return the model for these data."""
-        factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
-        known: dict[str, Any] = {}
-        if data.features is not None:
-            known["features"] = data.features
-        if data.class_names is not None:
-            known["classes"] = len(data.class_names)
-        wanted = inspect.signature(factory).parameters
-        options = {name: value for name, value in known.items() if name in wanted} | self.options
-        needed = "classes" in wanted and wanted["classes"].default is inspect.Parameter.empty
-        if self.kind and needed and "classes" not in options:
-            raise InputError(
-                f"model.kind = {self.kind!r}: the response is no class. Give the labels 0, 1, ..., "
-                f"fewer than {CLASSES_MAX:,}, as whole numbers, and do not standardise them."
-            )
-        check_options("model", factory, options)
-        made = called("model", factory, options)
-        if not isinstance(made, Model):
-            raise InputError(f"model.factory returned a {type(made).__name__}, not a Model.")
-        return made
-
-
-class AlgorithmTable(Table):
-    """The algorithm; all other keys are arguments of its function in `consortia`.
-
-    A step size is a number, an array with one value a round, or a table that names a function of
-    `consortia.schedules`: ``{ schedule = "polynomial", initial = 0.1, offset = 10, power = 0.4 }``;
-    a latency one of `consortia.latency`: ``{ model = "exponential", server_cost = 0.1 }``.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    name: str = Field(description=f"one of {', '.join(ALGORITHMS)}")
-    _method: Method = PrivateAttr()
-
-    @model_validator(mode="after")
-    def _make(self) -> AlgorithmTable:
-        if self.name not in ALGORITHMS:
-            raise ValueError(f"algorithm.name = {self.name!r}: {unknown(self.name, ALGORITHMS)}")
-        factory = ALGORITHMS[self.name].factory
-        options = given(self.model_extra)
-        check_options("algorithm", factory, options)
-        self._method = called("algorithm", factory, options)
-        return self
-
-
-class Run(Table):
-    """How long."""
-
-    rounds: int = Field(
-        0,
-        ge=1,
-        description="iterations after the warm-up ones; may be left out where the algorithm ends "
-        "by itself",
-    )
-    chains: int = Field(CHAINS, ge=1, description="independent chains")
-    seed: int = Field(0, ge=0, description="equal seeds give equal draws")
-    thin: int = Field(1, ge=1, description="keep every so manieth draw")
-    warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
-    predict: bool | None = Field(
-        None,
-        description="let the sites tell gradient and Hessian of their log-likelihood at some 14 "
-        "points before the run, so that its bias is predicted where no process has all rows: over "
-        "Flower, where they are messages of the kind fit. Elsewhere it is predicted anyway",
-    )
-    precondition: bool | None = Field(
-        None,
-        description="let an approximate algorithm run in coordinates in which the posterior is "
-        "about as wide in every direction, by the diagonal of the sites' summed curvature at the "
-        "mode; see consortia.preconditioned. Not over Flower",
-    )
-    verify: bool | None = Field(
-        None,
-        description="sample the exact posterior after the run, with few_rounds, and compare, as "
-        "`consortia run --verify` does; over Flower that is a study of its own, which each site's "
-        "policy permits or not",
-    )
-    loo: bool | None = Field(
-        None,
-        description="after the run: how well the model predicts rows that are left out (PSIS-LOO, "
-        "WAIC), and the posterior without each site, as `consortia run --loo` does; over Flower "
-        "that is a study of its own, which each site's policy permits or not",
-    )
-    bias_target: list[float] | None = Field(
-        None,
-        min_length=2,
-        max_length=2,
-        description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
-        "in posterior standard deviations, and of the standard deviations, as a share, with which "
-        "a step size is chosen; [0.05, 0.1] by default",
-    )
-    keep: Literal["draws", "moments"] = Field(
-        "draws",
-        description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
-    )
-
-
-class Stop(Table):
-    """When to stop before all rounds are run; see `consortia.stop_when`."""
-
-    rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
-    ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
-    budget: float | None = Field(None, gt=0, description="or so many seconds have passed")
-    every: int = Field(100, ge=4, description="kept draws between two judgements")
-
-    @model_validator(mode="after")
-    def _some(self) -> Stop:
-        if self.rhat is None and self.ess is None and self.budget is None:
-            raise ValueError("give at least one of rhat, ess and budget")
-        return self
-
-
-class Reference(Table):
-    """What the result is compared with: the same model on the pooled data, where there are some."""
-
-    method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
-    draws: int = Field(1000, ge=4, description="kept draws of each chain")
-    warmup: int = Field(1000, ge=20, description="draws for the adaptation")
-    chains: int = Field(4, ge=1, description="independent chains")
-    seed: int = Field(0, ge=0, description="seed")
-
-
-class Output(Table):
-    """What is written besides the draws."""
-
-    name: str | None = Field(
-        default=None,
-        pattern=r"^\w[\w.-]*$",
-        description="the directory under runs/; the study file's name by default",
-    )
-    figure: bool = Field(default=True, description="draw posterior.png (extra: plots)")
 
 
 class Study(Table):
@@ -532,16 +326,9 @@ class Study(Table):
         kept = {name: axes[-rank:] for name, axes in labels.items() if (rank := ranks.get(name))}
         settings = self._settings()
         if self.model.kind is not None:
-            known = arguments(MODELS[self.model.kind])
-            defaults = {name: one.default for name, one in known.items()}
-            settings["model"] = (
-                {name: value for name, value in defaults.items() if value is not Parameter.empty}
-                | {"kind": self.model.kind}
-                | self.model.options
-            )
-        linear = self.model.kind in LINEAR
-        title = self.title or self.name
-        return Metadata(title, kept, prepared.scaling if linear else None, settings)
+            settings["model"] = self.model.settings
+        scaling = prepared.scaling if self.model.linear else None
+        return Metadata(self.title or self.name, kept, scaling, settings)
 
     def _settings(self) -> dict[str, Any]:
         settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
@@ -592,9 +379,6 @@ class Built:
         return self.metadata.labels
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def load_study(path: str | Path, origin: Path | None = None) -> Study:
     """Read and check a study file; no data are read and nothing is compiled.
 
@@ -612,76 +396,7 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
         study = Study.model_validate(content)
     except pydantic.ValidationError as error:
         found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
-        lines = [_explained(item) for item in found]
-        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = [f"{path}: {explained(item, Study)}" for item in found]
+        raise InputError("\n".join(lines)) from None
     study._path = path if origin is None else origin
     return study
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-
-def _explained(error: Mapping[str, Any]) -> str:
-    """Return one of pydantic's errors as a sentence with the dotted key."""
-    location = [part for part in error["loc"] if isinstance(part, str)]
-    table: Any = Study
-    if location[:1] == ["partition"] and len(location) > 1:  # pydantic puts the kind in between
-        table = PARTITIONS[location.pop(1)]
-    elif len(location) > 1:
-        table = _table(location[0])
-    key, value = ".".join(location), error["input"]
-    if error["type"] == "extra_forbidden":
-        what = f"the table [{key}]" if isinstance(value, dict) else f"{key} = {value!r}"
-        return f"{what}: {unknown(location[-1], table.model_fields)}."
-    if error["type"] == "missing":
-        field = table.model_fields[location[-1]]
-        what = f" ({field.description})" if field.description else ""
-        return f"{key} is missing{what}."
-    if error["type"] == "union_tag_invalid":
-        kind = str(error["ctx"]["tag"])
-        return f"partition.kind = {kind!r}: {unknown(kind, PARTITIONS)}."
-    if error["type"] == "union_tag_not_found":
-        return "partition.kind is missing."
-    if error["type"] == "value_error":
-        text = str(error["ctx"]["error"]).rstrip(".")
-        return f"{text}." if not location or text.startswith(f"{key}.") else f"[{key}] {text}."
-    message = error["msg"].removeprefix("Input ").rstrip(".")
-    return f"{key} = {value!r}: it {message}."
-
-
-def _table(name: str) -> Any:
-    annotation = Study.model_fields[name].annotation
-    return next((choice for choice in get_args(annotation) if choice is not type(None)), annotation)
-
-
-# --- building ------------------------------------------------------------------------------------
-
-
-def _imported(factory: str, directory: Path) -> Callable[..., Any]:
-    """Return the function ``module:name``, from the study file's folder or as installed."""
-    module_name, _, name = factory.partition(":")
-    sys.path.insert(0, str(directory.resolve()))
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's own code raises
-        raise InputError(
-            f"model.factory = {factory!r} cannot be imported: {shown(error)}."
-        ) from error
-    finally:
-        sys.path.pop(0)
-    beside, found = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
-    if beside and (found is None or Path(found).resolve() not in beside):
-        raise InputError(
-            f"model.factory = {factory!r}: another module of this name is in use already, from "
-            f"{found}: give this one another name, or begin a new process."
-        )
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"model.factory = {factory!r}: {module_name} has no function {name!r}.")
-    try:
-        inspect.signature(function)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"model.factory = {factory!r}: its arguments are not known: name a function of Python."
-        ) from None
-    return function

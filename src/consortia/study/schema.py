@@ -15,8 +15,9 @@ from typing import Any
 from consortia import latency, schedules
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.models.regression.model import regression
-from consortia.study.build import FROM_DATA, MODELS, Study
+from consortia.study.build import Study
 from consortia.study.formulas import NOT_IN_FILE
+from consortia.study.model import FROM_DATA, MODELS
 from consortia.study.options import SCHEDULES, arguments
 
 KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}

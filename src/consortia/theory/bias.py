@@ -6,10 +6,12 @@ that law with the posterior, or says why there is no prediction.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, singledispatch
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,16 +40,17 @@ from consortia.surrogates import Gaussian
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_covariance
-from consortia.theory.expansion import Expansion, expand, too_large
+from consortia.theory.expansion import Expansion, expand, k_hat_of, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
-from consortia.theory.potentials import Gatherer, SitePotentials, StoredPotentials
+from consortia.theory.potentials import Alone, Gatherer, SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import stale_server_law
 from consortia.theory.travelling import travelling_law
 
 PyTree = Any
+T = TypeVar("T")
 
 LARGEST_SYSTEM = 700
 """Rows of an iteration's matrix up to which a network's law is computed, in seconds."""
@@ -66,8 +69,16 @@ MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
 
+_KNOWN: WeakKeyDictionary[Sites, WeakKeyDictionary[Model, tuple[bytes, dict[Hashable, Any]]]]
+_KNOWN = WeakKeyDictionary()
+"""What problems have found of sites and models that are still alive, from the latest start."""
+
+
 class Problem:
     """A posterior of which a law is wanted.
+
+    What it finds is kept for others of the same sites and model with the same start, as long as
+    these are alive: all of them are immutable.
 
     Args:
         model: the model.
@@ -108,12 +119,44 @@ class Problem:
         Raises:
             InputError: it is too large, or has no mode.
         """
-        return expand(self.potentials)
+        return self._expanded
 
-    @cached_property
+    @property
+    def _expanded(self) -> Expansion:
+        return self.once("near", lambda: expand(self.potentials))
+
+    @property
     def k_hat(self) -> float | None:
         """How far the posterior is from its Gaussian law; None where no site has evaluated it."""
-        return None if self._left is not None else min(self.near.k_hat, MOST_K_HAT)
+        if self._left is not None:
+            return None
+        found = self.once("k_hat", lambda: k_hat_of(self._expanded, self.potentials))
+        return min(found, MOST_K_HAT)
+
+    @property
+    def row_covariances(self) -> Float[np.ndarray, "S d d"]:
+        """Covariance of the gradients of single rows (divided by n_c) at every site."""
+        units = self.near.units * np.ones_like(self.near.mode)
+        found = self.once("rows", lambda: self.potentials.rows(self._expanded.mode))
+        return found * np.outer(units, units)
+
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` does, and keep it where all processes have it."""
+        gatherer = Alone() if self._engine is None else self._engine
+        if not all(gatherer.allgather(lambda: name in self._known)):
+            self._known[name] = make()
+        return self._known[name]
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        if self._left is not None:
+            return {}
+        flat = Target(self.model, self.start).flat(self.start)
+        start = flat.dtype.str.encode() + flat.tobytes()
+        of_sites = _KNOWN.setdefault(self.sites, WeakKeyDictionary())
+        if self.model not in of_sites or of_sites[self.model][0] != start:
+            of_sites[self.model] = start, {}
+        return of_sites[self.model][1]
 
     def seen_by(self, method: Method) -> Problem:
         """Return the problem in the coordinates in which a method samples it.
@@ -298,7 +341,7 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     if method.max_staleness is not None and method.max_staleness < 2 * late:
         raise InputError("dropped gradients change the staleness, which only the run will tell")
     values, axes = np.linalg.eigh(problem.near.precision)
-    noise = np.sum(axes * (_noise_at_server(method, problem.near) @ axes), axis=0)
+    noise = np.sum(axes * (_noise_at_server(method, problem) @ axes), axis=0)
     law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
     basis = (
         f"the exact law with a constant staleness of {late}, the average of {method.workers} "
@@ -308,14 +351,13 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     return replace(law, target=target, axes=axes, basis=basis)
 
 
-def _noise_at_server(method: StaleGradients, near: Expansion) -> Float[np.ndarray, "d d"]:
+def _noise_at_server(method: StaleGradients, problem: Problem) -> Float[np.ndarray, "d d"]:
     """Return the covariance of a gradient of U as it reaches the server, at the mode."""
+    near, of_rows = problem.near, problem.row_covariances
     shares, prior = method.site_weights(near.sizes), method.prior_shares(near.sizes)
     total = np.zeros_like(near.precision)
     for c, size in enumerate(near.sizes):
-        own = minibatch_covariance(
-            near.row_covariances[c], int(size), method.batch_size, replace=method.replace
-        )
+        own = minibatch_covariance(of_rows[c], int(size), method.batch_size, replace=method.replace)
         total += own / shares[c]
         if len(near.sizes) > 1:
             pull = near.gradients[c] + prior[c] * near.prior_gradient
@@ -332,7 +374,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         )
     noise = [
         minibatch_covariance(covariance, int(size), method.batch_size, replace=method.replace)
-        for covariance, size in zip(near.row_covariances, near.sizes, strict=True)
+        for covariance, size in zip(problem.row_covariances, near.sizes, strict=True)
     ]
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -409,11 +451,20 @@ def predict_bias(
     if keeps_posterior(algorithm):
         basis = "a Metropolis test on the summed log-density keeps the posterior exactly"
         return BiasPrediction(basis=basis)
-    problem = Problem(model, sites, init, engine)
-    try:
-        return prediction_by(algorithm, problem, law_of(algorithm, problem))
-    except InputError as error:
-        return BiasPrediction(reason=str(error).rstrip("."))
+    return predicted(algorithm, Problem(model, sites, init, engine))
+
+
+def predicted(method: Method, problem: Problem) -> BiasPrediction:
+    """Return the predicted bias of a method, or why there is none; found once for equal methods."""
+
+    def make() -> BiasPrediction:
+        try:
+            return prediction_by(method, problem, law_of(method, problem))
+        except InputError as error:
+            return BiasPrediction(reason=str(error).rstrip("."))
+
+    # Equal methods have other laws where another one has been registered since.
+    return problem.once((method, *law_of.registry.values()), make)
 
 
 def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPrediction:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from consortia.algorithms.few_rounds.weights import pareto_shape
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.potentials import SitePotentials
 
 RATIOS = 500
-"""Points at which `Expansion.k_hat` compares the posterior with its Gaussian law."""
+"""Points at which `k_hat_of` compares the posterior with its Gaussian law."""
 
 PROBES = tuple(np.arange(2.0, 12.5, 0.5).tolist())
 """Standard deviations from the mode at which mass is looked for that the Gaussian law misses."""
@@ -55,7 +55,7 @@ class Expansion:
         prior_gradient: p, (d,).
         sizes: n_c, (S,).
         gaussian: True if the curvature is the same two standard deviations away.
-        potentials: where it is from.
+        covariance: (Σ_c H_c + P)⁻¹, (d, d).
         units: scales of the coordinates, by which a point is multiplied for the model.
     """
 
@@ -67,39 +67,10 @@ class Expansion:
     sizes: Float[np.ndarray, " S"]
     gaussian: bool
     covariance: Float[np.ndarray, "d d"] = field(repr=False)
-    potentials: SitePotentials = field(repr=False)
     units: Float[np.ndarray, " d"] | float = 1.0
 
-    @cached_property
-    def row_covariances(self) -> Float[np.ndarray, "S d d"]:
-        """Covariance of the gradients of single rows (divided by n_c) at every site."""
-        units = self.units * np.ones_like(self.mode)
-        return self.potentials.rows(self.mode * units) * np.outer(units, units)
-
-    @cached_property
-    def k_hat(self) -> float:
-        """Pareto shape of the importance ratios of the posterior to the Gaussian law.
-
-        Infinite where the posterior has mass that the Gaussian law does not reach at all: another
-        mode, which its draws would not find, on a principal axis or a coordinate's own line.
-        """
-        rng, d = np.random.default_rng(0), self.mode.size
-        values, axes = np.linalg.eigh(self.covariance)
-        principal = (axes * np.sqrt(values)).T[::-1][:MOST_LINES]
-        lines = np.concatenate([principal, (self.covariance / self.sd).T[:MOST_LINES]])
-        far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
-        normal = rng.normal(size=(RATIOS, d))
-        inside = normal @ (axes * np.sqrt(values)).T
-        places = np.concatenate([np.zeros((1, d)), inside, far])
-        density = self.potentials.values((self.mode + places) * self.units)
-        density = density - density[0]
-        gaussian = -0.5 * np.sum(places @ self.precision * places, axis=1)
-        ratios = density - gaussian
-        inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
-        if not np.isfinite(density[inner]).all():
-            return float("inf")
-        missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
-        return float("inf") if missed.any() else shape_of(ratios[inner])
+    def __post_init__(self) -> None:
+        arguments.freeze(self)
 
     @property
     def sd(self) -> Float[np.ndarray, " d"]:
@@ -172,8 +143,32 @@ def expand(potentials: SitePotentials) -> Expansion:
         potentials.sizes,
         bool(change < GAUSSIAN),
         covariance,
-        potentials,
     )
+
+
+def k_hat_of(near: Expansion, potentials: SitePotentials) -> float:
+    """Return the Pareto shape of the importance ratios of a posterior to its Gaussian law.
+
+    Infinite where the posterior has mass that the Gaussian law does not reach at all: another
+    mode, which its draws would not find, on a principal axis or a coordinate's own line.
+    """
+    rng, d = np.random.default_rng(0), near.mode.size
+    values, axes = np.linalg.eigh(near.covariance)
+    principal = (axes * np.sqrt(values)).T[::-1][:MOST_LINES]
+    lines = np.concatenate([principal, (near.covariance / near.sd).T[:MOST_LINES]])
+    far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
+    normal = rng.normal(size=(RATIOS, d))
+    inside = normal @ (axes * np.sqrt(values)).T
+    places = np.concatenate([np.zeros((1, d)), inside, far])
+    density = potentials.values(near.mode + places)
+    density = density - density[0]
+    gaussian = -0.5 * np.sum(places @ near.precision * places, axis=1)
+    ratios = density - gaussian
+    inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
+    if not np.isfinite(density[inner]).all():
+        return float("inf")
+    missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
+    return float("inf") if missed.any() else shape_of(ratios[inner])
 
 
 def shape_of(log_ratios: Float[np.ndarray, " K"]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -36,6 +37,9 @@ from consortia.errors import InputError, RankError
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""
+
+ARRAY = "array in base64"
+"""Key of the numbers of an array, as text."""
 
 
 class MPIEngine(Engine):
@@ -127,7 +131,7 @@ class MPIEngine(Engine):
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns at every rank, in their order: plain values, as in JSON.
+        """Return what ``make`` returns at every rank, in their order: plain values and arrays.
 
         One step of all ranks, in which each also tells of what kind it is.
 
@@ -149,7 +153,8 @@ class MPIEngine(Engine):
         if error is not None:
             own |= {"error": str(error) or type(error).__name__}
             own |= {"input": isinstance(error, InputError)}
-        told = [json.loads(text) for text in self._communicator.texts(json.dumps(own))]
+        texts = self._communicator.texts(json.dumps(own, default=_as_text))
+        told = [json.loads(text, object_hook=_with_arrays) for text in texts]
         fingerprints.check_same(
             {rank: one["same"] for rank, one in enumerate(told) if "same" in one}, "rank"
         )
@@ -223,6 +228,21 @@ class MPIEngine(Engine):
             "node_mode or block": (own.node_mode, own.block),
             "version of consortia, JAX or NumPy": (__version__, jax.__version__, np.__version__),
         }
+
+
+def _as_text(value: Any) -> dict[str, Any]:
+    """Return an array as plain values, with its numbers as they are in memory."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
+    numbers = base64.b64encode(value.tobytes()).decode()
+    return {ARRAY: numbers, "dtype": value.dtype.str, "shape": value.shape}
+
+
+def _with_arrays(given: dict[str, Any]) -> Any:
+    """Return the array of such values; others as they are."""
+    if ARRAY not in given:
+        return given
+    return np.frombuffer(base64.b64decode(given[ARRAY]), given["dtype"]).reshape(given["shape"])
 
 
 _engine: weakref.ref[MPIEngine] | None = None

@@ -124,7 +124,7 @@ def _model(study: Study) -> str:
             f"code of the coordinator, {model.factory}: it runs on your machine, with your "
             "rights. Have somebody read it who can."
         )
-    from consortia.study.build import MODELS
+    from consortia.study.model import MODELS
 
     factory = MODELS[model.kind]
     first = (inspect.getdoc(factory) or model.kind).splitlines()[0]

@@ -15,11 +15,16 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.core.model import Model
-from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
+from consortia.core.parameters import (
+    draw_imputations,
+    draws_to_pytree,
+    posterior_draws,
+    structure_of,
+)
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
-from consortia.data.tables import Table, read_table, rows_of
+from consortia.data.tables import Table, column_of, read_table, rows_of
 from consortia.diagnostics.natural import natural
 from consortia.errors import InputError
 from consortia.models.regression.agreement import agree
@@ -35,11 +40,22 @@ from consortia.models.regression.design import (
 )
 from consortia.models.regression.estimates import Estimates, estimates_of
 from consortia.models.regression.families import ALIASES, FAMILIES, Family
-from consortia.models.regression.formula import SITE, expression, parse
+from consortia.models.regression.formula import SITE, as_levels, expression, parse
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
+from consortia.models.regression.margins import (
+    MarginalEffects,
+    Rows,
+    chosen,
+    in_order_of,
+    jumps,
+    scale_of,
+    site_averages,
+    summarised,
+)
 from consortia.models.regression.prediction import (
     censored,
     levels_given_rows,
+    levels_of_new,
     predicted,
     shift_of_groups,
     survival,
@@ -79,6 +95,7 @@ class Regression:
         notes: what the user should know.
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
+        tables: of each site whose rows are here, the columns that are used.
 
     Example:
         >>> import consortia, numpy as np
@@ -94,6 +111,7 @@ class Regression:
     sites: Sites | tuple[Sites, ...]
     notes: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
 
     @property
     def rows(self) -> Sites:
@@ -108,9 +126,10 @@ class Regression:
         """
         if isinstance(self.sites, Sites):
             raise InputError("imputation: no value is imputed; give missing='impute'.")
-        return replace(
-            self, sites=self.sites[arguments.whole("number", number, 0, len(self.sites) - 1)]
-        )
+        place = arguments.whole("number", number, 0, len(self.sites) - 1)
+        asked = self.specification.question
+        tables = {name: asked.imputed(one, name, place) for name, one in self.tables.items()}
+        return replace(self, sites=self.sites[place], tables=tables)
 
     @property
     def family(self) -> Family:
@@ -358,9 +377,7 @@ class Regression:
                 rows = censored(spec, rows, 1.0)
             values = drawn_responses(self.density, params, rows, shift, seed + 1)
         elif at is not None:
-            if self.family.response != "time" or self.family.of_site is not None:
-                raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
-            times = [arguments.positive("at", float(one)) for one in at]
+            times = self._times(at)
             batches = [censored(spec, rows, one) for one in times]
             values = survival(self.density, params, batches, shift)
             dims, coords = [*dims, "time"], {"time": times}
@@ -374,6 +391,129 @@ class Regression:
         return xarray.DataArray(
             values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
         )
+
+    def _times(self, at: Sequence[float]) -> list[float]:
+        if self.family.response != "time" or self.family.of_site is not None:
+            raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
+        return [arguments.positive("at", float(one)) for one in at]
+
+    @property
+    def has_margins(self) -> bool:
+        """Whether `marginal_effects` can be had of a mean, over the rows of all sites."""
+        everywhere = len(self.tables) == len(self.specification.sites)
+        return everywhere and self.family.predict is not None and bool(self.names)
+
+    def marginal_effects(
+        self,
+        tree: Any,
+        data: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        at: Sequence[float] | None = None,
+        level: float = 0.95,
+        draws: int | None = None,
+        seed: int = 0,
+    ) -> MarginalEffects:
+        """Return what each column does to the mean response, averaged over the rows.
+
+        Of a number it is the average derivative of the mean, of levels the average difference
+        between each level and the reference, where all else in a row is as it is: over the rows of
+        all sites, and over those of each. The mean is a probability for bernoulli and binomial (of
+        binomial averaged over the trials), and the count that a row's exposure makes for poisson
+        and negative_binomial; ordinal and categorical have an effect on the probability of each
+        level. Rows count equally, whatever their weights in the likelihood; one in which a column
+        misses has no part in its effect.
+
+        Args:
+            tree: result of a run of this model.
+            data: other rows, by the names of sites whose levels they have, each a table as one of
+                ``sites``; the response need not be there, and groups inside a site are new ones.
+                When None the model's own rows, of the sites whose rows are in this process.
+            columns: whose effects are wanted; when None all that are in a term.
+            at: times, of families with ``Surv``: the effect on the probability of no event before
+                each. weibull and piecewise_exponential need it, cox has neither mean nor this.
+            level: probability inside the central intervals.
+            draws: so many, evenly spaced over those of all chains; all when None.
+            seed: of levels that are drawn at sites, see `levels_of`, and of new groups.
+
+        Returns:
+            The table, with the effect of each draw (`MarginalEffects.draws`).
+
+        Raises:
+            InputError: a column is in no term, the family has no mean, a site is unknown, or no
+                rows are in this process.
+        """
+        spec, family = self.specification, self.family
+        arguments.positive("level", level, below=1.0)
+        names = chosen(spec, columns)
+        if family.predict is None and (at is None or family.of_site is not None):
+            remedy = "; give at=[...], times at which the probability of no event so far is wanted"
+            raise InputError(
+                f"marginal_effects: family {family.name!r} has no mean to change"
+                f"{'' if family.of_site is not None else remedy}."
+            )
+        times = None if at is None else self._times(at)
+        notes = jumps(spec, names)
+        if data is not None:
+            for name in data:
+                if name not in spec.sites:
+                    raise InputError(f"data: site {name!r}: {unknown(name, spec.sites)}.")
+            given = {name: read_table(one, f"site {name!r}") for name, one in data.items()}
+        elif not self.tables:
+            raise InputError(
+                "marginal_effects: they are averages over rows, and those of no site are in this "
+                "process: give data={site: table}, or run it where rows are."
+            )
+        elif len(self.tables) < len(spec.sites):
+            away = ", ".join(one for one in spec.sites if one not in self.tables)
+            notes += (f"without the rows of {away}, which are in other processes",)
+        params = self._flat(tree)
+        size = len(next(iter(params.values())))
+        kept = np.arange(size)
+        if draws is not None:
+            count = min(arguments.whole("draws", draws, 2), size)
+            kept = np.linspace(0, size - 1, count).round().astype(int)
+        parts = [(self, kept)]
+        if data is None and not isinstance(self.sites, Sites):
+            numbers = draw_imputations(tree)
+            if numbers is None:
+                raise InputError(
+                    "marginal_effects: values are imputed, and the draws do not say from which "
+                    "imputation they are: ask imputation(0), with the draws given its rows."
+                )
+            of_draws = np.tile(numbers, size // len(numbers))[kept]
+            parts = [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]
+        found = []
+        for made, which in parts:
+            own = {name: values[which] for name, values in params.items()}
+            rows = {
+                site: made._with_levels(own, table, site, seed, new=data is not None)
+                for site, table in (made.tables if data is None else given).items()
+            }
+            found.append(
+                {
+                    site: site_averages(self.density, own, one, site, names, times)
+                    for site, one in rows.items()
+                }
+            )
+        order = np.argsort(np.concatenate([which for _, which in parts]))
+        return summarised(in_order_of(order, found), scale_of(spec, at), level, notes)
+
+    def _with_levels(
+        self, params: Mapping[str, np.ndarray], table: Table, site: str, seed: int, *, new: bool
+    ) -> Rows:
+        """Return rows of a site with the levels and slopes that stay there."""
+        spec, group = self.specification, np.zeros(rows_of(table), int)
+        if not spec.staying:
+            return Rows(table, np.zeros((len(next(iter(params.values()))), 1, 0)), group)
+        if spec.grouping != SITE:
+            column = column_of(table, str(spec.grouping), f"site {site!r}")
+            texts, group = np.unique(as_levels(column), return_inverse=True)
+            if new:
+                rng = np.random.default_rng((seed, spec.sites.index(site)))
+                known = levels_of_new(self.density, params, spec.staying, len(texts), rng)
+                return Rows(table, known, group)
+        return Rows(table, self._levels(params, site, seed), group)
 
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
         """Return the draws of all chains as they are sampled, (draws, ...) each."""
@@ -763,7 +903,10 @@ def assembled(
     groups = {}
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
-    return Regression(agreed, density, model, sites, notes, groups)
+    kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
+    if agreed.imputed and imputation is not None:
+        kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
+    return Regression(agreed, density, model, sites, notes, groups, kept)
 
 
 def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:

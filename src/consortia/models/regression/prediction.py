@@ -88,14 +88,24 @@ def shift_of_groups(
                 assert known is not None
                 total += np.einsum("rk,nk->nr", by_group[:, list(spec.staying)], known)
             continue
-        scale = np.asarray(
-            jax.vmap(lambda one, at=tuple(places): density.group_scale(one, at))(dict(params))
-        )
         index = np.zeros(len(by_group), int) if by == SITE else groups[by]
-        z = rng.normal(size=(draws, int(index.max()) + 1, *density.lead, len(places)))
-        levels = np.einsum("nij,ng...j->ng...i", scale, z)[:, index]
+        levels = levels_of_new(density, params, places, int(index.max()) + 1, rng)[:, index]
         total += np.einsum("rk,nr...k->nr...", by_group[:, places], levels)
     return total
+
+
+def levels_of_new(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    blocks: Sequence[int],
+    groups: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return levels and slopes of new groups, drawn from their law, (draws, groups, ..., K)."""
+    at, draws = tuple(blocks), len(params["log_sd"])
+    scale = np.asarray(jax.vmap(lambda one: density.group_scale(one, at))(dict(params)))
+    z = rng.normal(size=(draws, groups, *density.lead, len(at)))
+    return np.einsum("nij,ng...j->ng...i", scale, z)
 
 
 def predicted(
@@ -154,12 +164,16 @@ def _of_draws(density: Density, what: str, params: PyTree, shift: Array, rows: P
     def one(given: tuple[PyTree, Array]) -> Array:
         values, own = given
         start = before.reshape(*before.shape, *[1] * (own.ndim - 1))
-        batch = {**rows, "offset": start + own}
-        if what == SURVIVAL:
-            return jnp.exp(density.log_likelihood(values, batch))
-        return density.predict(values, batch)
+        return of_batch(density, what, values, {**rows, "offset": start + own})
 
     return jax.lax.map(one, (params, shift), batch_size=AT_ONCE)
+
+
+def of_batch(density: Density, what: str, values: PyTree, batch: PyTree) -> Array:
+    """Return the mean of rows, or the probability of no event before their time, of one draw."""
+    if what == SURVIVAL:
+        return jnp.exp(density.log_likelihood(values, batch))
+    return density.predict(values, batch)
 
 
 def censored(agreed: Specification, rows: PyTree, time: float) -> PyTree:

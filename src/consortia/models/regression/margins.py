@@ -1,0 +1,456 @@
+r"""Marginal effects: what a column does to the mean response, averaged over the rows of all sites.
+
+.. math::
+    \frac{1}{\sum_s n_s} \sum_s \sum_{i\in s} \frac{\partial \mu_i}{\partial x_i}
+    \qquad\text{or}\qquad
+    \frac{1}{\sum_s n_s} \sum_s \sum_{i\in s} \bigl(\mu_i(x = b) - \mu_i(x = a)\bigr)
+
+μ_i is the mean of row i's response, or the probability of each of its levels: the left one is of a
+number, the right one of a level b against the reference a, all else in the row as it is. A site's
+sum needs no other site's rows. The column is moved in the table, before the design: splines,
+products and centred columns follow.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.data.tables import Table, rows_of
+from consortia.diagnostics.summary import aligned, html_of
+from consortia.errors import InputError
+from consortia.models._shared import Array, PyTree
+from consortia.models.regression.density import Density
+from consortia.models.regression.design import new_rows, time_rows
+from consortia.models.regression.estimates import Line, interval_ends, short
+from consortia.models.regression.formula import SITE
+from consortia.models.regression.heterogeneity import ROW_NAMES
+from consortia.models.regression.prediction import AT_ONCE, MEAN, SURVIVAL, of_batch
+from consortia.models.regression.question import RESPONSE
+from consortia.models.regression.specification import GAP, Specification
+
+ALL = ROW_NAMES["common"]
+SLOPE = "per unit"
+
+STEP, NEAR_ZERO = 1e-5, 1e-3
+"""Of a central difference, relative to a value; and to the largest, of what is nearly 0."""
+
+LEAST_ROWS = 64
+"""That a program is compiled for; then powers of two, so that sites share one."""
+
+
+class Key(NamedTuple):
+    """Of what an effect is: the column, how it is moved, and a level of the response or a time."""
+
+    column: str
+    contrast: str
+    outcome: str
+
+    def __str__(self) -> str:
+        """Return the name of its line."""
+        name = f"{self.column}, {self.contrast}"
+        return f"{name}: {self.outcome}" if self.outcome else name
+
+
+class Rows(NamedTuple):
+    """Rows of a site, and what stays there.
+
+    Attributes:
+        table: the rows.
+        levels: levels and slopes of the groups that stay at the site, (draws, groups, K).
+        group: the index of each row's group, (rows,).
+    """
+
+    table: Table
+    levels: np.ndarray
+    group: np.ndarray
+
+
+class Average(NamedTuple):
+    """An effect at one site.
+
+    Attributes:
+        rows: that it is averaged over, of binomial their trials.
+        draws: (draws,).
+    """
+
+    rows: float
+    draws: np.ndarray
+
+
+class Effect(NamedTuple):
+    """One effect, over the rows of one site or of all.
+
+    Attributes:
+        column: that is moved.
+        contrast: "per unit" of a number, "b − a" of levels.
+        outcome: the level of the response, or the time; "" where the effect is one on the mean.
+        site: or "all sites".
+        mean: of the posterior.
+        median: of the posterior.
+        lower: end of the interval.
+        upper: the other end.
+        above: posterior probability that the effect is above 0.
+    """
+
+    column: str
+    contrast: str
+    outcome: str
+    site: str
+    mean: float
+    median: float
+    lower: float
+    upper: float
+    above: float
+
+    @property
+    def key(self) -> Key:
+        """Of what it is."""
+        return Key(*self[:3])
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalEffects:
+    """Effects on the mean response over the rows of all sites, and of each; `str` renders them.
+
+    Attributes:
+        scale: what is changed: "the probability of died = 'yes'".
+        lines: of each effect that of all sites, then those of the sites.
+        draws: of each line, (lines, draws).
+        level: probability inside the intervals.
+        notes: what the user should know.
+    """
+
+    scale: str
+    lines: tuple[Effect, ...]
+    draws: np.ndarray
+    level: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def over_all(self) -> MarginalEffects:
+        """The effects over the rows of all sites, without those at each."""
+        places = [place for place, one in enumerate(self.lines) if one.site == ALL]
+        lines = tuple(self.lines[place] for place in places)
+        return replace(self, lines=lines, draws=self.draws[places])
+
+    @property
+    def by_site(self) -> dict[Key, list[Effect]]:
+        """The effects at the sites; none where there is one site."""
+        found: dict[Key, list[Effect]] = {}
+        for one in self.lines:
+            if one.site != ALL:
+                found.setdefault(one.key, []).append(one)
+        return {key: rows for key, rows in found.items() if len(rows) > 1}
+
+    @property
+    def _tables(self) -> list[list[list[str]]]:
+        """The table of all sites, then one of each effect by site, as text."""
+        low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
+        heads = ["mean", "median", low, high, "P(> 0)"]
+
+        def cells(one: Effect) -> list[str]:
+            values = (one.mean, one.median, one.lower, one.upper)
+            return [*map(short, values), f"{one.above:.3f}"]
+
+        first = [[f"on {self.scale}", *heads]]
+        first += [[str(one.key), *cells(one)] for one in self.over_all.lines]
+        return [
+            first,
+            *(
+                [[str(key), *heads], *([one.site, *cells(one)] for one in rows)]
+                for key, rows in self.by_site.items()
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Return the tables as plain text."""
+        tables = "\n\n".join("\n".join(aligned(table)) for table in self._tables)
+        return "\n".join([tables, *(f"* {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the tables for a notebook."""
+        return html_of(self._tables, [f"* {note}" for note in self.notes])
+
+    def to_dataframe(self) -> Any:
+        """Return all lines as a `pandas.DataFrame`."""
+        import pandas as pd  # heavy, and only wanted here
+
+        return pd.DataFrame(self.lines, columns=list(Effect._fields))
+
+    def forest(self, path: str | Path, title: str = "") -> Path:
+        """Draw each effect at the sites and over all of them; return the file.
+
+        Args:
+            path: of the picture, .png, .svg or .pdf.
+            title: above it.
+
+        Raises:
+            MissingExtraError: the extra ``plots`` is not installed.
+        """
+        from consortia.report.forest import draw_forest  # Matplotlib is optional
+
+        panels: dict[str, list[Line]] = {}
+        for one in sorted(self.lines, key=lambda one: one.site == ALL):
+            kind = "common" if one.site == ALL else "site"
+            line = Line(one.site, one.median, one.lower, one.upper, kind)
+            panels.setdefault(str(one.key), []).append(line)
+        return draw_forest(panels, "difference", self.level, Path(path), title)
+
+
+def columns_with_effects(agreed: Specification) -> tuple[str, ...]:
+    """Return the columns that are in a term, without the site's name."""
+    factors = agreed.question.parsed.factors.values()
+    return tuple(dict.fromkeys(name for one in factors for name in one.columns if name != SITE))
+
+
+def chosen(agreed: Specification, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns whose effects are wanted; all when None.
+
+    Raises:
+        InputError: one of them is in no term, or none is.
+    """
+    known = columns_with_effects(agreed)
+    wanted = known if columns is None else tuple(columns)
+    for name in wanted:
+        if name not in known:
+            raise InputError(
+                f"marginal_effects: {name!r} is no column of a term of the formula: "
+                f"{unknown(name, known)}."
+            )
+    if not wanted:
+        raise InputError("marginal_effects: the formula has no column in a term.")
+    return wanted
+
+
+def scale_of(agreed: Specification, at: Sequence[float] | None) -> str:
+    """Return in words what effects are on."""
+    name = agreed.question.parsed.response[0].text
+    if at is not None:
+        return "the probability of no event before a time"
+    if agreed.question.family.name == "bernoulli":
+        return f"the probability of {agreed.event or f'{name} = 1'}"
+    if agreed.question.family.name == "binomial":
+        return f"the probability of one of {name}"
+    levels = agreed.question.family.name in ("ordinal", "categorical")
+    return f"the probability of a level of {name}" if levels else f"the mean of {name}"
+
+
+def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence on the columns that a term compares with a number."""
+    found = [
+        factor.text
+        for factor in agreed.question.parsed.factors.values()
+        if any(isinstance(node, ast.Compare) for node in ast.walk(factor.tree))
+        and set(factor.columns) & set(columns)
+    ]
+    if not found:
+        return ()
+    return (f"{', '.join(found)}: a derivative does not see a jump; make a column of it",)
+
+
+def site_averages(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    given: Rows,
+    site: str,
+    columns: Sequence[str],
+    times: Sequence[float] | None,
+) -> dict[Key, Average]:
+    """Return the effects over the rows of one site.
+
+    Args:
+        density: of the formula.
+        params: draws as they are sampled, (draws, ...) each.
+        given: the rows.
+        site: its name.
+        columns: that are moved.
+        times: of survival; None for the mean.
+
+    Raises:
+        InputError: the rows cannot be used.
+    """
+    agreed = density.specification
+    what, outcomes = MEAN, [""]
+    if times is not None:
+        what, outcomes = SURVIVAL, [f"time {one:g}" for one in times]
+    elif density.family.name in ("ordinal", "categorical"):
+        outcomes = list(agreed.levels[RESPONSE])
+    dtype = jnp.result_type(float)
+    size = rows_of(given.table)
+    padded = np.minimum(np.arange(_room(size, LEAST_ROWS)), size - 1)
+    groups = [(0, 0), (0, _room(given.levels.shape[1], 1) - given.levels.shape[1]), (0, 0)]
+    levels = np.pad(given.levels, groups).astype(dtype)
+    draws = {name: np.asarray(one, dtype) for name, one in params.items()}
+    fixed: list[PyTree] = [{}]
+    if times is not None:
+        room = len(padded)
+        fixed = [time_rows(agreed, np.full(room, one), np.zeros(room)) for one in times]
+    found = {}
+    for column in columns:
+        known = ~given.table[column].missing
+        for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
+            weights = first["trials"] * known if density.family.name == "binomial" else known * 1.0
+            count = float(weights.sum())
+            # the mean of a binomial row is of all its trials
+            share = np.zeros(len(padded))
+            share[:size] = known / count
+            pair = [
+                {name: one[padded].astype(dtype) for name, one in rows.items()}
+                for rows in (first, second)
+            ]
+            at = (given.group[padded], share.astype(dtype), *pair)
+            parts = [
+                np.asarray(_averages(density, what, derivative, draws, levels, beside, *at))
+                for beside in fixed
+            ]
+            effects = np.stack(parts, axis=1) if times is not None else parts[0]
+            if density.family.name == "bernoulli":
+                effects = effects[:, 1:]
+            for place, outcome in enumerate(outcomes):
+                values = effects.reshape(len(effects), -1)[:, place]
+                found[Key(column, contrast, outcome)] = Average(count, values)
+    return found
+
+
+def in_order_of(
+    order: np.ndarray, parts: Sequence[Mapping[str, Mapping[Key, Average]]]
+) -> dict[str, dict[Key, Average]]:
+    """Return the effects at the sites of draws that were taken in parts, by the order of all."""
+    return {
+        site: {
+            key: one._replace(
+                draws=np.concatenate([part[site][key].draws for part in parts])[order]
+            )
+            for key, one in effects.items()
+        }
+        for site, effects in parts[0].items()
+    }
+
+
+def summarised(
+    sites: Mapping[str, Mapping[Key, Average]], scale: str, level: float, notes: Sequence[str]
+) -> MarginalEffects:
+    """Return the table of effects over all rows, and at the sites.
+
+    Args:
+        sites: effects of each, by its name.
+        scale: what is changed, in words.
+        level: probability inside the central intervals, in (0, 1).
+        notes: to stand below.
+    """
+    ends, lines, kept = interval_ends(level), [], []
+    for key in dict.fromkeys(key for found in sites.values() for key in found):
+        parts = {name: found[key] for name, found in sites.items() if key in found}
+        total = sum(one.rows for one in parts.values())
+        over_all = sum(one.draws.astype(float) * (one.rows / total) for one in parts.values())
+        rows = {ALL: np.asarray(over_all)} | {name: one.draws for name, one in parts.items()}
+        for name, values in rows.items():
+            low, middle, high = np.quantile(values, [ends[0], 0.5, ends[1]])
+            numbers = (np.mean(values, dtype=float), middle, low, high, np.mean(values > 0))
+            lines.append(Effect(*key, name, *map(float, numbers)))
+            kept.append(np.asarray(values, float))
+    return MarginalEffects(scale, tuple(lines), np.stack(kept), level, tuple(notes))
+
+
+# --- one site's columns, moved -------------------------------------------------------------------
+
+
+def _changes(
+    agreed: Specification, table: Table, column: str, site: str
+) -> Iterator[tuple[str, bool, PyTree, PyTree]]:
+    """Return how a column is moved: in words, whether to differentiate, and two sets of rows.
+
+    These are the rows and their derivative by the column, or the rows at the reference and at
+    another level; none where every value of the column misses.
+    """
+    held, where = table[column], f"site {site!r}"
+
+    def rows(values: np.ndarray | None = None) -> PyTree:
+        moved = table
+        if values is not None:
+            moved = table | {column: held._replace(values=values)}
+        made = new_rows(agreed, moved, where, site)
+        found = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
+        found["offset"] = made.get("offset", np.zeros(len(made["x"])))
+        return found | ({"trials": made["trials"]} if "trials" in made else {})
+
+    if held.missing.all():
+        return
+    factors = agreed.question.parsed.factors
+    of_column = [
+        text for text in agreed.levels if text in factors and factors[text].column == column
+    ]
+    if of_column or held.kind == "truth":
+        levels = agreed.levels[of_column[0]] if of_column else ("False", "True")
+        reference, *others = (one for one in levels if one != GAP)
+
+        def at(level: str) -> PyTree:
+            if held.kind == "text":
+                return rows(np.full(len(held.values), level))
+            return rows(np.full(len(held.values), _number(level, held.kind)))
+
+        first = at(reference)
+        for other in others:
+            yield f"{other} − {reference}", False, first, at(other)
+        return
+    x = held.values.astype(float)
+    size = np.abs(np.where(held.missing, 0.0, x))
+    most, spread = float(size.max()) or 1.0, float(np.std(x[~held.missing])) or np.inf
+    step = STEP * np.minimum(np.maximum(size, NEAR_ZERO * most), spread)
+    up, down = x + step, x - step
+    above, below = rows(up), rows(down)
+    apart = np.where(held.missing, 1.0, up - down)  # what the difference of these two numbers is
+    tangent = {
+        name: (one - below[name]) / apart.reshape(-1, *[1] * (one.ndim - 1))
+        for name, one in above.items()
+    }
+    yield SLOPE, True, rows(), tangent
+
+
+def _number(level: str, kind: str) -> float:
+    return float(level == "True") if kind == "truth" else float(level)
+
+
+def _room(size: int, least: int) -> int:
+    return max(least, 1 << (size - 1).bit_length())
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _averages(
+    density: Density,
+    what: str,
+    derivative: bool,
+    params: PyTree,
+    levels: Array,
+    fixed: PyTree,
+    group: Array,
+    share: Array,
+    first: PyTree,
+    second: PyTree,
+) -> Array:
+    """Return for each draw Σ_i share_i (the change of row i), (draws, ...)."""
+
+    def one(given: tuple[PyTree, Array]) -> Array:
+        values, own = given
+
+        def mean(rows: PyTree) -> Array:
+            shift = jnp.sum(rows["slopes"] * own[group], axis=1)
+            batch = {**fixed, **rows, "offset": rows["offset"] + shift}
+            return of_batch(density, what, values, batch)
+
+        change = jax.jvp(mean, (first,), (second,))[1] if derivative else mean(second) - mean(first)
+        return jnp.tensordot(share, change, axes=1)
+
+    return jax.lax.map(one, (params, levels), batch_size=AT_ONCE)

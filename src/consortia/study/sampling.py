@@ -1,0 +1,124 @@
+"""The tables of a study file that say how it is sampled, how long, and what is made of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.core.arguments import unknown
+from consortia.core.contract import Method
+from consortia.run.specification import CHAINS
+from consortia.study.options import called, check_options, given
+from consortia.study.tables import Table
+
+
+class AlgorithmTable(Table):
+    """The algorithm; all other keys are arguments of its function in `consortia`.
+
+    A step size is a number, an array with one value a round, or a table that names a function of
+    `consortia.schedules`: ``{ schedule = "polynomial", initial = 0.1, offset = 10, power = 0.4 }``;
+    a latency one of `consortia.latency`: ``{ model = "exponential", server_cost = 0.1 }``.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(description=f"one of {', '.join(ALGORITHMS)}")
+    _method: Method = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _make(self) -> AlgorithmTable:
+        if self.name not in ALGORITHMS:
+            raise ValueError(f"algorithm.name = {self.name!r}: {unknown(self.name, ALGORITHMS)}")
+        factory = ALGORITHMS[self.name].factory
+        options = given(self.model_extra)
+        check_options("algorithm", factory, options)
+        self._method = called("algorithm", factory, options)
+        return self
+
+
+class Run(Table):
+    """How long."""
+
+    rounds: int = Field(
+        0,
+        ge=1,
+        description="iterations after the warm-up ones; may be left out where the algorithm ends "
+        "by itself",
+    )
+    chains: int = Field(CHAINS, ge=1, description="independent chains")
+    seed: int = Field(0, ge=0, description="equal seeds give equal draws")
+    thin: int = Field(1, ge=1, description="keep every so manieth draw")
+    warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
+    predict: bool | None = Field(
+        None,
+        description="let the sites tell gradient and Hessian of their log-likelihood at some 14 "
+        "points before the run, so that its bias is predicted where no process has all rows: over "
+        "Flower, where they are messages of the kind fit. Elsewhere it is predicted anyway",
+    )
+    precondition: bool | None = Field(
+        None,
+        description="let an approximate algorithm run in coordinates in which the posterior is "
+        "about as wide in every direction, by the diagonal of the sites' summed curvature at the "
+        "mode; see consortia.preconditioned. Not over Flower",
+    )
+    verify: bool | None = Field(
+        None,
+        description="sample the exact posterior after the run, with few_rounds, and compare, as "
+        "`consortia run --verify` does; over Flower that is a study of its own, which each site's "
+        "policy permits or not",
+    )
+    loo: bool | None = Field(
+        None,
+        description="after the run: how well the model predicts rows that are left out (PSIS-LOO, "
+        "WAIC), and the posterior without each site, as `consortia run --loo` does; over Flower "
+        "that is a study of its own, which each site's policy permits or not",
+    )
+    bias_target: list[float] | None = Field(
+        None,
+        min_length=2,
+        max_length=2,
+        description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
+        "in posterior standard deviations, and of the standard deviations, as a share, with which "
+        "a step size is chosen; [0.05, 0.1] by default",
+    )
+    keep: Literal["draws", "moments"] = Field(
+        "draws",
+        description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
+    )
+
+
+class Stop(Table):
+    """When to stop before all rounds are run; see `consortia.stop_when`."""
+
+    rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
+    ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
+    budget: float | None = Field(None, gt=0, description="or so many seconds have passed")
+    every: int = Field(100, ge=4, description="kept draws between two judgements")
+
+    @model_validator(mode="after")
+    def _some(self) -> Stop:
+        if self.rhat is None and self.ess is None and self.budget is None:
+            raise ValueError("give at least one of rhat, ess and budget")
+        return self
+
+
+class Reference(Table):
+    """What the result is compared with: the same model on the pooled data, where there are some."""
+
+    method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
+    draws: int = Field(1000, ge=4, description="kept draws of each chain")
+    warmup: int = Field(1000, ge=20, description="draws for the adaptation")
+    chains: int = Field(4, ge=1, description="independent chains")
+    seed: int = Field(0, ge=0, description="seed")
+
+
+class Output(Table):
+    """What is written besides the draws."""
+
+    name: str | None = Field(
+        default=None,
+        pattern=r"^\w[\w.-]*$",
+        description="the directory under runs/; the study file's name by default",
+    )
+    figure: bool = Field(default=True, description="draw posterior.png (extra: plots)")
