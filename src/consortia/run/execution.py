@@ -359,6 +359,7 @@ def execute(
                 return None
             record.update(facts)
             record.update(algorithm.report(loop.hub))
+            record.pop("faults", None)  # of a part of the run
             if faults:
                 record["faults"] = [fault._asdict() for fault in faults]
             record["warmup"] = loop.warmup

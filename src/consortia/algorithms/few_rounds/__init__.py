@@ -170,7 +170,8 @@ class FewRounds(Method):
         components: more than one let a t that does not do (k-hat above .5 after three rounds)
             become a mixture. It follows bends, but k-hat does not see a tail that no point has
             reached: on a banana it had standard deviations up to a fifth too small. With 1 such a
-            posterior is refused.
+            posterior is refused. With 4 it also begins with a component for each mode
+            that the searches have found, and draws from all of them.
         chains: independent chains among which the proposals of a round are divided; set by
             ``sample(..., chains=...)``.
 

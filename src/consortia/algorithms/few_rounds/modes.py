@@ -119,8 +119,8 @@ def found(searches: Searches) -> Searches:
     masses = jnp.where(reached & apart[0], masses, -jnp.inf).at[0].set(masses[0])
     order = (jnp.argmax(masses) + jnp.arange(SEARCHES)) % SEARCHES
     masses, apart = masses[order], apart[order][:, order]
-    for later in range(2, SEARCHES):
-        again = jnp.any(~apart[later, 1:later] & jnp.isfinite(masses[1:later]))
+    for later in range(1, SEARCHES):
+        again = jnp.any(~apart[later, :later] & jnp.isfinite(masses[:later]))
         masses = masses.at[later].set(jnp.where(again, -jnp.inf, masses[later]))
     modes = Modes(centres[order], roots[order], jax.nn.softmax(masses))
     first = jax.tree.map(lambda values: values[order[0]], each)
