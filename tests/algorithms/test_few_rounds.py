@@ -333,7 +333,7 @@ def planned(problem: Any, **options: Any) -> dict[str, str]:
 
 def test_the_plan_of_a_run_that_ends_by_itself_says_what_it_takes_as_a_rule(problem: Any) -> None:
     lines = planned(problem)
-    # Up from each of three sites: 256 points of 4 bytes; 8 candidates of 10 numbers are less.
+    # Up from each of three sites: 256 points of 4 bytes; 14 candidates of 10 numbers are less.
     assert lines["in all"].startswith("14 rounds as a rule, at most 43 kB up and ")
 
 
@@ -420,3 +420,42 @@ def test_a_flat_direction_is_refused_with_what_was_seen() -> None:
     )
     with pytest.raises(WarmupError, match="proper prior"):
         consortia.sample(model, consortia.Sites.from_list(rows), METHOD, progress=False, chains=1)
+
+
+def test_a_start_without_a_density_is_refused_with_the_site() -> None:
+    model = consortia.Model(
+        lambda p: -(p["s"] ** 2) / 2,
+        lambda p, r: -jnp.log(p["s"]) - (r["y"] / p["s"]) ** 2 / 2,
+        {"s": jnp.zeros(())},
+    )
+    sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}] * 2)
+    with pytest.raises(InputError, match=r"site 0.*choose another init"):
+        consortia.sample(model, sites, METHOD, progress=False, chains=1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> None:
+    x = np.random.default_rng(0).normal(size=20).astype(np.float32)
+    rows = {"x": x, "y": (x > 0).astype(np.float32)}
+
+    def log_likelihood(p: Any, row: Any) -> Any:
+        odds = p["a"] + p["b"] * row["x"]
+        return row["y"] * odds - jax.nn.softplus(odds)
+
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    model = consortia.Model(None, log_likelihood, init)
+    parts = (slice(8), slice(8, 20))
+    sites = consortia.Sites.from_list([{n: v[part] for n, v in rows.items()} for part in parts])
+    with pytest.warns(UserWarning, match="the posterior may be improper"):
+        said = refusal_or_verdict(model, sites, seed)
+    assert said.startswith(("few_rounds: no family", "BAD"))
+    assert "ive every parameter a proper prior" in said
+
+
+def refusal_or_verdict(model: consortia.Model, sites: consortia.Sites, seed: int) -> str:
+    """Return the text of the refusal, or of the verdict where there are draws."""
+    try:
+        tree = consortia.sample(model, sites, METHOD, seed=seed, progress=False, chains=2)
+    except WarmupError as error:
+        return str(error)
+    return "\n".join(consortia.summary(tree).verdict.lines())

@@ -97,6 +97,6 @@ def test_of_two_modes_the_heavier_is_where_the_fit_begins() -> None:
     np.testing.assert_allclose(found.modes.centres[:2, 0], [20, 0])
     assert float(found.best.position[0]) == 20
     twice = jax.tree.map(lambda a, b: jnp.stack([a, b]), far, at(19.5, 2.0, 0.5))
-    np.testing.assert_allclose(found_by(twice).modes.shares, [2 / 3, 0, 1 / 3], rtol=1e-5)
+    np.testing.assert_allclose(found_by(twice).modes.shares, [2 / 3, 1 / 3, 0], rtol=1e-5)
     low = jax.tree.map(lambda a, b: jnp.stack([a, b]), same, at(20.0, 2.0, 12.0))
     assert modes.told(found_by(low).modes, np.zeros((5, 1))) == []

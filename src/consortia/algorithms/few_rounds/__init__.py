@@ -313,9 +313,9 @@ class FewRounds(Method):
         obstacles = " and ".join(ensemble.obstacles(hub.walkers.measured)) or "more rounds are due"
         return (
             f"few_rounds: {_why(hub)}; and {len(hub.walkers.idle)} chains of federated HMC did not "
-            f"settle in {messages} communication rounds in all: {obstacles}. Use federated_hmc for "
-            "some "
-            "hundreds of rounds, from init=fitted_mean with mass_matrix=1/fitted_variance "
+            f"settle in {messages} communication rounds in all: {obstacles}. Give every parameter "
+            "a proper prior, use federated_hmc for some hundreds of rounds, from init=fitted_mean "
+            "with mass_matrix=1/fitted_variance "
             "(attributes of error.tree), write scales of hierarchical models on the scale on which "
             "their data inform them (centred where there are many, non-centred where few), or "
             "integrate a site's own parameters out (integrate=True of a formula)."

@@ -5,8 +5,7 @@ Beside the search from the model's start :math:`\theta_0` two more run, from
 .. math:: \theta_0 \pm \min(1, s) \odot \xi, \qquad \xi \sim N(0, I),
 
 with s the standard deviations of the prior. They have fewer candidates, and the first waits for
-them for one round.
-Modes that they have come to are weighed by Laplace's approximation,
+them for one round. Modes that they have come to are weighed by Laplace's approximation,
 
 .. math:: \log m_j = -U(\theta_j) - \tfrac12 \log|\nabla^2 U(\theta_j)| + \text{const},
 
@@ -122,8 +121,9 @@ def found(searches: Searches) -> Searches:
     for later in range(1, SEARCHES):
         again = jnp.any(~apart[later, :later] & jnp.isfinite(masses[:later]))
         masses = masses.at[later].set(jnp.where(again, -jnp.inf, masses[later]))
-    modes = Modes(centres[order], roots[order], jax.nn.softmax(masses))
     first = jax.tree.map(lambda values: values[order[0]], each)
+    order, shares = order[jnp.argsort(-masses)], jax.nn.softmax(jnp.sort(masses, descending=True))
+    modes = Modes(centres[order], roots[order], shares)
     return searches._replace(first=first, modes=modes)
 
 
