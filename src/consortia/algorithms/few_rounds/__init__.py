@@ -815,7 +815,7 @@ def _after_search(method: FewRounds, shared: Levels, hub: Hub) -> tuple[Hub, wei
     """Begin the fit at the mode, where the search has ended; or chains, of too many parameters."""
     if isinstance(hub.search, Limited):
         return _after_limited(shared, hub, hub.search)
-    ended = modes.ended(hub.search)
+    ended = search.ended(hub.search.first)
     late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search.first)
     stage = jnp.where(ended, FIT, jnp.where(late, FAILED, SEARCH)).astype(jnp.int32)
     found = modes.found(hub.search)

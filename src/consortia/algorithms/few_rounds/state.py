@@ -21,7 +21,7 @@ SEARCH, FIT, DRAW, FAILED, WALK, WALK_DRAW = range(6)
 of federated HMC that learn from each other, and their draws."""
 
 
-TRIED = (0, 2, 4)
+TRIED = (0, 1, 2, 3, 4)
 """Of a search's candidates those that a search from elsewhere sends: no round is made for it."""
 
 
@@ -73,13 +73,11 @@ class Searches(NamedTuple):
         first: from the model's start.
         others: the same of two more, (S, ...).
         modes: where they have come to.
-        waited: rounds since the first has ended.
     """
 
     first: Search
     others: Search
     modes: Modes
-    waited: Count
 
     @property
     def best(self) -> Best:
