@@ -12,7 +12,7 @@ from experiments.stale_gradients import caffe, images, workers
 
 SCALES = {
     "quick": (images.Size(100, 50), workers.Scale(2, 1, 1, workers=(1, 2), servers=(1, 2))),
-    "small": (images.Size(1000, 500), workers.Scale(20, 5, 5, factors=(1.0, 0.25))),
+    "small": (images.Size(1000, 500), workers.Scale(20, 20, 5, factors=(1.0, 0.25))),
     "full": (images.Size(None, None), workers.Scale(4000, 50, 3, factors=(1.0, 0.25))),
 }
 

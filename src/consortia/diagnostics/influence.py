@@ -14,7 +14,6 @@ with power-scaling" (2024).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from consortia.core.parameters import structure_of, variables
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.diagnostics.left_out import positions_of
-from consortia.diagnostics.summary import aligned, html_of
+from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
@@ -52,31 +51,8 @@ SENSITIVE = 0.05
 AT_ONCE = 64
 
 
-class _Shown(ABC):
-    """A table as plain text and for a notebook."""
-
-    @property
-    @abstractmethod
-    def _rows(self) -> list[list[str]]:
-        """The lines of cells, the heading first."""
-
-    @property
-    def _notes(self) -> list[str]:
-        return []
-
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        return "\n".join([*aligned(self._rows), *(f"* {note}" for note in self._notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        return html_of([self._rows], [f"* {note}" for note in self._notes])
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class WithoutSites(_Shown):
+class WithoutSites(Shown):
     """The posterior without each of the sites; `str` renders how far each of them moves it.
 
     Attributes:
@@ -109,7 +85,7 @@ class WithoutSites(_Shown):
         return (self.means - self.mean) / self.sd
 
     @property
-    def _rows(self) -> list[list[str]]:
+    def _tables(self) -> list[list[list[str]]]:
         rows = [["without", "moves most", "by (sd)", "its sd by", "k-hat"]]
         for index, site in enumerate(self.sites):
             most = int(np.argmax(np.abs(self.shifts[index])))
@@ -117,14 +93,15 @@ class WithoutSites(_Shown):
             moved = self.shifts[index, most]
             k = self.k_hat[index]
             rows.append([site, self.names[most], f"{moved:+.2f}", f"x {wider:.2f}", f"{k:.2f}"])
-        return rows
+        return [rows]
 
     @property
-    def _notes(self) -> list[str]:
+    def notes(self) -> tuple[str, ...]:
+        """The sites whose line is not to be trusted."""
         bad = [site for site, k in zip(self.sites, self.k_hat, strict=True) if not k <= RELIABLE]
         if not bad:
-            return []
-        return [f"k-hat is above {RELIABLE}: run without {', '.join(bad)} to know"]
+            return ()
+        return (f"k-hat is above {RELIABLE}: run without {', '.join(bad)} to know",)
 
     def to_dataframe(self) -> Any:
         """Return mean, sd, shift and k_hat, a line for each site and parameter."""
@@ -190,7 +167,7 @@ def leave_one_site_out(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PriorSensitivity(_Shown):
+class PriorSensitivity(Shown):
     """How much each parameter depends on the prior; `str` renders the table.
 
     Attributes:
@@ -231,7 +208,7 @@ class PriorSensitivity(_Shown):
         return tuple(found)
 
     @property
-    def _rows(self) -> list[list[str]]:
+    def _tables(self) -> list[list[list[str]]]:
         rows = [["", "prior", "likelihood", "twice the prior (sd)", "its sd by", ""]]
         columns = (self.measure, self.likelihood, self.shift, self.sd_ratio)
         for name, prior, likelihood, shift, ratio, finding in zip(
@@ -239,13 +216,14 @@ class PriorSensitivity(_Shown):
         ):
             said = "" if np.isnan(likelihood) else f"{likelihood:.2f}"
             rows.append([name, f"{prior:.2f}", said, f"{shift:+.2f}", f"x {ratio:.2f}", finding])
-        return rows
+        return [rows]
 
     @property
-    def _notes(self) -> list[str]:
+    def notes(self) -> tuple[str, ...]:
+        """Whether the lines are to be trusted."""
         if self.k_hat <= RELIABLE:
-            return []
-        return [f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to know"]
+            return ()
+        return (f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to know",)
 
     def to_dataframe(self) -> Any:
         """Return all columns, a line for each parameter."""

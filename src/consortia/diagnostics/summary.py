@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -147,6 +148,31 @@ class Summary:
         if shown < len(self):
             notes.insert(0, f"* the first {shown} of {len(self)} coordinates")
         return notes if self.verdict is None else [*notes, *self.verdict.lines()]
+
+
+class Shown(ABC):
+    """Tables with notes below, as plain text and for a notebook."""
+
+    @property
+    @abstractmethod
+    def _tables(self) -> list[list[list[str]]]:
+        """The lines of cells of each table, its heading first."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return ()
+
+    def __str__(self) -> str:
+        """Return the tables as plain text."""
+        tables = "\n\n".join("\n".join(aligned(table)) for table in self._tables)
+        return "\n".join([tables, *(f"* {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the tables for a notebook."""
+        return html_of(self._tables, [f"* {note}" for note in self.notes])
 
 
 def html_of(tables: Sequence[Sequence[Sequence[str]]], notes: Sequence[str]) -> str:

@@ -4,8 +4,8 @@ Beside the search from the model's start :math:`\theta_0` two more run, from
 
 .. math:: \theta_0 \pm \min(1, s) \odot \xi, \qquad \xi \sim N(0, I),
 
-with s the standard deviations of the prior. They have fewer candidates, and the first waits for
-them for one round. Modes that they have come to are weighed by Laplace's approximation,
+with s the standard deviations of the prior. They have fewer candidates, and end with the first.
+Modes that they have come to by then are weighed by Laplace's approximation,
 
 .. math:: \log m_j = -U(\theta_j) - \tfrac12 \log|\nabla^2 U(\theta_j)| + \text{const},
 
@@ -36,9 +36,6 @@ WIDEST = 1.0
 REACHED = 1.0
 """Another search has come to a mode with a decrement below this."""
 
-PATIENCE = 1
-"""Rounds for which the first search waits for others that are still on their way."""
-
 SEPARATE = 4.0
 """Standard deviations, of both modes, by which two are more than one."""
 
@@ -57,7 +54,7 @@ def first(position: Vector) -> Searches:
     )
     modes = Modes(centres, roots, jnp.zeros(SEARCHES, position.dtype).at[0].set(1))
     others = jax.vmap(search.first)(centres[1:])
-    return Searches(search.first(position), others, modes, jnp.zeros((), jnp.int32))
+    return Searches(search.first(position), others, modes)
 
 
 def begun(target: Target, searches: Searches, normals: Vector) -> Searches:
@@ -85,17 +82,7 @@ def step(searches: Searches, summed: search.Answer) -> Searches:
     after = jax.lax.map(lambda each: search.step(*each), (before, answers, above))
     others = jax.tree.map(lambda values: values[1:], after)
     first = jax.tree.map(lambda values: values[0], after)
-    waited = jnp.where(search.ended(first), searches.waited + 1, 0).astype(jnp.int32)
-    return Searches(first, others, searches.modes, waited)
-
-
-def ended(searches: Searches) -> Array:
-    """Return True if the first search is at a mode, and the others were waited for."""
-    first, others = searches.first, searches.others
-    away = others.best.position - first.best.position[None]
-    near = jnp.sum(away * (away @ first.best.curvature), axis=1) < SEPARATE**2
-    decided = near | _reached(others) | (others.idle >= search.MOST_IDLE)
-    return search.ended(first) & (jnp.all(decided) | (searches.waited > PATIENCE))
+    return Searches(first, others, searches.modes)
 
 
 def _reached(searches: Search) -> Bool[Array, " S"]:

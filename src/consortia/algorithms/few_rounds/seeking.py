@@ -87,7 +87,7 @@ def after_search(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
     """Begin the fit at the mode, where the search has ended; or chains, of too many parameters."""
     if isinstance(hub.search, Limited):
         return _after_limited(shared, hub, hub.search)
-    ended, found = modes.ended(hub.search), modes.found(hub.search)
+    ended, found = search.ended(hub.search.first), modes.found(hub.search)
     late = (hub.rounds + 1 >= MOST_SEARCH) | search.stuck(hub.search.first)
     family = modes.family_of(found.modes, hub.family.shares.size)
     hub = hub._replace(

@@ -17,7 +17,7 @@ Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
 Count = Int[Array, ""]
 
-TRIED = (0, 2, 4)
+TRIED = (0, 1, 2, 3, 4)
 """Of a search's candidates those that a search from elsewhere sends: no round is made for it."""
 
 
@@ -83,13 +83,11 @@ class Searches(NamedTuple):
         first: from the model's start.
         others: the same of two more, (S, ...).
         modes: where they have come to.
-        waited: rounds since the first has ended.
     """
 
     first: Search
     others: Search
     modes: Modes
-    waited: Count
 
     @property
     def best(self) -> Best:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
-from consortia.diagnostics.summary import aligned, html_of
+from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 
 
-@dataclass(frozen=True)
-class Estimates:
+@dataclass(frozen=True, repr=False)
+class Estimates(Shown):
     """One row for every coefficient; `str` renders it as plain text.
 
     Attributes:
@@ -44,8 +44,8 @@ class Estimates:
         return len(self.names)
 
     @property
-    def _rows(self) -> list[list[str]]:
-        """Heading and rows as text."""
+    def _tables(self) -> list[list[list[str]]]:
+        """The one table: heading and rows as text."""
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         header = ["", self.effect, low, high, f"P(> {0 if self.effect == 'difference' else 1})"]
         rows = [
@@ -54,17 +54,7 @@ class Estimates:
                 self.names, self.median, self.lower, self.upper, self.above, strict=True
             )
         ]
-        return [header, *rows]
-
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        return "\n".join([*aligned(self._rows), *(f"* {note}" for note in self.notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        return html_of([self._rows], [f"* {note}" for note in self.notes])
+        return [[header, *rows]]
 
     def to_dataframe(self) -> Any:
         """Return the table as a `pandas.DataFrame`, the names as its index."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
-from consortia.diagnostics.summary import aligned, html_of
+from consortia.diagnostics.summary import Shown
 from consortia.models.regression.estimates import interval_ends, short, shorts
 
 Kind = Literal["site", "common", "new site", "spread"]
@@ -62,8 +62,8 @@ class Row(NamedTuple):
     shrinkage: float
 
 
-@dataclass(frozen=True)
-class SiteEffects:
+@dataclass(frozen=True, repr=False)
+class SiteEffects(Shown):
     """What differs between sites; `str` renders it as plain text.
 
     Attributes:
@@ -114,17 +114,6 @@ class SiteEffects:
             ]
             tables.append([header, *body])
         return tables
-
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        tables = "\n\n".join("\n".join(aligned(table)) for table in self._tables)
-        return "\n".join([tables, *(f"* {note}" for note in self.notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        return html_of(self._tables, [f"* {note}" for note in self.notes])
 
     def to_dataframe(self) -> Any:
         """Return the table as a `pandas.DataFrame`, one line for each row."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.tables import Table, rows_of
-from consortia.diagnostics.summary import aligned, html_of
+from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.density import Density
@@ -118,8 +118,8 @@ class Effect(NamedTuple):
         return Key(*self[:3])
 
 
-@dataclass(frozen=True, eq=False)
-class MarginalEffects:
+@dataclass(frozen=True, eq=False, repr=False)
+class MarginalEffects(Shown):
     """Effects on the mean response over the rows of all sites, and of each; `str` renders them.
 
     Attributes:
@@ -171,17 +171,6 @@ class MarginalEffects:
                 for key, rows in self.by_site.items()
             ),
         ]
-
-    def __str__(self) -> str:
-        """Return the tables as plain text."""
-        tables = "\n\n".join("\n".join(aligned(table)) for table in self._tables)
-        return "\n".join([tables, *(f"* {note}" for note in self.notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the tables for a notebook."""
-        return html_of(self._tables, [f"* {note}" for note in self.notes])
 
     def to_dataframe(self) -> Any:
         """Return all lines as a `pandas.DataFrame`."""
