@@ -239,6 +239,11 @@ def draw_imputations(tree: Any) -> np.ndarray | None:
     return np.asarray(coords[IMPUTATION]) if IMPUTATION in coords else None
 
 
+def spaced(length: int, most: int) -> np.ndarray:
+    """Return at most so many places of so many draws, evenly spaced from the first to the last."""
+    return np.linspace(0, length - 1, min(most, length)).round().astype(int)
+
+
 def _name(path: Sequence[Any]) -> str:
     if not path:
         return BARE_ARRAY

@@ -31,6 +31,7 @@ from consortia.core.parameters import (
     draw_weights,
     join,
     posterior_draws,
+    spaced,
     structure_of,
     variables,
 )
@@ -242,7 +243,7 @@ def positions_of(
                 raise InputError(
                     f"{caller}: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more."
                 )
-            every = np.linspace(0, len(flat) - 1, min(len(flat), most)).round().astype(int)
+            every = spaced(len(flat), most)
             found.append(flat[every].tolist())
         return found
 

@@ -39,7 +39,7 @@ from consortia.core.contract import (
 )
 from consortia.core.fingerprints import of_value
 from consortia.core.model import Model
-from consortia.core.parameters import is_function, structure_of
+from consortia.core.parameters import is_function, spaced, structure_of
 from consortia.core.start import check_start_values, starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -298,7 +298,7 @@ def told_by_sites(
     models = list(model.parts.values()) if isinstance(model, Compared) else [model]
     given = positions_of("loo", list(zip(trees, models, strict=True)), engine, draws)
     count = min(map(len, given))
-    points = np.concatenate([one[_spread(len(one), count)] for one in given], axis=1)
+    points = np.concatenate([one[spaced(len(one), count)] for one in given], axis=1)
     method = SiteSums(draws, tuple(tuple(one) for one in points.tolist()))
     start = starting_parameters(model, None, SEED, 1)[0]
     target = Target(model, start)
@@ -328,11 +328,6 @@ def told_by_sites(
     return found, WithoutSites(
         of, sites.names, *moments, told.mean, told.sd, np.asarray(told.k_hat)
     )
-
-
-def _spread(length: int, count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced places of so many draws."""
-    return np.linspace(0, length - 1, count).round().astype(int)
 
 
 # --- two models of the same rows -----------------------------------------------------------------

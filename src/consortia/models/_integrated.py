@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +33,12 @@ NEWTON_STEPS = 12
 STEP_MOST = 2.0
 """Of a Newton step, in standard deviations of the level."""
 
-GRID, REACH = {1: 401, 2: 41}, {1: 8.0, 2: 5.0}
-"""Points and standard deviations to both sides of the mode, where a level is drawn."""
+LINE, FINE = np.linspace(-8, 8, 33), np.linspace(-8, 8, 513)
+"""Where log p is computed, in standard deviations from the mode; and where its cubic spline is,
+from which a level is drawn."""
+
+LOWEST = 30.0
+"""Below the largest log p on the line nothing counts, and a spline would swing."""
 
 OfGroups = Callable[[Array], Array]
 """From z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
@@ -50,46 +55,64 @@ def log_integrals(log_likelihoods: OfGroups, groups: int, size: int, dtype: np.d
     """
     density = _with_normal(log_likelihoods)
     mode, spread = _mode(density, groups, size, dtype)
-    one, weight = np.polynomial.hermite.hermgauss(NODES[size])
-    nodes = np.array(list(itertools.product(one, repeat=size)))
-    weights = np.log(np.array(list(itertools.product(weight, repeat=size)))).sum(axis=1)
-    constants = jnp.asarray(weights + (nodes**2).sum(axis=1), dtype)
+    nodes, weights = _rule(size, dtype)
 
     def at(node: Array) -> Array:
-        return density(mode + math.sqrt(2) * spread @ node)
+        return density(mode + spread @ node)
 
-    values = jax.vmap(at)(jnp.asarray(nodes, dtype)) + constants[:, None]
+    values = jax.vmap(at)(nodes) + weights[:, None]
     volume = jnp.log(jnp.prod(jnp.diagonal(spread, axis1=1, axis2=2), axis=1))
-    return jax.nn.logsumexp(values, axis=0) + volume + 0.5 * size * math.log(2)
+    return jax.nn.logsumexp(values, axis=0) + volume
 
 
 def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
-    """Return z of every group given its rows, (groups, K), on a grid.
+    """Return z of every group given its rows, (groups, K), one coordinate after the other.
+
+    Each is drawn on a line, given those before it; those after it are integrated out.
 
     Args:
         log_likelihoods: of z.
         uniforms: in (0, 1), (groups, K).
     """
+    from scipy.interpolate import CubicSpline  # heavy, and only wanted here
+
     groups, size = uniforms.shape
     density = _with_normal(log_likelihoods)
     mode, spread = _mode(density, groups, size, uniforms.dtype)
-    line = jnp.linspace(-REACH[size], REACH[size], GRID[size], dtype=uniforms.dtype)
-    points = jnp.stack(jnp.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
-    values = jax.lax.map(lambda point: density(mode + spread @ point), points)
-    shares = jax.nn.softmax(values, axis=0).T.reshape(groups, *[GRID[size]] * size)
+    line, fine, to_spline = (
+        jnp.asarray(values, uniforms.dtype)
+        for values in (LINE, FINE, CubicSpline(LINE, np.eye(len(LINE)))(FINE))
+    )
 
-    def of_group(share: Array, uniform: Array) -> Array:
-        """Return whitened coordinates: the first by its marginal, the next given the nearest."""
-        found = []
-        for place in range(size):
-            marginal = share.reshape(share.shape[0], -1).sum(axis=1)
-            below = jnp.cumsum(marginal) - 0.5 * marginal
-            value = jnp.interp(uniform[place], below / jnp.sum(marginal), line)
-            found.append(value)
-            share = share[jnp.argmin(jnp.abs(line - value))]
-        return jnp.stack(found)
+    def heights(before: Array, nodes: Array, weights: Array, point: Array) -> Array:
+        """Return log p of every group at a point, up to a constant."""
 
-    return mode + jnp.einsum("gij,gj->gi", spread, jax.vmap(of_group)(shares, uniforms))
+        def at(node: Array) -> Array:
+            rest = jnp.broadcast_to(jnp.append(point, node), (groups, node.size + 1))
+            white = jnp.concatenate([before, rest], axis=1)
+            return density(mode + jnp.einsum("gij,gj->gi", spread, white))
+
+        return jax.nn.logsumexp(jax.vmap(at)(nodes) + weights[:, None], axis=0)
+
+    white = jnp.zeros((groups, 0), uniforms.dtype)
+    for place in range(size):
+        rule = _rule(size - place - 1, uniforms.dtype)
+        values = jax.lax.map(partial(heights, white, *rule), line)
+        values = jnp.maximum(values - jnp.max(values, axis=0, keepdims=True), -LOWEST)
+        share = jax.nn.softmax(to_spline @ values, axis=0)
+        below = jnp.cumsum(share, axis=0) - 0.5 * share
+        value = jax.vmap(jnp.interp, (0, 1, None))(uniforms[:, place], below, fine)
+        white = jnp.concatenate([white, value[:, None]], axis=1)
+    return mode + jnp.einsum("gij,gj->gi", spread, white)
+
+
+def _rule(size: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """Return the points x of a rule in K dimensions, (n, K), and log w + |x|²/2 + K log 2 / 2."""
+    one, weight = np.polynomial.hermite.hermgauss(NODES.get(size, 1))
+    nodes = np.array(list(itertools.product(one, repeat=size)))
+    weights = np.log(np.array(list(itertools.product(weight, repeat=size))))
+    constants = (weights + nodes**2).sum(axis=1) + 0.5 * size * math.log(2)
+    return jnp.asarray(math.sqrt(2) * nodes, dtype), jnp.asarray(constants, dtype)
 
 
 def _with_normal(log_likelihoods: OfGroups) -> OfGroups:

@@ -11,6 +11,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.core.contract import Method
+from consortia.core.parameters import spaced
 from consortia.data.sites import Sites
 from consortia.diagnostics.ranks import Calibration
 from consortia.errors import InputError
@@ -90,7 +91,7 @@ def sbc(
                 on_divergence="ignore",
             )
         drawn = regression.natural(tree)
-        kept = np.linspace(0, drawn.sizes["draw"] - 1, draws).round().astype(int)
+        kept = spaced(drawn.sizes["draw"], draws)
         row, least, names = [], np.inf, []
         for name in drawn.data_vars:
             values = np.asarray(drawn[name])[0][kept]

@@ -10,6 +10,7 @@ import numpy as np
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core import arguments
 from consortia.core.model import Model
+from consortia.core.parameters import spaced
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -119,5 +120,5 @@ def _points(tree: Any, target: Target) -> np.ndarray:
     if not worth >= FEWEST:
         return np.zeros((0, target.dimension))
     each = max(int(min(worth, MOST, chains * draws)) // chains, 1)
-    places = np.linspace(0, draws - 1, each).round().astype(int)
+    places = spaced(draws, each)
     return flat[:, places].reshape(-1, target.dimension)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.core.model import Model
+from consortia.core.parameters import spaced
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
@@ -192,7 +193,7 @@ def _at(model: Model, position: Any) -> tuple[Target, Array]:
 
 def _rows(shard: Any, most: int) -> Any:
     length = jax.tree.leaves(shard)[0].shape[0]
-    chosen = np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
+    chosen = spaced(length, most)
     return jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[chosen])), shard)
 
 

@@ -150,11 +150,12 @@ def test_level_and_slope_are_drawn_together_at_the_site(x64: None) -> None:
     levels = z @ (np.exp(POINT["log_sd"])[:, None] * L).T
     weight = np.exp(log_density - log_density.max())
     mean = np.average(levels, axis=0, weights=weight)
-    cov = np.cov(levels.T, aweights=weight)
-    values = np.asarray(drawn).reshape(-1, 2)
-    # 3000 independent draws: standard errors of .018 sd; 4 of them, and the grid's .01
-    assert (np.abs(values.mean(axis=0) - mean) / np.sqrt(np.diag(cov))).max() < 0.08
-    np.testing.assert_allclose(np.cov(values.T), cov, rtol=0.15)
+    cov = np.cov(levels.T, aweights=weight, ddof=0)
+    values, variances = np.asarray(drawn).reshape(-1, 2), np.diag(cov)
+    # 4 standard errors of 3000 independent draws
+    assert (np.abs(values.mean(axis=0) - mean) / np.sqrt(variances)).max() < 4 / np.sqrt(3000)
+    errors = np.sqrt((np.outer(variances, variances) + cov**2) / 3000)
+    assert (np.abs(np.cov(values.T) - cov) / errors).max() < 4
 
 
 def test_groups_inside_a_site_are_integrated_out_as_sites_of_their_own(x64: None) -> None:

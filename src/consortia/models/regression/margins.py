@@ -34,7 +34,14 @@ from consortia.models.regression.design import new_rows, time_rows
 from consortia.models.regression.estimates import Line, interval_ends, short
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import ROW_NAMES
-from consortia.models.regression.prediction import AT_ONCE, MEAN, SURVIVAL, of_batch
+from consortia.models.regression.prediction import (
+    AT_ONCE,
+    LEAST_ROWS,
+    MEAN,
+    SURVIVAL,
+    of_batch,
+    room,
+)
 from consortia.models.regression.question import RESPONSE
 from consortia.models.regression.specification import GAP, Specification
 
@@ -43,9 +50,6 @@ SLOPE = "per unit"
 
 STEP, NEAR_ZERO = 1e-5, 1e-3
 """Of a central difference, relative to a value; and to the largest, of what is nearly 0."""
-
-LEAST_ROWS = 64
-"""That a program is compiled for; then powers of two, so that sites share one."""
 
 
 class Key(NamedTuple):
@@ -278,14 +282,14 @@ def site_averages(
         outcomes = list(agreed.levels[RESPONSE])
     dtype = jnp.result_type(float)
     size = rows_of(given.table)
-    padded = np.minimum(np.arange(_room(size, LEAST_ROWS)), size - 1)
-    groups = [(0, 0), (0, _room(given.levels.shape[1], 1) - given.levels.shape[1]), (0, 0)]
+    padded = np.minimum(np.arange(room(size, LEAST_ROWS)), size - 1)
+    groups = [(0, 0), (0, room(given.levels.shape[1], 1) - given.levels.shape[1]), (0, 0)]
     levels = np.pad(given.levels, groups).astype(dtype)
     draws = {name: np.asarray(one, dtype) for name, one in params.items()}
     fixed: list[PyTree] = [{}]
     if times is not None:
-        room = len(padded)
-        fixed = [time_rows(agreed, np.full(room, one), np.zeros(room)) for one in times]
+        ends = np.zeros(len(padded))
+        fixed = [time_rows(agreed, ends + one, ends) for one in times]
     found = {}
     for column in columns:
         known = ~given.table[column].missing
@@ -410,10 +414,6 @@ def _changes(
 
 def _number(level: str, kind: str) -> float:
     return float(level == "True") if kind == "truth" else float(level)
-
-
-def _room(size: int, least: int) -> int:
-    return max(least, 1 << (size - 1).bit_length())
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

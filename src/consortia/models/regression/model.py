@@ -19,6 +19,7 @@ from consortia.core.parameters import (
     draw_imputations,
     draws_to_pytree,
     posterior_draws,
+    spaced,
     structure_of,
 )
 from consortia.data.facts import Gatherer, SiteFacts
@@ -74,6 +75,9 @@ from consortia.store.metadata import Metadata, Scaling
 
 NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 """Columns beside the formula, and the families that take them."""
+
+MOST_DRAWS = 4000
+"""For which levels are drawn at sites and effects are averaged over rows, in tables."""
 
 MOST_INTEGRATED = 2
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
@@ -233,7 +237,7 @@ class Regression:
         """Return what differs between sites: each site's effect, the common one, the spread.
 
         Where levels are integrated out, those of the sites are drawn whose rows are in this
-        process; the others have no line.
+        process, for 4,000 of the draws at most, evenly spaced; the other sites have no line.
 
         Args:
             tree: result of a run of this model.
@@ -251,6 +255,9 @@ class Regression:
         blocks = [(i, one) for i, one in enumerate(spec.blocks) if one.by == SITE]
         if not blocks:
             raise InputError(f"by_site: the formula has no group term: write (1 | {SITE}).")
+        if spec.grouping == SITE:
+            kept = spaced(len(params["log_sd"]), MOST_DRAWS)
+            params = {name: values[kept] for name, values in params.items()}
         natural = jax.jit(jax.vmap(self.density.natural))(params)
         here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
         staying = {}
@@ -411,7 +418,7 @@ class Regression:
         *,
         at: Sequence[float] | None = None,
         level: float = 0.95,
-        draws: int | None = None,
+        draws: int = MOST_DRAWS,
         seed: int = 0,
     ) -> MarginalEffects:
         """Return what each column does to the mean response, averaged over the rows.
@@ -433,7 +440,7 @@ class Regression:
             at: times, of families with ``Surv``: the effect on the probability of no event before
                 each. weibull and piecewise_exponential need it, cox has neither mean nor this.
             level: probability inside the central intervals.
-            draws: so many, evenly spaced over those of all chains; all when None.
+            draws: so many at most, evenly spaced over those of all chains.
             seed: of levels that are drawn at sites, see `levels_of`, and of new groups.
 
         Returns:
@@ -469,10 +476,7 @@ class Regression:
             notes += (f"without the rows of {away}, which are in other processes",)
         params = self._flat(tree)
         size = len(next(iter(params.values())))
-        kept = np.arange(size)
-        if draws is not None:
-            count = min(arguments.whole("draws", draws, 2), size)
-            kept = np.linspace(0, size - 1, count).round().astype(int)
+        kept = spaced(size, arguments.whole("draws", draws, 2))
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
             numbers = draw_imputations(tree)
@@ -599,7 +603,7 @@ class Regression:
         arguments.positive("level", level, below=1.0)
         every = self._flat(tree)
         size = len(next(iter(every.values())))
-        kept = np.linspace(0, size - 1, min(count, size)).round().astype(int)
+        kept = spaced(size, count)
         params = {name: values[kept] for name, values in every.items()}
         natural = jax.jit(jax.vmap(self.density.natural))(params)
         own = {name: np.asarray(values, float) for name, values in natural.items()}

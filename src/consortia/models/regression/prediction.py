@@ -23,6 +23,9 @@ MEAN, SURVIVAL = "mean", "survival"
 AT_ONCE = 64
 """Draws that are computed at the same time."""
 
+LEAST_ROWS = 64
+"""That a program is compiled for; then powers of two, so that sites share one."""
+
 
 def levels_given_rows(
     density: Density, params: Mapping[str, np.ndarray], rows: PyTree, groups: int, seed: Any
@@ -36,25 +39,33 @@ def levels_given_rows(
         groups: that the site has.
         seed: of NumPy's generator.
     """
-    count = rows["y"].shape[0] if "group" in rows else 1
-    size = len(density.specification.staying)
-    draws = len(params["log_sd"])
-    padded = np.full((draws, count, size), 0.5)
-    padded[:, :groups] = np.random.default_rng(seed).random((draws, groups, size))
-    uniforms = padded.astype(params["log_sd"].dtype)
-    return np.asarray(_levels(density, dict(params), uniforms, dict(rows)))[:, :groups]
+    count, size = rows["y"].shape[0], len(density.specification.staying)
+    padded = np.arange(room(count, LEAST_ROWS))
+    mask = padded < count
+    batch = {name: np.asarray(one)[np.minimum(padded, count - 1)] for name, one in rows.items()}
+    draws, dtype = len(params["log_sd"]), params["log_sd"].dtype
+    uniforms = np.full((draws, len(padded) if "group" in rows else 1, size), 0.5, dtype)
+    uniforms[:, :groups] = np.random.default_rng(seed).random((draws, groups, size))
+    found = []
+    for start in range(0, draws, AT_ONCE):
+        at = np.minimum(np.arange(start, start + AT_ONCE), draws - 1)
+        own = {name: np.asarray(values)[at] for name, values in params.items()}
+        found.append(_levels(density, own, uniforms[at], batch, mask)[:, :groups])
+    return np.concatenate([np.asarray(one) for one in found])[:draws]
 
 
 @partial(jax.jit, static_argnums=0)
-def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree) -> Array:
-    mask = jnp.ones(rows["y"].shape[0], bool)
-
-    def one(given: tuple[PyTree, Array]) -> Array:
-        values, own = given
+def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree, mask: Array) -> Array:
+    def one(values: PyTree, own: Array) -> Array:
         z = drawn(density.given_levels(values, rows, mask), own)
         return z @ density.group_scale(values, density.specification.staying).T
 
-    return jax.lax.map(one, (params, uniforms), batch_size=AT_ONCE)
+    return jax.vmap(one)(params, uniforms)
+
+
+def room(size: int, least: int) -> int:
+    """Return the power of two that has room for ``size``: a program is compiled for each."""
+    return max(least, 1 << (size - 1).bit_length())
 
 
 def shift_of_groups(
