@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms.few_rounds.widening import Widening, widened
+from consortia.algorithms.few_rounds.coordinates import Widening, widened
 from consortia.core.target import Target
 from consortia.errors import WarmupError
 

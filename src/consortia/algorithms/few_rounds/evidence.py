@@ -14,22 +14,17 @@ import math
 import numpy as np
 
 from consortia.algorithms.few_rounds.family import FREEDOM
-from consortia.algorithms.few_rounds.state import DRAW, Hub, Limited
+from consortia.algorithms.few_rounds.fitting import WORST_K_HAT
+from consortia.algorithms.few_rounds.state import Hub, Limited, Stage
 
 
-def evidence(hub: Hub, worst_k_hat: float) -> dict[str, float]:
-    """Return log Z and its standard error; empty where the weights do not tell it.
-
-    Args:
-        hub: the server's last state.
-        worst_k_hat: above it the mean of the weights is not known from these points.
-    """
-    purpose = np.asarray(hub.history.purpose)
-    drawn = purpose[: int(hub.rounds)] == DRAW
-    seen = np.flatnonzero(drawn)
+def evidence(hub: Hub) -> dict[str, float]:
+    """Return log Z and its standard error; empty where the weights do not tell it."""
+    seen = np.flatnonzero(np.asarray(hub.history.purpose) == Stage.DRAW)
     if not seen.size or isinstance(hub.search, Limited):
         return {}
-    if np.median(np.asarray(hub.history.k_hat)[seen]) > worst_k_hat:
+    # The mean of weights with such tails is not known from these points.
+    if np.median(np.asarray(hub.history.k_hat)[seen]) > WORST_K_HAT:
         return {}
     d, points = hub.centre.size, hub.memory.heights.shape[1]
     logs, shares = (np.asarray(a, float)[seen] for a in (hub.history.log_mean, hub.history.share))

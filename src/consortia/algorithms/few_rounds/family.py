@@ -5,6 +5,7 @@ r"""The family of proposals: a mixture of multivariate t distributions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -128,7 +129,7 @@ def fitted(
             roots.at[0].set(family.roots[0]),
         )
         free = Family(shares, centres, roots)
-        return jax.tree.map(lambda a, b: jnp.where(mixed, a, b), kept, free)
+        return jax.tree.map(partial(jnp.where, mixed), kept, free)
 
     return jax.lax.fori_loop(0, STEPS, step, start)
 
@@ -138,7 +139,7 @@ def refitted(
 ) -> Family:
     """Return the family fitted to weighted points; as a mixture from now on where ``mixing``."""
     begun = _divided(family, positions, weights)
-    start = jax.tree.map(lambda a, b: jnp.where(mixing, a, b), begun, family)
+    start = jax.tree.map(partial(jnp.where, mixing), begun, family)
     prior = family.roots[0] @ family.roots[0].T
     prior = jnp.where(mixing | (jnp.sum(family.shares > 0) == 1), prior, prior / WIDER**2)
     mixed = jnp.sum(start.shares > 0) > 1

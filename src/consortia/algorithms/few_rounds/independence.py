@@ -6,18 +6,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from consortia.algorithms.few_rounds.state import Chains
+from consortia.algorithms.few_rounds import coordinates, weights
+from consortia.algorithms.few_rounds.proposing import newest
+from consortia.algorithms.few_rounds.state import Chains, Hub, Levels
+from consortia.core.target import Target
 from consortia.dynamics import metropolis
 
 
 def resampled(
-    weights: Float[Array, " N"], level: Float[Array, ""], count: int
+    shares: Float[Array, " N"], level: Float[Array, ""], count: int
 ) -> Int[Array, " count"]:
-    """Return indices of points, each as often as its weight says (systematic resampling)."""
-    edges = jnp.cumsum(weights)
+    """Return indices of points, each as often as its share says (systematic resampling)."""
+    edges = jnp.cumsum(shares)
     places = (jnp.arange(count, dtype=edges.dtype) + level) / count
     index = jnp.searchsorted(edges, places * edges[-1]).astype(jnp.int32)
-    return jnp.minimum(index, weights.size - 1)
+    return jnp.minimum(index, shares.size - 1)
 
 
 def metropolis_chains(
@@ -61,3 +64,13 @@ def metropolis_chains(
     chosen = jnp.take_along_axis(mine, jnp.maximum(places.T, 0)[..., None], axis=1)
     draws = jnp.where((places.T < 0)[..., None], before, chosen)
     return Chains(draws[:, -1], here, draws, longest), jnp.mean(rates)
+
+
+def after_draws(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+    """Make K Metropolis steps with the points of this round, in all chains together."""
+    points, log_weights = newest(hub)
+    quality = weights.quality(log_weights)
+    chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
+    flat = chains.draws.reshape(-1, hub.centre.size)
+    draws = coordinates.parameters(target, hub, flat)[0].reshape(chains.draws.shape)
+    return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)

@@ -9,6 +9,8 @@ Source: Liu, Nocedal, "On the limited memory BFGS method for large scale optimiz
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,14 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.algorithms.few_rounds.search import SHRUNK
-from consortia.algorithms.few_rounds.state import Limited, Slope
+from consortia.algorithms.few_rounds.search import MOST_IDLE, SHRUNK, chosen
+from consortia.algorithms.few_rounds.state import Limited, Scalar, Slope, Vector
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
-
-Vector = Float[Array, " d"]
-Scalar = Float[Array, ""]
 
 LENGTHS = (1.0, 2.0, 0.5, 4.0, 0.2, 10.0, 0.05, 0.01)
 """Of the candidates' steps."""
@@ -37,12 +36,12 @@ KEPT = 20
 NEAR = 0.01
 """The search ends with a decrement below this share of the number of parameters."""
 
-MOST_IDLE = 4
-"""Rounds without a better point, after which the search has failed."""
+MOST_CURVED = 200
+"""With more parameters the curvature, d² numbers a candidate, is too much for a message."""
 
 
 class Answer(NamedTuple):
-    """Of M candidates: U relative to the reference, and ∇U."""
+    """Of M points: U relative to the reference, and ∇U."""
 
     potentials: Float[Array, " M"]
     gradients: Float[Array, "M d"]
@@ -62,27 +61,26 @@ def answer(
     target: Target, reference: Vector, candidates: Float[Array, "M d"], site: Site
 ) -> Answer:
     """Return what a site sends of the candidates."""
+    return jax.lax.map(answering(target, reference, site), candidates)
+
+
+def answering(target: Target, reference: Vector, site: Site) -> Callable[[Vector], Answer]:
+    """Return what gives the answer of a site at one point."""
     base = metropolis.potential(target, reference, site)
 
     def at(position: Vector) -> Answer:
         potential, gradient = metropolis.potential_and_gradient(target, position, site)
         return Answer(potential.above(base), gradient)
 
-    return jax.lax.map(at, candidates)
+    return at
 
 
 def step(search: Limited, summed: Answer) -> Limited:
     """Return the search after a round: the best point, and the next candidates."""
-    before = search.best
-    finite = jnp.isfinite(summed.potentials) & jnp.all(jnp.isfinite(summed.gradients), axis=1)
-    values = jnp.where(finite, summed.potentials, jnp.inf)
-    index = jnp.argmin(values)
-    begins = jnp.isinf(search.decrement)
-    # Nothing is known of the start itself before its first answer.
-    better = (values[index] < 0) | (begins & jnp.isfinite(values[index]))
+    before, begins = search.best, jnp.isinf(search.decrement)
+    index, better, idle = chosen(search, *summed)
     trial = Slope(search.candidates[index], summed.gradients[index])
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), trial, before)
-    idle = jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
+    best = jax.tree.map(partial(jnp.where, better), trial, before)
 
     move, change = best.position - before.position, best.gradient - before.gradient
     teaches = better & ~begins & (jnp.sum(move * change) > 0)

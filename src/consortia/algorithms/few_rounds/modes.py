@@ -23,11 +23,9 @@ from jaxtyping import Array, Bool, Float
 
 from consortia.algorithms.few_rounds import search
 from consortia.algorithms.few_rounds.family import WIDE_SHARE, WIDER, Family, single
-from consortia.algorithms.few_rounds.state import TRIED, Modes, Search, Searches
+from consortia.algorithms.few_rounds.state import TRIED, Modes, Search, Searches, Vector
 from consortia.core.prior import normal_at
 from consortia.core.target import Target
-
-Vector = Float[Array, " d"]
 
 SEARCHES = 3
 """With that of the model's start."""
@@ -145,7 +143,7 @@ def family_of(modes: Modes, components: int) -> Family:
         one.roots.at[: count + 1].set(roots),
     )
     there = (jnp.sum(modes.shares > LEAST) > 1) & jnp.all(jnp.isfinite(roots))
-    return jax.tree.map(lambda a, b: jnp.where(there, a, b), several, one)
+    return jax.tree.map(partial(jnp.where, there), several, one)
 
 
 def told(modes: Modes, draws: Float[np.ndarray, "n d"]) -> list[dict[str, float]]:

@@ -11,20 +11,19 @@ their own; curvature that is negative counts as positive, and leads away from a 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from consortia.algorithms.few_rounds.state import Best, Search
+from consortia.algorithms.few_rounds.state import Best, Count, Limited, Search, Vector
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import hessian
-
-Vector = Float[Array, " d"]
 
 LADDER = (
     (0.0, 1.0),
@@ -85,15 +84,32 @@ def answer(
     base = metropolis.potential(target, reference, site)
     upper = np.triu_indices(reference.size)
 
-    def function(theta: Vector) -> Array:
-        return target.potential(theta, rows, mask, site)
-
     def at(position: Vector) -> tuple[Array, Vector, Array]:
         potential, gradient = metropolis.potential_and_gradient(target, position, site)
-        curvature = hessian(function, position, full=True)
+        curvature = hessian(lambda at: target.potential(at, rows, mask, site), position, full=True)
         return potential.above(base), gradient, curvature[upper]
 
     return Answer(base, *jax.lax.map(at, candidates))
+
+
+def chosen(
+    search: Search | Limited, potentials: Float[Array, " M"], *parts: Float[Array, "M n"]
+) -> tuple[Count, Bool[Array, ""], Count]:
+    """Return the best candidate, whether it is a better point, and rounds without one.
+
+    Args:
+        search: before the round.
+        potentials: relative to its best point.
+        parts: of the answers; a candidate where one is not finite does not count.
+    """
+    finite = jnp.isfinite(potentials)
+    for part in parts:
+        finite &= jnp.all(jnp.isfinite(part), axis=1)
+    values = jnp.where(finite, potentials, jnp.inf)
+    index = jnp.argmin(values)
+    # Nothing is known of the start itself before its first answer.
+    better = (values[index] < 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
+    return index, better, jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
 
 
 def step(search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
@@ -104,22 +120,16 @@ def step(search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
         summed: over the sites.
         above: U at the best point minus U at the reference of the answers.
     """
-    best = search.best
-    d = best.position.size
-    finite = jnp.isfinite(summed.potentials)
-    for part in (summed.gradients, summed.curvatures):
-        finite &= jnp.all(jnp.isfinite(part), axis=1)
-    values = jnp.where(finite, summed.potentials - above, jnp.inf)
-    index = jnp.argmin(values)
-    # Nothing is known of the start itself before its first answer.
-    better = (values[index] < 0) | (jnp.isinf(search.decrement) & jnp.isfinite(values[index]))
+    best, d = search.best, search.best.position.size
+    index, better, idle = chosen(
+        search, summed.potentials - above, summed.gradients, summed.curvatures
+    )
     upper = np.triu_indices(d)
     triangle = jnp.zeros((d, d), best.position.dtype).at[upper].set(summed.curvatures[index])
     curvature = triangle + jnp.triu(triangle, 1).T
     height = summed.height._replace(fine=summed.height.fine + summed.potentials[index])
     trial = Best(search.candidates[index], summed.gradients[index], curvature, height)
-    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, best)
-    idle = jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
+    best = jax.tree.map(partial(jnp.where, better), trial, best)
     scale, values, axes = _scaled(best.curvature)
     gradient = axes.T @ (best.gradient / scale)
     size = jnp.maximum(jnp.abs(values), LOWEST_CURVATURE * jnp.max(jnp.abs(values)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from consortia.algorithms.federated_hmc.ensemble import Ensemble, Root
 from consortia.algorithms.few_rounds.family import Family
@@ -16,13 +17,22 @@ Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
 Count = Int[Array, ""]
 
-SEARCH, FIT, DRAW, FAILED, WALK, WALK_DRAW = range(6)
-"""What a round is for: the mode, the family, draws; nothing any more; where no family fits, chains
-of federated HMC that learn from each other, and their draws."""
-
-
 TRIED = (0, 1, 2, 3, 4)
 """Of a search's candidates those that a search from elsewhere sends: no round is made for it."""
+
+
+class Stage(IntEnum):
+    """What a round is for.
+
+    The mode, the family, draws; nothing any more; where no family fits, chains of federated HMC
+    that learn from each other, and their draws.
+    """
+
+    SEARCH, FIT, DRAW, FAILED, WALK, WALK_DRAW = range(6)
+
+    def until(self, ended: Bool[Array, ""], following: Stage, late: Bool[Array, ""]) -> Count:
+        """Return the stage of the next round: the following one where this has ended."""
+        return jnp.where(ended, following, jnp.where(late, Stage.FAILED, self)).astype(jnp.int32)
 
 
 class Best(NamedTuple):
@@ -160,6 +170,17 @@ class Chains(NamedTuple):
     idle: Int[Array, " C"]
 
 
+class Levels(NamedTuple):
+    """u of K Metropolis tests, and one for the places where the chains start.
+
+    With too many parameters for a family ``begins`` has standard normal numbers for these.
+    """
+
+    tests: Float[Array, " K"]
+    start: Scalar
+    begins: PyTree[Float[Array, "S d"]] = ()
+
+
 class History(NamedTuple):
     """What each iteration was for, and what was measured in it; NaN where nothing was."""
 
@@ -191,7 +212,7 @@ class Hub(NamedTuple):
         family: of the next proposals, in white coordinates.
         memory: of proposals.
         fits: rounds of proposals so far.
-        mixed: 1 where the family has several components.
+        mixed: 0 of a family with a single component; 1 when it has just been divided, 2 later.
         chains: of the draws.
         walkers: chains of federated HMC, where no family fits.
         history: round by round.

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds.state import Memory
+from consortia.algorithms.few_rounds.state import Memory, Scalar
 
-Scalar = Float[Array, ""]
 Weights = Float[Array, " N"]
 
 HALVINGS = 24
@@ -39,6 +38,11 @@ class Quality(NamedTuple):
     k_hat: Scalar
     acceptance: Scalar
     log_mean: Scalar
+
+
+def unknown(dtype: jnp.dtype) -> Quality:
+    """Return the quality of a round without points."""
+    return Quality(*[jnp.full((), jnp.nan, dtype)] * len(Quality._fields))
 
 
 def mixture_log_weights(memory: Memory) -> Weights:
@@ -62,20 +66,21 @@ def normalised(log_weights: Weights) -> Weights:
 def tempered(log_weights: Weights, wanted: Scalar) -> Weights:
     """Return weights with sum one, to the largest power at which enough points are effective."""
 
-    def effective(power: Scalar) -> Scalar:
-        weights = normalised(jnp.where(jnp.isfinite(log_weights), power * log_weights, -jnp.inf))
-        return 1 / jnp.sum(weights**2)
+    def powered(power: Scalar) -> Weights:
+        return normalised(jnp.where(jnp.isfinite(log_weights), power * log_weights, -jnp.inf))
+
+    def enough(power: Scalar) -> Array:
+        return 1 / jnp.sum(powered(power) ** 2) >= wanted
 
     def halve(_: Array, bounds: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = bounds
         middle = (low + high) / 2
-        enough = effective(middle) >= wanted
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+        usable = enough(middle)
+        return jnp.where(usable, middle, low), jnp.where(usable, high, middle)
 
     one = jnp.ones((), log_weights.dtype)
     low, _ = jax.lax.fori_loop(0, HALVINGS, halve, (0 * one, one))
-    power = jnp.where(effective(one) >= wanted, one, low)
-    return normalised(jnp.where(jnp.isfinite(log_weights), power * log_weights, -jnp.inf))
+    return powered(jnp.where(enough(one), one, low))
 
 
 def quality(log_weights: Weights) -> Quality:

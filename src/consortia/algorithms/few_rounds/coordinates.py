@@ -2,7 +2,7 @@ r"""Coordinates in which a hierarchical posterior is nearer to a t, where groups
 
 Given the standard deviation τ between J groups, their common level is known up to √(v + τ²/J), and
 log τ has the tail of an exponential law to the left: with few groups both are far from a t. The
-family is fitted in φ, and the model is asked at θ,
+family is fitted in white coordinates ζ of φ = m + Sζ, and the model is asked at θ,
 
 .. math::
     \theta_k = \begin{cases} \varphi_k & \varphi_k \ge m_k \\
@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from consortia.algorithms.few_rounds.family import Family
+from consortia.algorithms.few_rounds.state import Hub
 from consortia.core.target import Target
 
 OWN_SHARE = 0.1
@@ -53,3 +55,31 @@ def widened(
     log_scale = 0.5 * (jnp.log(own[None] + there) - jnp.log(own + at_mode)[None])
     volume = jnp.sum(log_scale + jnp.log1p(below), axis=1)
     return mode + (positions - mode) * jnp.exp(log_scale), volume
+
+
+def widening(target: Target, hub: Hub) -> Widening | tuple[()]:
+    """Return where the map is narrow, and how much; () of a model without such groups."""
+    if target.model.group_sd is None:
+        return ()
+    return Widening(hub.centre, jnp.sum(hub.root**2, axis=1))
+
+
+def unwhitened(hub: Hub) -> Family:
+    """Return the family of φ."""
+    centres = hub.centre[None] + hub.family.centres @ hub.root.T
+    return Family(hub.family.shares, centres, hub.root[None] @ hub.family.roots)
+
+
+def parameters(
+    target: Target, hub: Hub, points: Float[Array, "K d"]
+) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """Return θ at white coordinates of φ, and log |dθ/dφ|."""
+    return widened(target, widening(target, hub), hub.centre[None] + points @ hub.root.T)
+
+
+def places(target: Target, hub: Hub, points: Float[Array, "K d"]) -> Float[Array, "K d"]:
+    """Return the white coordinates of θ, where chains walk, at those of φ."""
+    if target.model.group_sd is None:
+        return points
+    away = parameters(target, hub, points)[0] - hub.centre[None]
+    return jnp.linalg.solve(hub.root, away.T).T
