@@ -1,41 +1,54 @@
 """Appendix I, figures 6 to 11: more numbers of workers, servers by time, workers of a server.
 
-The appendix prints curves and no numbers. Here a9a, and LeNet from the scale ``small`` on; settings
-are those of figures 3 and 4.
+The appendix prints curves and no numbers. Here a9a, and LeNet and Cifar10-quick from the scale
+``small`` on; settings are those of figures 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments import records
 from experiments.claims import Finding, over_pairs
-from experiments.stale_gradients import images, lenet, logistic, workers
+from experiments.stale_gradients import cifar, images, lenet, logistic, workers
 
 WORKERS = tuple(range(1, 10))
 OF_A_SERVER = (1, 2, 4, 6)
+NETWORKS = {"lenet": lenet, "cifar": cifar}
+QUARTER = (0.25,)
+"""The networks' rate, in parts of the solver's own."""
 
 
 class Scale(NamedTuple):
-    """Of a9a and of LeNet, which has its images too; LeNet is left out when None."""
+    """Of a9a, and of each network, which has its images too."""
 
     a9a: workers.Scale
-    lenet: tuple[images.Size, workers.Scale] | None = None
+    networks: Mapping[str, tuple[images.Size, workers.Scale]] = {}
 
 
 SCALES = {
     "quick": Scale(workers.Scale(20, 4, 1, workers=(1, 4), servers=(1, 3))),
     "small": Scale(
         workers.Scale(100, 20, 8, workers=WORKERS),
-        (images.Size(1000, 1000), workers.Scale(20, 10, 1, factors=(0.25,), servers=(1, 3, 5))),
+        {
+            "lenet": (
+                images.Size(1000, 1000),
+                workers.Scale(20, 10, 1, QUARTER, servers=(1, 3, 5)),
+            ),
+            "cifar": (images.Size(1000, 500), workers.Scale(20, 10, 1, QUARTER, servers=(1, 3))),
+        },
     ),
     "full": Scale(
         workers.Scale(1000, 50, 10, workers=WORKERS),
-        (images.Size(None, None), workers.Scale(10_000, 50, 3, factors=(0.25,))),
+        {
+            "lenet": (images.Size(None, None), workers.Scale(10_000, 50, 3, QUARTER)),
+            "cifar": (images.Size(None, None), workers.Scale(4000, 50, 3, QUARTER)),
+        },
     ),
 }
 
@@ -66,21 +79,24 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     size = SCALES[scale]
     own = replace(size.a9a, servers=(1,))
     results = {"workers": workers.study(logistic.problem(), own, seed)["rates"][0]["workers"]}
-    cases: list[tuple[str, Callable[[], workers.Problem], workers.Scale]] = [
-        ("a9a", logistic.problem, size.a9a)
-    ]
-    if size.lenet is not None:
-        chosen, lengths = size.lenet
-        cases.append(("lenet", lambda: lenet.problem(images.load(*lenet.IMAGES, chosen, seed)),
-                      lengths))  # fmt: skip
+    cases: dict[str, tuple[Callable[[], workers.Problem], workers.Scale]] = {
+        "a9a": (logistic.problem, size.a9a)
+    }
+    for name, (chosen, lengths) in size.networks.items():
+        cases[name] = (partial(_network, name, chosen, seed), lengths)
     results["servers"] = {}
-    for name, problem, lengths in cases:
+    for name, (problem, lengths) in cases.items():
         records.say(name)
         results["servers"][name] = of_a_server(problem(), lengths, seed)
         results.setdefault("places", {})[name] = (
             lengths.iterations // lengths.points * np.arange(1, lengths.points + 1)
         )
     return results
+
+
+def _network(name: str, size: images.Size, seed: int) -> workers.Problem:
+    network = NETWORKS[name]
+    return network.problem(images.load(*network.IMAGES, size, seed))
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:

@@ -17,15 +17,19 @@ SCALES = {
 }
 
 
+IMAGES = "cifar10", (32, 32, 3)
+
+
+def problem(data: images.Images) -> workers.Problem:
+    """Return Cifar10-quick on these photographs."""
+    model = caffe.cifar10_quick(data.mean, copies=data.copies)
+    return workers.Problem(model, data.sites, data.test, data.rows, 0.001, 100, together=False)
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Photographs of ten classes."""
     size, lengths = SCALES[scale]
-
-    def problem(data: images.Images) -> workers.Problem:
-        model = caffe.cifar10_quick(data.mean, copies=data.copies)
-        return workers.Problem(model, data.sites, data.test, data.rows, 0.001, 100, together=False)
-
-    return images.study("cifar10", (32, 32, 3), problem, size, lengths, seed)
+    return images.study(*IMAGES, problem, size, lengths, seed)
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from consortia.algorithms.federated_hmc import ensemble
-from consortia.algorithms.few_rounds import coordinates, modes
-from consortia.algorithms.few_rounds.evidence import evidence
+from consortia.algorithms.few_rounds import coordinates, evidence, modes
 from consortia.algorithms.few_rounds.family import FREEDOM
 from consortia.algorithms.few_rounds.fitting import WORST_K_HAT
 from consortia.algorithms.few_rounds.limited import MOST_CURVED
@@ -53,7 +52,7 @@ def report(hub: Hub) -> dict[str, Any]:
         "rounds_used": lines,
         "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,
     }
-    facts |= evidence(hub)
+    facts |= evidence.evidence(hub)
     if told := _modes(hub):
         facts["modes"] = told
     if int(hub.stage) in (Stage.WALK, Stage.WALK_DRAW):
@@ -100,26 +99,23 @@ def failure(hub: Hub) -> str | None:
 def faults(hub: Hub) -> tuple[Fault, ...]:
     """Return what the weights, the chains and the modes that were found say against the draws."""
     history = jax.tree.map(np.asarray, hub.history)
-    found = []
+    texts = []
     walked, drawn = history.purpose == Stage.WALK_DRAW, history.purpose == Stage.DRAW
     correlation = np.max(history.correlation[walked], initial=0.0)
     if np.sum(walked) > 1 and correlation > WORST_CORRELATION:
-        text = (
+        texts.append(
             f"few_rounds: the draws of a chain in successive rounds have a correlation of "
             f"{correlation:.2f}, which the effective sample size does not see: it is exact for "
             "one round of draws"
         )
-        found.append(Fault(text))
     if drawn.any() and (k_hat := np.median(history.k_hat[drawn])) > WORST_K_HAT:
-        text = (
+        texts.append(
             f"few_rounds: k-hat is {k_hat:.2f} in the rounds of draws, above {WORST_K_HAT}: "
             "the tails of the posterior may not have been seen, or it has no end (give every "
             "parameter a proper prior). Compare with federated_hmc"
         )
-        found.append(Fault(text))
-    if (drawn.any() or walked.any()) and (missed := modes.missed(_modes(hub))):
-        found.append(Fault(f"few_rounds: {missed}", wrong=True))
-    return tuple(found)
+    missed = modes.missed(_modes(hub)) if drawn.any() or walked.any() else ""
+    return (*map(Fault, texts), *([Fault(f"few_rounds: {missed}", True)] if missed else []))
 
 
 def _modes(hub: Hub) -> list[dict[str, float]]:

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float
 from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import coordinates, weights
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds.family import FREEDOM, Family
 from consortia.algorithms.few_rounds.independence import resampled
 from consortia.algorithms.few_rounds.proposing import newest
 from consortia.algorithms.few_rounds.state import Count, Hub, Levels, Stage
@@ -65,7 +64,7 @@ def after_fit(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Qu
     begins = points[resampled(tempered, shared.start, ensemble.SUPERCHAINS)]
     begins = jnp.where(hopeless, _shell(hub.family, new[: ensemble.SUPERCHAINS]), begins)
     begins = coordinates.places(target, hub, begins)[ensemble.superchains(len(new))]
-    spread = math.sqrt(FREEDOM / (FREEDOM - 2)) * family.roots[0]
+    spread = math.sqrt(families.FREEDOM / (families.FREEDOM - 2)) * family.roots[0]
     hub = hub._replace(
         stage=stage,
         family=family,
@@ -100,7 +99,7 @@ def _judged(
     return stage, mixing
 
 
-def _shell(family: Family, points: Float[Array, "S d"]) -> Float[Array, "S d"]:
+def _shell(family: families.Family, points: Float[Array, "S d"]) -> Float[Array, "S d"]:
     """Return points of the first component, moved to where those of a Gaussian lie."""
     centre, root = family.centres[0], family.roots[0]
     white = jax.scipy.linalg.solve_triangular(root, (points - centre[None]).T, lower=True)

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from consortia.algorithms.federated_hmc import ensemble
-from consortia.algorithms.few_rounds import limited, modes, search
+from consortia.algorithms.few_rounds import limited, modes, search, weights
 from consortia.algorithms.few_rounds.state import Hub, Levels, Limited, Searches, Stage, Vector
-from consortia.algorithms.few_rounds.weights import Quality, unknown
 from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -83,7 +82,7 @@ def _sought(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Candidates,
     return _asked(hub)
 
 
-def after_search(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+def after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Begin the fit at the mode, where the search has ended; or chains, of too many parameters."""
     if isinstance(hub.search, Limited):
         return _after_limited(shared, hub, hub.search)
@@ -98,10 +97,10 @@ def after_search(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
         family=family,
         mixed=jnp.where(jnp.sum(family.shares > 0) > 1, 2, 0).astype(jnp.int32),
     )
-    return hub, unknown(hub.centre.dtype)
+    return hub, weights.unknown(hub.centre.dtype)
 
 
-def _after_limited(shared: Levels, hub: Hub, found: Limited) -> tuple[Hub, Quality]:
+def _after_limited(shared: Levels, hub: Hub, found: Limited) -> tuple[Hub, weights.Quality]:
     """Begin chains near the mode, where the search has ended."""
     centre, root = limited.laplace(found)
     late = (hub.rounds + 1 >= MOST_LIMITED) | limited.stuck(found)
@@ -109,4 +108,4 @@ def _after_limited(shared: Levels, hub: Hub, found: Limited) -> tuple[Hub, Quali
     begins = shared.begins[ensemble.superchains(hub.walkers.idle.size)]
     walkers = ensemble.start(begins, jnp.ones_like(root))
     hub = hub._replace(stage=stage, centre=centre, root=root, walkers=walkers)
-    return hub, unknown(hub.centre.dtype)
+    return hub, weights.unknown(hub.centre.dtype)

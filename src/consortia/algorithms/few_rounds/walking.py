@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia.algorithms.federated_hmc import ensemble
-from consortia.algorithms.few_rounds import limited
+from consortia.algorithms.few_rounds import limited, weights
 from consortia.algorithms.few_rounds.seeking import Candidates
 from consortia.algorithms.few_rounds.state import Hub, Levels, Limited, Stage
-from consortia.algorithms.few_rounds.weights import Quality, unknown
 from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -76,7 +75,7 @@ def _leap(shared: PyTree, hub: Hub, message: limited.Answer) -> tuple[Hub, Candi
     return _asked(hub._replace(walkers=ensemble.moved(hub.walkers, message.potentials, gradients)))
 
 
-def after_walk(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+def after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Let the chains learn from their trajectories; keep draws once their starts are forgotten."""
     tested = ensemble.ended(hub.walkers, shared.tests)
     settled = ensemble.settled(tested)
@@ -88,7 +87,7 @@ def after_walk(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
     return _moved(hub._replace(stage=stage), walkers)
 
 
-def after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+def after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Keep where the trajectories ended."""
     hub, quality = _moved(hub, ensemble.ended(hub.walkers, shared.tests))
     draws = hub.centre[None] + ensemble.along(hub.root, hub.walkers.here.places)
@@ -96,7 +95,7 @@ def after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
     return hub._replace(chains=hub.chains._replace(draws=draws)), quality
 
 
-def _moved(hub: Hub, walkers: ensemble.Ensemble) -> tuple[Hub, Quality]:
+def _moved(hub: Hub, walkers: ensemble.Ensemble) -> tuple[Hub, weights.Quality]:
     idle = jnp.max(walkers.idle.reshape(hub.chains.idle.size, -1), axis=1)
     hub = hub._replace(walkers=walkers, chains=hub.chains._replace(idle=idle))
-    return hub, unknown(hub.centre.dtype)._replace(acceptance=walkers.measured.rate)
+    return hub, weights.unknown(hub.centre.dtype)._replace(acceptance=walkers.measured.rate)
