@@ -21,6 +21,7 @@ from consortia.algorithms.few_rounds.independence import metropolis_chains
 from consortia.algorithms.few_rounds.state import Chains
 from consortia.core.target import Target
 from consortia.core.words import size
+from consortia.engines.flower.plausible import MAXIMUM_POSITION
 from consortia.engines.local import site_arrays
 from consortia.errors import InputError, WarmupError
 from consortia.run.loop import RunLoop
@@ -245,6 +246,7 @@ def test_no_candidate_is_farther_than_sites_answer(
     monkeypatch: Any, far: float, seen_at_most: float
 ) -> None:
     """A policy refuses positions 10 standard deviations of the prior away, unless it says more."""
+    assert search.FAR < MAXIMUM_POSITION
     rng = np.random.default_rng(8)
     # Columns that measure nearly the same, as the radius and the area of a nucleus do.
     x = (3 * rng.normal(size=(300, 1)) + 0.3 * rng.normal(size=(300, 4))).astype(np.float32)
