@@ -318,9 +318,9 @@ def test_a_schedule_gives_each_round_its_own_step_and_weights_the_draws():
 
 def test_cost_counts_gradients_and_rows_of_a_round():
     sizes = np.array(SIZES)
-    exact = consortia.fa_hmc(STEP, K, T).cost(sizes)
+    exact = consortia.fa_hmc(STEP, K, T).cost(sizes, 3)
     assert (exact.gradients, exact.row_gradients) == (3 * K * T, K * T * 13)
-    batch = consortia.fa_hmc(STEP, K, T, batch_size=5).cost(sizes)
+    batch = consortia.fa_hmc(STEP, K, T, batch_size=5).cost(sizes, 3)
     assert (batch.gradients, batch.row_gradients) == (3 * (2 * K - 1) * T, 3 * (2 * K - 1) * T * 5)
 
 

@@ -136,7 +136,7 @@ COSTS = [
 def test_the_cost_counts_the_gradients_and_rows_of_one_round(
     arguments: dict[str, Any], each: int, rows: int
 ) -> None:
-    cost = consortia.fa_hmc(0.1, **arguments).cost(np.array(SIZES))
+    cost = consortia.fa_hmc(0.1, **arguments).cost(np.array(SIZES), 3)
     assert (cost.gradients, cost.row_gradients) == (3 * each, rows)
 
 

@@ -404,9 +404,9 @@ def test_an_anchor_can_be_parameters_like_the_models():
 
 def test_a_minibatch_costs_one_gradient_an_agent_and_an_anchored_one_two():
     sizes = np.array([6, 7, 8])
-    plain = de_sgld(STEP, "ring", batch_size=2).cost(sizes)
-    anchored = de_sgld(STEP, "ring", batch_size=2, control_variate=(0.0, 0.0)).cost(sizes)
-    exact = de_sgld(STEP, "ring").cost(sizes)
+    plain = de_sgld(STEP, "ring", batch_size=2).cost(sizes, 3)
+    anchored = de_sgld(STEP, "ring", batch_size=2, control_variate=(0.0, 0.0)).cost(sizes, 3)
+    exact = de_sgld(STEP, "ring").cost(sizes, 3)
     assert (plain.gradients, plain.row_gradients) == (3, 6)
     assert (anchored.gradients, anchored.row_gradients) == (6, 12)
     assert (exact.gradients, exact.row_gradients) == (3, 21)

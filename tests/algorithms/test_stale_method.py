@@ -55,8 +55,8 @@ def test_methods_compare_hash_and_describe_themselves() -> None:
     assert plain["latency"] == {"kind": "Recorded", "events": 1}
     assert plain["step_size"] == {"kind": "Constant", "value": 0.1}
     assert plain["subtract_noise"] == [0.5, 0.25]
-    assert make().cost(np.array([30])).row_gradients == 5
-    assert stale_sgld(0.1, workers=3).cost(np.array([10, 20, 30])).row_gradients == 20
+    assert make().cost(np.array([30]), 3).row_gradients == 5
+    assert stale_sgld(0.1, workers=3).cost(np.array([10, 20, 30]), 3).row_gradients == 20
 
 
 @pytest.mark.parametrize(

@@ -232,9 +232,9 @@ def test_a_step_size_that_falls_weighs_the_draws_by_it():
 
 def test_the_cost_is_that_of_one_site():
     sizes = np.array(SIZES)
-    cost = consortia.dsgld(H, STEPS, BATCH).cost(sizes)
+    cost = consortia.dsgld(H, STEPS, BATCH).cost(sizes, 3)
     assert (cost.gradients, cost.row_gradients) == (STEPS, STEPS * BATCH)
-    whole = consortia.dsgld(H, STEPS, probabilities=SHARES).cost(sizes)
+    whole = consortia.dsgld(H, STEPS, probabilities=SHARES).cost(sizes, 3)
     # 0.5 · 8 + 0.2 · 5 + 0.3 · 7 = 7.1 rows on average
     assert whole.row_gradients == STEPS * 7
 

@@ -105,9 +105,9 @@ def test_sites_over_messages_are_told_the_points_and_refuse_others_than_their_st
 @pytest.mark.parametrize("chosen", [{"proposals": 63}, {"proposals": 4001}, {"chains": 2}])
 def test_a_chosen_number_that_the_study_does_not_leave_open_is_refused(chosen):
     with pytest.raises(InputError):
-        few_rounds().with_chosen(chosen)
+        few_rounds().with_chosen(chosen, 16)
     with pytest.raises(InputError, match="nothing is left open"):
-        consortia.fa_ld(step_size=0.1, local_steps=2).with_chosen(chosen)
+        consortia.fa_ld(step_size=0.1, local_steps=2).with_chosen(chosen, 16)
 
 
 def test_a_log_density_is_timed_where_the_rows_are_and_of_zeros_where_none_is():

@@ -166,7 +166,7 @@ class FAHMC(Method):
             return super().site_weights(sizes)
         return np.asarray(self.weights, np.float64)
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
         inner = self.leapfrog_steps - 1
         if self.batch_size is None:

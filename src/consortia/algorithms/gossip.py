@@ -123,10 +123,10 @@ class Gossip(Options, Method):
         """Return 1/N for each agent, whatever its rows."""
         return np.full(len(sizes), 1.0 / len(sizes))
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient an agent, two on the same rows with a control variate."""
         if self.batch_size is None:
-            return super().cost(sizes)
+            return super().cost(sizes, dimension)
         gradients = len(sizes) * (1 if self.control_variate is None else 2)
         return Cost(gradients, gradients * self.batch_size)
 

@@ -166,7 +166,7 @@ class StaleGradients(Workers, Method):
         """Return λ_c = n_c/n."""
         return sizes / sizes.sum()
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient an accepted update; what dropped ones cost is in the trace."""
         rows = self.batch_size
         return Cost(1, round(float(np.mean(sizes))) if rows is None else rows)

@@ -151,7 +151,7 @@ class DSGLD(Method):
             return super().site_weights(sizes)
         return np.asarray(self.probabilities, np.float64)
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return T gradients, at one site."""
         rows = self.batch_size
         if rows is None:

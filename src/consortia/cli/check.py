@@ -138,7 +138,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     chains *= servers_of(algorithm)
     most = run.warmup + run.rounds
     done = min(method.usual_rounds(target.dimension) or most, most)
-    whole = cost_of(plan, method, built.rows, chains, done, done)
+    whole = cost_of(plan, method, target, built.rows, chains, done, done)
     whole |= zip(("communication_rounds", "bytes_up", "bytes_down"), plan.whole, strict=True)
     whole["bytes_sent"] = sum(plan.whole[1:])
     effort = method.effort(target.dimension)

@@ -396,8 +396,13 @@ class Method(metaclass=Named):
         """Return λ_c, (sites,), summing to one: w_c."""
         return self.site_weights(sizes)
 
-    def cost(self, sizes: np.ndarray) -> Cost:
-        """Return the gradients of one iteration of one chain: an exact one a site."""
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
+        """Return the gradients of one iteration of one chain: an exact one a site.
+
+        Args:
+            sizes: numbers of rows, (sites,).
+            dimension: d.
+        """
         return Cost(gradients=len(sizes), row_gradients=int(sizes.sum()))
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
@@ -488,8 +493,12 @@ class Method(metaclass=Named):
         """Arguments, as plain values, that a run may have chosen and its sites are to be told."""
         return {}
 
-    def with_chosen(self, values: Mapping[str, Any]) -> Method:
+    def with_chosen(self, values: Mapping[str, Any], dimension: int) -> Method:
         """Return the method of a study with the arguments that its run has chosen.
+
+        Args:
+            values: as `chosen` gives them.
+            dimension: d.
 
         Raises:
             InputError: they are not open, or out of their range.

@@ -194,7 +194,8 @@ class LocalEngine(Engine):
             parts = method.build(target), layout, start
             few = method.most_warmup is not None
             if target.model.by_site:
-                few = few and method.cost(np.asarray(sites.sizes)).row_gradients < INTEGRATED_ROWS
+                cost = method.cost(np.asarray(sites.sizes), target.dimension)
+                few = few and cost.row_gradients < INTEGRATED_ROWS
             if divided is None:
                 return Program(*parts, small=small, few=few)
             return ShardedProgram(*parts, divided, small=small, few=few)
@@ -258,7 +259,7 @@ class LocalEngine(Engine):
         if divided is not None:
             parts = divided.nodes * divided.chains
             alone = nodes == divided.nodes
-        cost = method.cost(np.asarray(sites.sizes, np.int64))
+        cost = method.cost(np.asarray(sites.sizes, np.int64), target.dimension)
         rows = cost.row_gradients / max(cost.gradients, 1)
         row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.first))
         mapped = self.node_mode == "map"

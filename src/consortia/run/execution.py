@@ -136,7 +136,7 @@ def execute(
     drawn = chains * built.draws.chains
     starts = start.starting_parameters(model, init, seed, chains)
     if resumption is not None:
-        algorithm = _as_chosen(algorithm, resumption.specification)
+        algorithm = _as_chosen(algorithm, resumption.specification, target.dimension)
     # On the host: a program with an operand for each of thousands of chains compiles long.
     several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
     flat = np.stack([target.flat(start) for start in several])
@@ -365,7 +365,9 @@ def execute(
             record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, sites, chains, loop.done, full, phases))
+            record.update(
+                planning.cost_of(plan, algorithm, target, sites, chains, loop.done, full, phases)
+            )
             return _finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
@@ -401,10 +403,10 @@ def execute(
     return tree
 
 
-def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
+def _as_chosen(algorithm: Method, before: Mapping[str, Any], dimension: int) -> Method:
     """Return the algorithm with what was found and chosen for a stored run."""
     if not algorithm.chosen and before["algorithm"]["name"] == algorithm.name:
-        algorithm = algorithm.with_chosen(before.get("chosen", {}))
+        algorithm = algorithm.with_chosen(before.get("chosen", {}), dimension)
     if isinstance(algorithm, Preconditioned) and algorithm.scales is None:
         kept = before["algorithm"]["parameters"].get("scales")
         found: Any = algorithm

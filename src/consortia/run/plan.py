@@ -211,6 +211,7 @@ def sent(plan: Plan, method: Method, hub: Any, done: int) -> tuple[int, int, int
 def cost_of(
     plan: Plan,
     method: Method,
+    target: Target,
     sites: Sites,
     chains: int,
     done: int,
@@ -226,7 +227,7 @@ def cost_of(
     )
     if phases is not None:
         rounds, up, down = np.asarray(phases) @ np.asarray(plan.exchanges)
-    cost = method.cost(np.asarray(sites.sizes, np.int64))
+    cost = method.cost(np.asarray(sites.sizes, np.int64), target.dimension)
     return {
         "iterations_run": done,
         "communication_rounds": round(rounds),

@@ -190,7 +190,7 @@ class DecentralizedHMC(Agents):
         """True with the full drift and a Metropolis test by Taylor expansion."""
         return self.variant == "published"
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient an agent; published, a Hessian-vector product counts as another."""
         each = 2 if self.published else 1
         return Cost(each * len(sizes), each * int(sizes.sum()))
@@ -273,7 +273,7 @@ class DecentralizedExactHMC(Agents):
                 f"{parts}; decentralized_exact_hmc needs a path between any two agents."
             )
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return L gradients an agent."""
         return Cost(self.leapfrog_steps * len(sizes), self.leapfrog_steps * int(sizes.sum()))
 

@@ -246,7 +246,7 @@ class FederatedHMC(Method):
         """Return the run so far in trajectories of the most steps, of the chain that made most."""
         return int(np.max(np.asarray(hub.evaluations))) / self.most_steps
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient a site in each step; the most that a trajectory can have."""
         return Cost(self.most_steps * len(sizes), self.most_steps * int(sizes.sum()))
 

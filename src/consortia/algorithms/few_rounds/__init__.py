@@ -51,6 +51,10 @@ POINTS_PER_EFFECTIVE = 4
 
 FEWEST_POINTS, MOST_POINTS = 256, 8192
 
+USUAL_PARAMETERS = 16
+"""Up to which K is that; with more it grows in proportion: a family has d²/2 numbers to be learned,
+and its effective share falls."""
+
 FIT_ROUNDS, POINTS_PER_PARAMETER, PATIENCE = 2, 16, 30.0
 """Of an open K: rounds that fit the family, points that a fit needs, and seconds that a site may
 compute in a round whatever that costs in all: fewer points fit worse, and rounds are whole."""
@@ -87,9 +91,10 @@ class FewRounds(Method):
     Args:
         effective_size: the run ends when the smallest effective sample size over the parameters,
             bulk or tail, has reached it; None runs all rounds.
-        proposals: K, points a round: four times the effective size, at least 256 and at most 8,192,
-            when None; fewer where a site would compute for long, by the measured seconds of a
-            log-density and of a message, see `paced`. Each is 4 bytes up a site.
+        proposals: K, points a round: when None four times the effective size, d/16 times as many
+            with d above 16, at least 256 and at most 8,192; fewer where a site would compute for
+            long, by the measured seconds of a log-density and of a message, see `paced`. Each is 4
+            bytes up a site.
         components: more than one let a t that does not do (k-hat above .5 after three rounds)
             become a mixture. It follows bends, but k-hat does not see a tail that no point has
             reached: on a banana it had standard deviations up to a fifth too small. With 1 such a
@@ -158,7 +163,10 @@ class FewRounds(Method):
     def points_of(self, dimension: int) -> int:
         """Return K; with more than 200 parameters as many chains as a message carries."""
         if dimension <= limited.MOST_CURVED:
-            return self.points
+            if self.proposals is not None or dimension <= USUAL_PARAMETERS:
+                return self.points
+            wanted = min(self.points * dimension // USUAL_PARAMETERS, MOST_POINTS)
+            return self.chains * -(-wanted // self.chains)
         most = max(MOST_NUMBERS // dimension, FEWEST_CHAINS)
         return self.chains * max(min(self.points, most) // self.chains, 1)
 
@@ -174,7 +182,8 @@ class FewRounds(Method):
 
     def open_points(self, dimension: int) -> int:
         """Return K where it follows from the effective size, with up to 200 parameters."""
-        return self.points if self.proposals is None and dimension <= limited.MOST_CURVED else 0
+        curved = dimension <= limited.MOST_CURVED
+        return self.points_of(dimension) if self.proposals is None and curved else 0
 
     def paced(self, point: float, message: float, dimension: int) -> FewRounds:
         r"""Return the method with a smaller K where the sites' work is what takes the time.
@@ -193,7 +202,7 @@ class FewRounds(Method):
         """K, unless it follows from the effective size."""
         return {} if self.proposals is None else {"proposals": self.proposals}
 
-    def with_chosen(self, values: Mapping[str, Any]) -> FewRounds:
+    def with_chosen(self, values: Mapping[str, Any], dimension: int) -> FewRounds:
         """Return the method with the K of a run: no more points than it has without.
 
         Raises:
@@ -204,7 +213,9 @@ class FewRounds(Method):
             raise InputError(f"few_rounds: {dict(values)} was chosen, which is not open.")
         if given is None:
             return self
-        return replace(self, proposals=arguments.whole("proposals", given, 64, self.points))
+        return replace(
+            self, proposals=arguments.whole("proposals", given, 64, self.points_of(dimension))
+        )
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a model of which a message cannot carry many chains."""
@@ -241,9 +252,10 @@ class FewRounds(Method):
         points = (done, proposed) if hub.centre.size <= limited.MOST_CURVED else ()
         return done, sought, *points, done, walked, done
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
-        return Cost(self.points * len(sizes), self.points * int(sizes.sum()))
+        points = self.points_of(dimension)
+        return Cost(points * len(sizes), points * int(sizes.sum()))
 
     def build(self, target: Target) -> Algorithm:
         """Return one message an iteration, for the mode or for points, and what it teaches."""

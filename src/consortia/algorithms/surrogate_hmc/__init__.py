@@ -264,7 +264,7 @@ class SurrogateHMC(Method):
             )
         return tuple(map(Fault, texts))
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
         return Cost(
             self.proposals_per_round * len(sizes), self.proposals_per_round * int(sizes.sum())

@@ -227,7 +227,8 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]))
+            d = begun.arrays["positions"].shape[-1]  # what it must be is looked at below
+            chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]), d)
             job = replace(job, algorithm=chosen)
             secret = secret_of(self.folder) if self._private else None
             work = SiteRuntime(job, self.number, files, begun.arrays, run, secret)
