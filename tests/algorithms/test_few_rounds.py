@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from consortia.algorithms.few_rounds.independence import metropolis_chains
 from consortia.algorithms.few_rounds.state import Chains
 from consortia.core.target import Target
 from consortia.core.words import size
+from consortia.engines.flower.plausible import MAXIMUM_POSITION
 from consortia.engines.local import site_arrays
 from consortia.errors import InputError, WarmupError
 from consortia.run.loop import RunLoop
@@ -173,8 +175,14 @@ def test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves(refit: bo
 # --- the search ----------------------------------------------------------------------------------
 
 
-def searched(model: consortia.Model, sites: consortia.Sites, start: Any) -> tuple[Any, int]:
-    """The search after its last round, and how many rounds it took."""
+def searched(
+    model: consortia.Model, sites: consortia.Sites, start: Any, seen: list[float] | None = None
+) -> tuple[Any, int]:
+    """The search after its last round, and how many rounds it took.
+
+    ``seen``: takes how far each round's candidates are; it begins at the start itself, as the
+    searches from elsewhere do.
+    """
     target = Target(model, model.init)
     method = consortia.few_rounds()
     arrays = site_arrays(model, sites, method, np.arange(len(sites)))
@@ -186,11 +194,16 @@ def searched(model: consortia.Model, sites: consortia.Sites, start: Any) -> tupl
             return search.answer(target, state.best.position, state.candidates, site)
 
         answers = jax.lax.map(at, jnp.arange(len(sites)))
-        return search.step(state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers))
+        return search.step(
+            target, state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers)
+        )
 
-    state, rounds = search.first(jnp.asarray(start, target.dtype)), 0
+    begin = search.first if seen is None else partial(search.first, shrunk=(1.0,))
+    state, rounds = begin(jnp.asarray(start, target.dtype)), 0
     while rounds < 40 and not bool(search.ended(state)):
         state, rounds = step(state), rounds + 1
+        if seen is not None:
+            seen.append(np.abs(np.asarray(state.candidates)).max())
     return state, rounds
 
 
@@ -228,6 +241,40 @@ def test_the_mode_of_a_regression_is_reached_from_anywhere_in_a_few_rounds() -> 
         assert np.linalg.norm(np.linalg.solve(root, other - centre)) < 0.25
 
 
+@pytest.mark.parametrize(("far", "seen_at_most"), [(search.FAR, 8.0), (math.inf, math.inf)])
+def test_no_candidate_is_farther_than_sites_answer(
+    monkeypatch: Any, far: float, seen_at_most: float
+) -> None:
+    """A policy refuses positions 10 standard deviations of the prior away, unless it says more."""
+    assert search.FAR < MAXIMUM_POSITION
+    rng = np.random.default_rng(8)
+    # Columns that measure nearly the same, as the radius and the area of a nucleus do.
+    x = (3 * rng.normal(size=(300, 1)) + 0.3 * rng.normal(size=(300, 4))).astype(np.float32)
+    y = (x[:, 0] > rng.logistic(size=300)).astype(np.float32)
+    sites = consortia.Sites.from_list([{"x": x[p], "y": y[p]} for p in np.split(np.arange(300), 3)])
+    model = consortia.models.logistic_regression(4)
+    monkeypatch.setattr(search, "FAR", far)
+    seen: list[float] = []
+    for start in rng.normal(size=(10, 4)):
+        # Where all predictions are sure the curvature is that of the prior: steps are long.
+        assert searched(model, sites, start, seen)[1] <= 10
+    assert max(seen) <= seen_at_most + 1e-4
+    assert (max(seen) > 10) == (far == math.inf)
+
+
+def test_a_mode_far_out_in_the_prior_is_still_reached() -> None:
+    """Thirty standard deviations from its centre: the prior is wrong, but the posterior proper."""
+    model = consortia.Model(
+        lambda p: -jnp.sum(p["x"] ** 2) / 2,
+        lambda p, row: -1000 * jnp.sum((row["y"] - p["x"][None]) ** 2, axis=-1) / 2,
+        {"x": jnp.zeros(2)},
+    )
+    sites = consortia.Sites.from_list([{"y": np.full((1, 2), at, np.float32)} for at in (29, 31)])
+    state, rounds = searched(model, sites, np.zeros(2))
+    assert rounds <= 6
+    np.testing.assert_allclose(search.laplace(state)[0], 30 * 2000 / 2001, rtol=1e-4)
+
+
 def test_the_mode_of_300_parameters_is_reached_by_gradients_in_a_few_rounds() -> None:
     rng = np.random.default_rng(5)
     scales = np.logspace(0, 1, 300).astype(np.float32)
@@ -250,7 +297,9 @@ def test_the_mode_of_300_parameters_is_reached_by_gradients_in_a_few_rounds() ->
             return limited.answer(target, state.best.position, state.candidates, here)
 
         answers = jax.lax.map(at, jnp.arange(2))
-        return limited.step(state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers))
+        return limited.step(
+            target, state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers)
+        )
 
     state, rounds = limited.first(jnp.full(300, 3.0)), 0
     while rounds < 40 and not bool(limited.ended(state)):

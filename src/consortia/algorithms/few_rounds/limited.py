@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.algorithms.few_rounds.search import MOST_IDLE, SHRUNK, chosen
+from consortia.algorithms.few_rounds.search import MOST_IDLE, SHRUNK, along, chosen
 from consortia.algorithms.few_rounds.state import Limited, Scalar, Slope, Vector
 from consortia.core.contract import Site
 from consortia.core.target import Target
@@ -75,7 +75,7 @@ def answering(target: Target, reference: Vector, site: Site) -> Callable[[Vector
     return at
 
 
-def step(search: Limited, summed: Answer) -> Limited:
+def step(target: Target, search: Limited, summed: Answer) -> Limited:
     """Return the search after a round: the best point, and the next candidates."""
     before, begins = search.best, jnp.isinf(search.decrement)
     index, better, idle = chosen(search, *summed)
@@ -99,7 +99,7 @@ def step(search: Limited, summed: Answer) -> Limited:
     direction = jnp.where(taught > 0, direction, steepest)
     decrement = jnp.where(taught > 0, -jnp.sum(direction * best.gradient), 2.0 * move.size)
     decrement = jnp.where(known, decrement, jnp.inf)
-    candidates = best.position[None] + lengths[:, None] * direction[None]
+    candidates = along(target, best.position, lengths[:, None] * direction[None])
     return Limited(best, candidates, decrement, search.convex, idle, moves, changes, taught)
 
 

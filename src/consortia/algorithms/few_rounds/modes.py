@@ -65,7 +65,7 @@ def begun(target: Target, searches: Searches, normals: Vector) -> Searches:
     return searches._replace(others=jax.vmap(partial(search.first, shrunk=(1.0,)))(starts))
 
 
-def step(searches: Searches, summed: search.Answer) -> Searches:
+def step(target: Target, searches: Searches, summed: search.Answer) -> Searches:
     """Return all searches after a round."""
     count = len(search.LADDER)
 
@@ -79,7 +79,7 @@ def step(searches: Searches, summed: search.Answer) -> Searches:
     answers = search.Answer(height, *(parts(values) for values in summed[1:]))
     before = _together(searches)
     above = before.best.height.above(searches.best.height).at[0].set(0)
-    after = jax.lax.map(lambda each: search.step(*each), (before, answers, above))
+    after = jax.lax.map(lambda each: search.step(target, *each), (before, answers, above))
     others = jax.tree.map(lambda values: values[1:], after)
     first = jax.tree.map(lambda values: values[0], after)
     return Searches(first, others, searches.modes)

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from consortia.algorithms.few_rounds.state import Best, Count, Limited, Search, Vector
 from consortia.core.contract import Site
+from consortia.core.prior import normal_at
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import hessian
@@ -42,6 +43,10 @@ SHRUNK = (1.0, 0.5, 0.2, 0.0)
 
 LOWEST_CURVATURE = 1e-6
 """Of the scaled curvature, relative to the largest: in single precision less is none."""
+
+FAR, NEARLY = 8.0, 0.8
+"""How far from the centre of its prior a candidate is looked for, in its standard deviations; and
+the share of that from which on it may be farther."""
 
 NEAR = 0.25
 """The search ends with a decrement below this; the fit corrects what is left."""
@@ -112,10 +117,11 @@ def chosen(
     return index, better, jnp.where(better, 0, search.idle + 1).astype(jnp.int32)
 
 
-def step(search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
+def step(target: Target, search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
     """Return the search after a round: the best point, and the next candidates.
 
     Args:
+        target: of which the prior says how far a candidate may be.
         search: before it.
         summed: over the sites.
         above: U at the best point minus U at the reference of the answers.
@@ -147,7 +153,23 @@ def step(search: Search, summed: Answer, above: Array | float = 0.0) -> Search:
     convex = (values[0] > LOWEST_CURVATURE * jnp.max(values)).astype(jnp.int32)
     known = better | jnp.isfinite(search.decrement)
     decrement = jnp.where(known, decrement, jnp.inf)
-    return Search(best, best.position[None] + steps @ axes.T / scale[None], decrement, convex, idle)
+    candidates = along(target, best.position, steps @ axes.T / scale[None])
+    return Search(best, candidates, decrement, convex, idle)
+
+
+def along(target: Target, best: Vector, steps: Float[Array, "M d"]) -> Float[Array, "M d"]:
+    """Return where steps from the best point lead, shortened where they lead too far.
+
+    No parameter goes farther than `FAR` standard deviations from the centre of its prior: sites
+    do not answer there (`maximum_position` of a policy). Once the best point is nearly as far it
+    may go twice as far as that.
+    """
+    centre, sd = normal_at(target, best)
+    away = best - centre
+    most = jnp.where(jnp.abs(away) > NEARLY * FAR * sd, 2 * jnp.abs(away), FAR * sd)
+    left, size = most[None] - jnp.sign(steps) * away[None], jnp.abs(steps)
+    share = jnp.min(jnp.where(size > left, left / size, 1), axis=1)
+    return best[None] + share[:, None] * steps
 
 
 def ended(search: Search) -> Array:

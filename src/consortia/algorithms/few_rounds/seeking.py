@@ -36,7 +36,7 @@ def phases(target: Target) -> tuple[Phase, Phase]:
     seek = Phase(
         partial(_answer, target),
         Sum(),
-        hub=_sought,
+        hub=partial(_sought, target),
         repeats=lambda hub: (hub.due == Stage.SEARCH).astype(jnp.int32),
         evaluation=lambda inbox: Evaluation(inbox.positions),
     )
@@ -73,13 +73,14 @@ def _answer(
     return state, answer(target, inbox.reference, inbox.positions, site), {}
 
 
-def _sought(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
+def _sought(
+    target: Target, shared: PyTree, hub: Hub, message: PyTree
+) -> tuple[Hub, Candidates, Info]:
     """Go on to the best candidate."""
     now = hub.search
-    hub = hub._replace(
-        search=limited.step(now, message) if isinstance(now, Limited) else modes.step(now, message)
-    )
-    return _asked(hub)
+    if isinstance(now, Limited):
+        return _asked(hub._replace(search=limited.step(target, now, message)))
+    return _asked(hub._replace(search=modes.step(target, now, message)))
 
 
 def after_search(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
