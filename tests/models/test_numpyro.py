@@ -100,6 +100,14 @@ def several(x: Any, y: Any) -> None:
     numpyro.factor("fit", -0.5 * jnp.sum((y - b[0] * x) ** 2))
 
 
+def bounded(x: Any, y: Any) -> None:
+    """A slope with a soft bound that is far from where its prior is."""
+    slope = numpyro.sample("slope", dist.Normal(0, 0.1))
+    numpyro.factor("bound", -10 * jnp.maximum(slope - 2, 0))
+    numpyro.factor("size", -x.shape[0] * slope**2)  # of each row as much
+    numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
     "eight schools": (
         eight_schools,
@@ -116,6 +124,7 @@ MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
     "mixture": (mixture, {"x": X}, {}),
     "ordinal, scaled": (ordinal, {"x": X, "group": GROUP}, {}),
     "sums in two statements": (several, {"x": X, "y": 2 * X}, {}),
+    "a bound that is nowhere near": (bounded, {"x": X, "y": 2 * X}, {}),
 }
 
 
@@ -123,7 +132,7 @@ MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
 def test_the_pieces_add_up_to_the_density_of_numpyro(name: str) -> None:
     function, rows, constants = MODELS[name]
     model = from_numpyro(function, rows, **constants)
-    params = model.init(KEY)
+    params = jax.tree.map(lambda leaf: leaf + 2.5, model.init(KEY))  # not where it was looked at
     columns = {key: jnp.asarray(one) for key, one in rows.items()}
 
     @jax.jit
@@ -183,6 +192,17 @@ def test_over_three_sites_it_has_the_posterior_of_numpyro_on_all_rows() -> None:
 def test_what_depends_on_rows_is_no_parameter() -> None:
     model = from_numpyro(linear, MODELS["linear, without a plate"][1])
     assert set(model.natural(model.init(KEY))) == {"ab", "sigma"}
+
+
+def test_what_follows_from_a_number_of_the_site_is_no_parameter() -> None:
+    def of_the_site(x: Any, y: Any, beds: Any) -> None:
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        numpyro.deterministic("twice", 2 * b)
+        numpyro.deterministic("there", b * beds[0])
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+    model = from_numpyro(of_the_site, {"x": X, "y": 2 * X, "beds": np.full(N, 0.7)})
+    assert set(model.natural(model.init(KEY))) == {"b", "twice"}
 
 
 # --- what each site draws for itself -------------------------------------------------------------
@@ -375,6 +395,11 @@ def anchored(x: Any, y: Any) -> None:
     numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
 
 
+def anchored_at_a_bound(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Uniform(0, 5 + jnp.abs(x).max()))
+    numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
 def own_anchored(x: Any, y: Any) -> None:
     b = numpyro.sample("b", dist.Normal(0, 1))
     with numpyro.plate("site", 1):
@@ -460,6 +485,7 @@ REFUSED = [
     (leaking, "'shared' depends on 'own', which each site draws for itself"),
     (rows_in_the_site, "'own' has a value of each row in the plate of the site"),
     (anchored, "the law of 'b' depends on the rows at hand"),
+    (anchored_at_a_bound, "the law of 'b' depends on the rows at hand"),
     (own_anchored, "the law of 'own' depends on the rows at hand"),
     (unlike, "the law of 'own' differs over the plate of the site"),
     (needy, "the model's argument 'degree' is none of the columns (x, y): give it by name"),
@@ -475,3 +501,24 @@ def test_a_model_without_a_likelihood_a_row_is_refused_by_the_statement(
     with pytest.raises(InputError) as caught:
         from_numpyro(function, {"x": X, "y": 2 * X})
     assert message in str(caught.value)
+
+
+def factor_of_the_site(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    numpyro.factor("anchor", -((b - x.mean()) ** 2))
+    numpyro.sample("y", dist.Normal(b, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "message"),
+    [
+        (anchored, np.full(N, 0.7), "the law of 'b' depends on the rows at hand"),
+        (factor_of_the_site, np.full(N, 0.7), "the statement 'anchor' is computed from the rows"),
+        (centred, np.repeat([1.0, 0.0], [6, 4]), "the statement 'outcome' does not factor"),
+    ],
+)
+def test_rows_that_look_alike_hide_nothing(
+    function: Callable[..., Any], x: np.ndarray, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        from_numpyro(function, {"x": x, "y": 2 * X})

@@ -26,7 +26,15 @@ RNG = np.random.default_rng(0)
 N = 10
 X, GROUP = RNG.normal(size=N), np.arange(N) % 3
 COUNT, EXPOSURE = RNG.poisson(3.0, N), RNG.uniform(1, 3, N)
-ROWS: dict[str, Any] = {"x": X, "outcome": 2 * X, "group": GROUP, "count": COUNT, "days": EXPOSURE}
+ROWS: dict[str, Any] = {
+    "x": X,
+    "outcome": 2 * X,
+    "group": GROUP,
+    "count": COUNT,
+    "days": EXPOSURE,
+    "beds": np.full(N, 0.7),  # of the site: the same in all its rows
+    "treated": np.repeat([1.0, 0.0], [6, 4]),  # sorted: the first rows are alike
+}
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +102,18 @@ def ordinal() -> Any:
     return model
 
 
+def bounded() -> Any:
+    """A flat level, and a slope with a soft bound that is far from where chains start."""
+    with pm.Model() as model:
+        x, y = pm.Data("x", X), pm.Data("outcome", 2 * X)
+        level, slope = pm.Flat("level"), pm.Normal("slope", 0, 1)
+        pm.Potential("bound", -10 * pt.maximum(slope - 2, 0))
+        pm.Potential("sign", pt.switch(slope > -9, 0.0, -np.inf))
+        pm.Potential("size", -x.shape[0] * slope**2)  # of each row as much
+        pm.Normal("y", level + slope * x, 1, observed=y)
+    return model
+
+
 def several() -> Any:
     with pm.Model() as model:
         x, y = pm.Data("x", X), pm.Data("outcome", 2 * X)
@@ -110,6 +130,7 @@ MODELS = {
     "mixture": (mixture, ("x",)),
     "ordinal": (ordinal, ("x", "group")),
     "two statements": (several, ("x", "outcome")),
+    "flat, with a bound that is nowhere near": (bounded, ("x", "outcome")),
 }
 
 
@@ -122,7 +143,8 @@ def test_the_pieces_add_up_to_the_density_of_pymc(name: str) -> None:
     make, names = MODELS[name]
     theirs, rows = make(), columns(*names)
     model = from_pymc(theirs, rows)
-    params = model.init(KEY)
+    # not where it was looked at
+    params = {key: leaf + 2.5 for key, leaf in model.init(KEY).items()}
     likelihood = jax.jit(model.log_likelihood)(params, rows)
     assert likelihood.shape == (N,)
     point = {
@@ -149,6 +171,21 @@ def test_draws_come_back_on_the_model_s_scale() -> None:
     of_rows = from_pymc(linear(), columns("x", "outcome"))
     assert of_rows.natural is not None
     assert set(of_rows.natural(of_rows.init(KEY))) == {"ab", "sigma"}
+
+
+def test_what_follows_from_rows_does_not_come_back() -> None:
+    with pm.Model() as theirs:
+        x, beds = pm.Data("x", X), pm.Data("beds", ROWS["beds"])
+        b = pm.Normal("b", 0, 1)
+        pm.Deterministic("twice", 2 * b)
+        pm.Deterministic("at_mean", b * x.mean())
+        pm.Deterministic("of_all", b * x.shape[0])
+        pm.Deterministic("of_the_site", b * beds[0])
+        pm.Deterministic("beyond", pt.maximum(b - 2, 0) * x.mean())  # 0 where it is looked at
+        pm.Normal("y", b * beds, 1, observed=x)
+    model = from_pymc(theirs, columns("x", "beds"))
+    assert model.natural is not None
+    assert set(model.natural(model.init(KEY))) == {"b", "twice"}
 
 
 def test_sites_of_other_sizes_are_sampled_in_32_bits_as_a_density_written_by_hand() -> None:
@@ -207,12 +244,74 @@ def centred() -> Any:
     return model
 
 
-def prior_of_rows() -> Any:
+def centred_treatment() -> Any:
     with pm.Model() as model:
-        x = pm.Data("x", X)
-        b = pm.Normal("b", 0, pt.max(pt.abs(x)))
+        treated, y = pm.Data("treated", ROWS["treated"]), pm.Data("outcome", 2 * X)
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", b * (treated - treated.mean()), 1, observed=y)
+    return model
+
+
+def autoregressive() -> Any:
+    with pm.Model() as model:
+        x, b = pm.Data("x", X), pm.Normal("b", 0, 1)
+        pm.Potential("steps", -0.5 * (x[1:] - b * x[:-1]) ** 2)
+    return model
+
+
+def potential_of_the_mean() -> Any:
+    with pm.Model() as model:
+        x, b = pm.Data("x", X), pm.Normal("b", 0, 1)
+        pm.Potential("anchor", -((b - x.mean()) ** 2))
         pm.Normal("y", b, 1, observed=x)
     return model
+
+
+def potential_of_the_site() -> Any:
+    with pm.Model() as model:
+        x, b = pm.Data("x", X), pm.Normal("b", 0, 1)
+        pm.Potential("anchor", -((b - pm.Data("beds", ROWS["beds"]).mean()) ** 2))
+        pm.Normal("y", b, 1, observed=x)
+    return model
+
+
+def subsampled() -> Any:
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", b, 1, observed=pm.Data("x", X), total_size=100)
+    return model
+
+
+def unbounded() -> Any:
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1)
+        c = pm.Uniform("c", 3 + b * 0, 5, default_transform=None)
+        pm.Normal("y", c, 1, observed=pm.Data("x", X))
+    return model
+
+
+LAWS: dict[str, Any] = {
+    "a mean of rows": lambda x, y, beds: pm.Normal("b", x.mean(), 1),
+    "hardly": lambda x, y, beds: pm.Normal("b", 1e-3 * x.mean(), 10),
+    "their number": lambda x, y, beds: pm.Normal("b", 0, 1 / pt.sqrt(x.shape[0])),
+    "a scale of responses": lambda x, y, beds: pm.HalfNormal("b", y.std() + 0.1),
+    "the first row": lambda x, y, beds: pm.Exponential("b", pt.abs(y[0])),
+    "through another": lambda x, y, beds: pm.Normal("b", pm.Normal("a", 0, 1) * x.mean(), 1),
+    # the density of the unconstrained value has no bounds in it
+    "bounds": lambda x, y, beds: pm.Uniform("b", x.min(), x.max() + 1),
+    "a number of the site": lambda x, y, beds: pm.Normal("b", beds.mean(), 1),
+    "a bound of the site": lambda x, y, beds: pm.Uniform("b", 0, beds.max()),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_latent_variable_whose_law_depends_on_rows_is_refused(name: str) -> None:
+    with pm.Model() as theirs:
+        x, y, beds = (pm.Data(one, ROWS[one]) for one in ("x", "outcome", "beds"))
+        b = LAWS[name](x, y, beds)
+        pm.Normal("y", b * x, 1, observed=y)
+    with pytest.raises(InputError, match=r"the law of 'b' depends on the rows.*as a constant"):
+        from_pymc(theirs, columns("x", "outcome", "beds"))
 
 
 def discrete() -> Any:
@@ -235,7 +334,12 @@ def with_plain_observations() -> Any:
         (gaussian_process, ("x", "outcome"), "statement 'y' does not factor over rows"),
         (centred, ("x", "outcome"), "statement 'y' does not factor over rows"),
         (with_local_levels, ("x",), "latent variable 'level' has shape"),
-        (prior_of_rows, ("x",), "'b' (does not factor over rows|depends on the rows)"),
+        (centred_treatment, ("treated", "outcome"), "statement 'y' does not factor over rows"),
+        (autoregressive, ("x",), "statement 'steps' does not factor over rows"),
+        (potential_of_the_mean, ("x",), "statement 'anchor' does not factor over rows"),
+        (potential_of_the_site, ("x", "beds"), "statement 'anchor' is computed from the rows"),
+        (subsampled, ("x",), "observed variable 'y' has a total_size: methods take minibatches"),
+        (unbounded, ("x",), "the log-density of 'c' is -inf at parameters drawn at random"),
         (discrete, ("x",), "latent variable 'which' is discrete"),
         (with_plain_observations, ("x",), "cannot be computed with 4 of its rows"),
         (linear, ("x", "count"), "no pm.Data 'count', which is a column"),

@@ -1,13 +1,14 @@
-"""Which statements of a model written elsewhere are sums over rows: found out by numbers."""
+"""Which statements of a model written elsewhere are sums over rows, and which read no row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, Literal
 
 from consortia.data.sites import Sites
 from consortia.errors import InputError
@@ -23,7 +24,9 @@ TOLERANCE = 1e-4
 
 
 def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
-    """Return a few rows, at least two and not all alike.
+    """Return a few rows, at least two, among which each column differs if it does at all.
+
+    A centred column of the same numbers would look as if it were a sum over rows.
 
     Raises:
         InputError: they are no columns of one number of rows.
@@ -31,13 +34,18 @@ def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
     table = rows.first if isinstance(rows, Sites) else rows
     if not isinstance(table, Mapping):
         raise InputError(f"{caller}: give sites, or a dict of columns, as rows.")
-    found = {str(name): np.asarray(column)[:ROWS] for name, column in table.items()}
+    found = {str(name): np.asarray(column) for name, column in table.items()}
     lengths = {len(column) for column in found.values() if column.ndim}
     if len(lengths) != 1 or not all(column.ndim for column in found.values()) or lengths == {0}:
         raise InputError(f"{caller}: the columns are no arrays of one number of rows.")
     if lengths == {1}:
-        found = {name: np.concatenate([column, column]) for name, column in found.items()}
-    return found
+        return {name: np.concatenate([column, column]) for name, column in found.items()}
+    chosen = list(range(min(ROWS, *lengths)))
+    for column in found.values():
+        if not np.any(column[chosen] != column[0]):
+            others = np.any((column != column[0]).reshape(len(column), -1), axis=1)
+            chosen += np.flatnonzero(others)[:1].tolist()
+    return {name: column[chosen] for name, column in found.items()}
 
 
 def one_row(kinds: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, jax.Array]:
@@ -46,7 +54,61 @@ def one_row(kinds: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, jax.A
     return {name: jnp.asarray(np.zeros((1, *shape), kind)) for name, (shape, kind) in kinds.items()}
 
 
-def is_sum_over_rows(caller: str, name: str, whole: np.ndarray, parts: np.ndarray) -> bool:
+def reads_rows(function: Callable[[Any], Any], rows: Mapping[str, Any]) -> Any:
+    """Return for each output of a function of rows whether their values enter it.
+
+    Their number and shapes do not count. Rows of one site cannot show it where a column is the same
+    in all of them, and another number at the next site.
+    """
+    traced, outputs = jax.make_jaxpr(function, return_shape=True)(dict(rows))
+    found = _reached(traced.jaxpr, [True] * len(traced.jaxpr.invars))
+    return jax.tree.unflatten(jax.tree.structure(outputs), found)
+
+
+def _reached(program: Jaxpr, given: list[bool]) -> list[bool]:
+    """Return which outputs of a program depend on those inputs."""
+    reached = {one for one, here in zip(program.invars, given, strict=True) if here}
+
+    def is_reached(one: Any) -> bool:
+        return not isinstance(one, Literal) and one in reached
+
+    for step in program.eqns:
+        inputs = [is_reached(one) for one in step.invars]
+        outputs = [any(inputs)] * len(step.outvars)
+        if any(inputs) and step.primitive.name == "jit":  # of others all inputs reach all outputs
+            outputs = _reached(step.params["jaxpr"].jaxpr, inputs)
+        reached |= {one for one, here in zip(step.outvars, outputs, strict=True) if here}
+    return [is_reached(one) for one in program.outvars]
+
+
+def check_law(caller: str, name: str, whole: np.ndarray, parts: np.ndarray, reads: bool) -> None:
+    """Refuse a latent variable whose law depends on the rows.
+
+    Args:
+        caller: the function, for messages.
+        name: of the latent variable.
+        whole: its log-density with all rows, (points,).
+        parts: with each single row, (points, rows).
+        reads: whether values of the rows enter it.
+
+    Raises:
+        InputError: it does.
+    """
+    if reads or (np.all(np.isfinite(whole)) and not _same(whole, parts)):
+        raise InputError(
+            f"{caller}: the law of {name!r} depends on the rows at hand, which are others at every "
+            "site: give what it depends on as a constant."
+        )
+    if not np.all(np.isfinite(whole)):
+        raise InputError(
+            f"{caller}: the log-density of {name!r} is {whole[~np.isfinite(whole)][0]:.6g} at "
+            "parameters drawn at random: give it a law that is finite wherever chains start."
+        )
+
+
+def is_sum_over_rows(
+    caller: str, name: str, whole: np.ndarray, parts: np.ndarray, reads: bool
+) -> bool:
     """Return True of a statement that is a sum over rows, False of one that no row changes.
 
     Args:
@@ -54,18 +116,40 @@ def is_sum_over_rows(caller: str, name: str, whole: np.ndarray, parts: np.ndarra
         name: of the statement.
         whole: its log-density of all rows, (points,).
         parts: of each single row, (points, rows).
+        reads: whether values of the rows enter it.
 
     Raises:
         InputError: it is neither.
     """
-    size = np.abs(parts).sum(axis=1) + 1
-    if np.all(np.abs(whole - parts.sum(axis=1)) <= TOLERANCE * size):
-        return True
-    if np.all(np.abs(parts - whole[:, None]) <= TOLERANCE * size[:, None]):
+    same = _same(whole, parts)
+    if same and not reads:
         return False
+    with np.errstate(invalid="ignore"):  # of infinite ones no sum can be judged
+        close = np.abs(whole - parts.sum(axis=1)) <= TOLERANCE * _size(parts)
+    if np.all(close):
+        return True
+    if same:
+        raise InputError(
+            f"{caller}: the statement {name!r} is computed from the rows, but is no sum over them: "
+            "it is the same here for one row and for several, and may be another at the next site. "
+            "Give what it depends on as a constant, or write it as a sum over rows."
+        )
     raise InputError(
         f"{caller}: the statement {name!r} does not factor over rows: its log-density "
         f"of {parts.shape[1]} rows is {whole[0]:.6g}, the sum over single ones "
         f"{parts[0].sum():.6g}. Rows that depend on one another, as in a Gaussian process "
         "or with a statistic of all rows, have no likelihood a row."
     )
+
+
+def _same(whole: np.ndarray, parts: np.ndarray) -> bool:
+    """Return True if single rows have the log-density of all."""
+    one = whole[:, None]
+    with np.errstate(invalid="ignore"):
+        close = np.abs(parts - one) <= TOLERANCE * _size(parts)[:, None]
+    return bool(np.all((parts == one) | close))
+
+
+def _size(parts: np.ndarray) -> np.ndarray:
+    """Return the size of log-densities that a tolerance is relative to, (points,)."""
+    return np.abs(parts).sum(axis=1) + 1

@@ -17,7 +17,15 @@ from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError, MissingExtraError
 from consortia.models import _integrated
-from consortia.models._factoring import RADIUS, TOLERANCE, example_rows, is_sum_over_rows, one_row
+from consortia.models._factoring import (
+    RADIUS,
+    TOLERANCE,
+    check_law,
+    example_rows,
+    is_sum_over_rows,
+    one_row,
+    reads_rows,
+)
 from consortia.models._shared import Array, PyTree
 
 
@@ -414,20 +422,19 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     likelihood: list[str] = []
     together = [densities(example, point) for point in points]
     apart = [[densities(single, point) for single in singles] for point in points]
-    for name in observed:
+    reads = reads_rows(lambda rows: densities(rows, points[0]), example)
+
+    def judged(judge: Callable[..., Any], name: str) -> Any:
         whole = np.array([float(run[name]) for run in together])
         parts = np.array([[float(run[name]) for run in runs] for runs in apart])
-        of_rows = is_sum_over_rows("from_numpyro", name, whole, parts)
-        (likelihood if of_rows else prior).append(name)
+        return judge("from_numpyro", name, whole, parts, reads[name])
+
+    for name in observed:
+        (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
     for name in (*latents, *own):
-        singly = [float(run[name]) for run in apart[0]]
-        if not np.allclose(singly, float(together[0][name]), TOLERANCE, TOLERANCE):
-            raise InputError(
-                f"from_numpyro: the law of {name!r} depends on the rows at hand, which are others "
-                "at every site: give what it depends on as a constant."
-            )
+        judged(check_law, name)
     elsewhere = points[0] | {name: points[1][name] for name in own}
     moved = densities(example, elsewhere)
     for name in (*latents, *prior):
@@ -436,6 +443,8 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                 f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
                 "draws for itself, and on no row: sites share it, so it cannot."
             )
+    values_read = reads_rows(lambda rows: values_of(rows, points[0]), example)
+    derived = [name for name in derived if not values_read[name]]
     derived_of = [values_of(single, points[0]) for single in singles] if derived else []
     derived = [
         name

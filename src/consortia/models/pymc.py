@@ -16,7 +16,15 @@ import numpy as np
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError, MissingExtraError
-from consortia.models._factoring import RADIUS, TOLERANCE, example_rows, is_sum_over_rows, one_row
+from consortia.models._factoring import (
+    RADIUS,
+    TOLERANCE,
+    check_law,
+    example_rows,
+    is_sum_over_rows,
+    one_row,
+    reads_rows,
+)
 from consortia.models._shared import Array, PyTree
 
 CALLER = "from_pymc"
@@ -150,7 +158,7 @@ class _Graph:
     def densities(self, statements: Sequence[Any]) -> Callable[..., list[Array]]:
         """Return what gives the log-densities of statements, each summed, Jacobians included."""
         found = self.model.logp(vars=list(statements), sum=False) if statements else []
-        return self.function([one.sum() for one in found])
+        return self.function([one.sum(dtype="float64") for one in found])
 
     def function(self, outputs: Sequence[Any]) -> Callable[..., list[Array]]:
         """Return outputs as a function of parameters and rows."""
@@ -230,6 +238,14 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
                 "server. Integrate it out, or give groups by a column with their number as a "
                 "constant."
             )
+    from pymc.variational.minibatch_rv import MinibatchRandomVariable
+
+    for one in model.observed_RVs:
+        if one.owner is not None and isinstance(one.owner.op, MinibatchRandomVariable):
+            raise InputError(
+                f"{CALLER}: the observed variable {one.name!r} has a total_size: methods take "
+                "minibatches by themselves; leave it out."
+            )
     statements = [*model.observed_RVs, *model.potentials]
     every = [*latents, *statements]
     names = [one.name for one in every]
@@ -248,21 +264,24 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
 
     together = table(example, count)
     apart = np.stack([table(single, 1) for single in singles], axis=-1)
-    of_rows = [
-        is_sum_over_rows(CALLER, name, together[:, at], apart[:, at])
-        for at, name in enumerate(names)
-    ]
-    for latent, is_sum in zip(latents, of_rows, strict=False):
-        if is_sum:
-            raise InputError(
-                f"{CALLER}: the prior of {latent.name!r} depends on the rows: it would be another "
-                "one at every site. Give constants in their place."
-            )
-    likelihood = [one for one, is_sum in zip(every, of_rows, strict=True) if is_sum]
-    prior = [one for one, is_sum in zip(every, of_rows, strict=True) if not is_sum]
+    reads = reads_rows(lambda rows: densities(points[0], rows), example)
+    for at, latent in enumerate(latents):
+        check_law(CALLER, latent.name, together[:, at], apart[:, at], reads[at])
+    prior, likelihood = list(latents), list[Any]()
+    for at, one in enumerate(statements, len(latents)):
+        is_sum = is_sum_over_rows(CALLER, names[at], together[:, at], apart[:, at], reads[at])
+        (likelihood if is_sum else prior).append(one)
     if not likelihood:
         raise InputError(f"{CALLER}: no observed variable or potential depends on the rows.")
-    return _model(graph, shapes, graph.densities(prior), graph.densities(likelihood), singles)
+    kinds = {name: (column.shape[1:], column.dtype) for name, column in example.items()}
+    return _model(
+        graph,
+        shapes,
+        graph.densities(prior),
+        graph.densities(likelihood),
+        _constants(graph, points[0], example, singles[0]),
+        kinds,
+    )
 
 
 def _model(
@@ -270,9 +289,9 @@ def _model(
     shapes: Sequence[tuple[int, ...]],
     prior: Callable[..., list[Array]],
     likelihood: Callable[..., list[Array]],
-    singles: Sequence[Mapping[str, np.ndarray]],
+    derived: Sequence[Any],
+    kinds: Mapping[str, tuple[tuple[int, ...], Any]],
 ) -> Model:
-    kinds = {name: (column.shape[1:], column.dtype) for name, column in singles[0].items()}
     sampled = dict(zip(graph.sampled, shapes, strict=True))
 
     def start(key: Array) -> dict[str, Array]:
@@ -292,11 +311,8 @@ def _model(
 
         return jax.vmap(of_row)({name: jnp.asarray(batch[name]) for name in kinds})
 
-    names = [one.name for one in graph.latents]
-    derived = _constants(graph, sampled, singles)
-    names += [one.name for one in derived]
-    wanted = graph.model.replace_rvs_by_values([*graph.latents, *derived])
-    on_own_scale = graph.function(wanted)
+    names = [one.name for one in (*graph.latents, *derived)]
+    on_own_scale = graph.function(graph.model.replace_rvs_by_values([*graph.latents, *derived]))
 
     def natural(params: PyTree) -> dict[str, Array]:
         return dict(zip(names, on_own_scale(params, one_row(kinds)), strict=True))
@@ -305,23 +321,22 @@ def _model(
 
 
 def _constants(
-    graph: _Graph, sampled: Mapping[str, Any], singles: Sequence[Mapping[str, np.ndarray]]
+    graph: _Graph,
+    point: PyTree,
+    several: Mapping[str, np.ndarray],
+    single: Mapping[str, np.ndarray],
 ) -> list[Any]:
-    """Return the deterministic variables that do not depend on rows."""
+    """Return the deterministic variables that depend neither on rows nor on their number."""
     every = list(graph.model.deterministics)
     if not every:
         return []
     values = jax.jit(graph.function(graph.model.replace_rvs_by_values(every)))
-    rng = np.random.default_rng(2)
-    point = {name: rng.uniform(-RADIUS, RADIUS, shape) for name, shape in sampled.items()}
-    several = {n: np.concatenate([one[n] for one in singles]) for n in singles[0]}
-    runs = [values(point, rows) for rows in (several, *singles)]
+    reads = reads_rows(lambda rows: values(point, rows), several)
+    pairs = zip(values(point, several), values(point, single), strict=True)
     return [
         one
-        for place, one in enumerate(every)
-        if all(
-            np.shape(run[place]) == np.shape(runs[0][place])
-            and np.allclose(run[place], runs[0][place], TOLERANCE)
-            for run in runs
-        )
+        for one, of_rows, (all_of, first) in zip(every, reads, pairs, strict=True)
+        if not of_rows
+        and np.shape(all_of) == np.shape(first)
+        and np.allclose(all_of, first, TOLERANCE)
     ]
