@@ -27,7 +27,8 @@ from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
 from consortia.models.numpyro import from_numpyro
 from consortia.models.pymc import from_pymc
-from consortia.models.regression.model import Regression, regression
+from consortia.models.regression.construction import regression
+from consortia.models.regression.model import Regression
 from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.stopping import stop_when

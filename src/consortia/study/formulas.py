@@ -16,14 +16,14 @@ from consortia.data.partition import read_seed
 from consortia.data.tables import Table, read_table, rows_of
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
-from consortia.models.regression.design import site_rows
-from consortia.models.regression.model import (
-    Regression,
+from consortia.models.regression.construction import (
     assembled,
     contribution,
     question_of,
     regression,
 )
+from consortia.models.regression.design import site_rows
+from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called

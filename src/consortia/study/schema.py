@@ -14,7 +14,7 @@ from typing import Any
 
 from consortia import latency, schedules
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.models.regression.model import regression
+from consortia.models.regression.construction import regression
 from consortia.study.build import Study
 from consortia.study.formulas import NOT_IN_FILE
 from consortia.study.model import FROM_DATA, MODELS

@@ -12,8 +12,8 @@ import pytest
 import scipy.stats as st
 from scipy.special import expit
 
+from consortia.models.regression.construction import regression
 from consortia.models.regression.families import FAMILIES
-from consortia.models.regression.model import regression
 
 RNG = np.random.default_rng(0)
 ROWS = 12

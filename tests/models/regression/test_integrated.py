@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -9,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import cumulative_trapezoid
 
 import consortia
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models.regression.model import contribution
+from consortia.models._integrated import drawn
+from consortia.models.regression.construction import contribution
 
 RNG = np.random.default_rng(8)
 SIZES = {"oslo": 30, "lima": 9, "bern": 1}
@@ -114,6 +117,11 @@ def dense_plane(one: Any, point: Any, rows: Any) -> tuple[np.ndarray, np.ndarray
     """Return the log-likelihood with the normal density of z on a plane of points, and z."""
     line = np.linspace(-8, 8, 401)
     z = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
+    return log_density_of(one, point, rows, z), z
+
+
+def log_density_of(one: Any, point: Any, rows: Any, z: np.ndarray) -> np.ndarray:
+    """Return the log-likelihood with the normal density of z at points (n, 2)."""
     # written out: the site's mean of x is not the one of all rows
     centre = np.concatenate(list(X.values())).mean()
     L = np.array([[1.0, 0.0], [np.tanh(0.5), np.sqrt(1 - np.tanh(0.5) ** 2)]])
@@ -123,7 +131,7 @@ def dense_plane(one: Any, point: Any, rows: Any) -> tuple[np.ndarray, np.ndarray
     eta = np.asarray(one.density.predictor(point, rows)) + shift
     y = np.asarray(rows["y"])
     found = (y * eta - np.exp(eta) - np.array([math.lgamma(v + 1) for v in y])).sum(axis=1)
-    return found - 0.5 * (z**2).sum(axis=1) - np.log(2 * np.pi), z
+    return found - 0.5 * (z**2).sum(axis=1) - np.log(2 * np.pi)
 
 
 def test_a_correlated_slope_is_integrated_out_with_the_level(x64: None) -> None:
@@ -156,6 +164,36 @@ def test_level_and_slope_are_drawn_together_at_the_site(x64: None) -> None:
     assert (np.abs(values.mean(axis=0) - mean) / np.sqrt(variances)).max() < 4 / np.sqrt(3000)
     errors = np.sqrt((np.outer(variances, variances) + cov**2) / 3000)
     assert (np.abs(np.cov(values.T) - cov) / errors).max() < 4
+
+
+def below(line: np.ndarray, log_density: np.ndarray, value: float) -> float:
+    """Return the share of a density on a line, its last axis, that is below a value."""
+    density = np.exp(log_density - log_density.max()).reshape(-1, len(line)).sum(axis=0)
+    under = cumulative_trapezoid(density, line, initial=0)
+    return float(np.interp(value, line, under) / under[-1])
+
+
+@pytest.mark.parametrize("site", ["oslo", "lima"])
+def test_each_uniform_number_gives_its_quantile_of_level_and_slope(x64: None, site: str) -> None:
+    """The first coordinate has its marginal law, the second its law given the first."""
+    one = with_slopes()
+    point = {name: jnp.asarray(value) for name, value in POINT.items()}
+    rows = {name: jnp.asarray(value) for name, value in one.sites.site(site).items()}
+    mask = jnp.ones(len(rows["y"]), bool)
+    place = jax.jit(lambda uniform: drawn(one.density.given_levels(point, rows, mask), uniform))
+    log_density, z = dense_plane(one, point, rows)
+    weight = np.exp(log_density - log_density.max())
+    mean = np.average(z, axis=0, weights=weight)
+    sd = np.sqrt(np.average((z - mean) ** 2, axis=0, weights=weight))
+    first, second = (mean + np.linspace(-8, 8, 401)[:, None] * sd).T
+    plane = np.stack(np.meshgrid(second, first, indexing="ij"), axis=-1).reshape(-1, 2)[:, ::-1]
+    whole = log_density_of(one, point, rows, plane)
+    for wanted in itertools.product((0.02, 0.3, 0.5, 0.9, 0.99), repeat=2):
+        (found,) = np.asarray(place(jnp.asarray([wanted])))
+        given = log_density_of(one, point, rows, np.stack([first * 0 + found[0], second], axis=1))
+        # standard deviations that are 1 % too large miss by .0024
+        assert below(first, whole, found[0]) == pytest.approx(wanted[0], abs=5e-4)
+        assert below(second, given, found[1]) == pytest.approx(wanted[1], abs=5e-4)
 
 
 def test_groups_inside_a_site_are_integrated_out_as_sites_of_their_own(x64: None) -> None:

@@ -16,8 +16,8 @@ from consortia.data.tables import TableFacts, read_table
 from consortia.errors import InputError
 from consortia.models.regression import smooth
 from consortia.models.regression.agreement import agree
+from consortia.models.regression.construction import contribution, question_of, regression
 from consortia.models.regression.design import design_matrix
-from consortia.models.regression.model import contribution, question_of, regression
 
 ROWS, CUTS = 120, (50, 90, 119)
 

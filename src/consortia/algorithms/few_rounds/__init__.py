@@ -78,7 +78,10 @@ class FewRounds(Method):
     adaptive importance sampling; then it stands still and draws begin. The run ends at the asked
     effective size, or after ``rounds`` rounds of draws. What each round was for, and what it
     showed, stands in the attribute ``rounds_used`` of the result, and the log evidence with its
-    standard error in ``log_evidence`` and ``log_evidence_error``. Where no member of the family
+    standard error in ``log_evidence`` and ``log_evidence_error``. Where searches from three places
+    ended in several modes, ``modes`` has of each its share of the mass and of the draws. No
+    candidate is more than eight standard deviations of the prior from its centre in a parameter,
+    unless the best point is nearly as far. Where no member of the family
     comes near the posterior K chains of federated Hamiltonian Monte Carlo go on from it, each a few
     trajectories long; the attribute ``handed_over`` has the reason. Where these have not forgotten
     their starts within 100 communication rounds, or some of them do not move, the run ends and says
@@ -98,8 +101,8 @@ class FewRounds(Method):
         components: more than one let a t that does not do (k-hat above .5 after three rounds)
             become a mixture. It follows bends, but k-hat does not see a tail that no point has
             reached: on a banana it had standard deviations up to a fifth too small. With 1 such a
-            posterior is refused. With 4 it also begins with a component for each mode
-            that the searches have found, and draws from all of them.
+            posterior is refused. With 4 it also begins with a component for each mode that the
+            searches have found, and draws from all of them.
         chains: independent chains among which the proposals of a round are divided; set by
             ``sample(..., chains=...)``.
 
@@ -143,7 +146,7 @@ class FewRounds(Method):
 
     @property
     def points(self) -> int:
-        """K, a multiple of the number of chains."""
+        """K with up to 16 parameters, or as given; a multiple of the number of chains."""
         wanted = self.proposals
         if wanted is None:
             size = 1000.0 if self.effective_size is None else self.effective_size

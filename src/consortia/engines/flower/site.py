@@ -227,7 +227,7 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            d = begun.arrays["positions"].shape[-1]  # what it must be is looked at below
+            d = begun.arrays["positions"].shape[-1]  # `SiteRuntime` checks it
             chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]), d)
             job = replace(job, algorithm=chosen)
             secret = secret_of(self.folder) if self._private else None

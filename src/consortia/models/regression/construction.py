@@ -1,0 +1,342 @@
+"""`consortia.regression`: from a formula and tables at the sites to a model and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.core.arguments import unknown
+from consortia.core.contract import Method
+from consortia.core.fingerprints import of_value
+from consortia.data.facts import Gatherer, SiteFacts
+from consortia.data.facts import rows_of as rows_elsewhere
+from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
+from consortia.data.tables import Table, read_table, rows_of
+from consortia.errors import InputError
+from consortia.models.regression.agreement import agree
+from consortia.models.regression.density import Density
+from consortia.models.regression.design import (
+    group_names,
+    site_rows,
+    template,
+)
+from consortia.models.regression.families import ALIASES, FAMILIES
+from consortia.models.regression.formula import SITE, expression, parse
+from consortia.models.regression.model import Regression
+from consortia.models.regression.question import (
+    IMPUTATIONS,
+    Question,
+    levels_given,
+)
+from consortia.models.regression.specification import Specification
+
+NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
+"""Columns beside the formula, and the families that take them."""
+
+MOST_INTEGRATED = 2
+"""Levels and slopes of a group that the rule of `integrated` has nodes for."""
+
+COLLINEAR = 1e-9
+"""Smallest eigenvalue of the columns' correlations, below which they are called collinear."""
+
+
+@arguments.hinted
+def regression(
+    formula: str,
+    sites: Any,
+    *,
+    family: str = "gaussian",
+    missing: str = "refuse",
+    prior: Mapping[str, str] | None = None,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    weights: str | None = None,
+    exposure: str | None = None,
+    trials: str | None = None,
+    breaks: Sequence[float] | None = None,
+    integrate: bool = False,
+    imputations: int = IMPUTATIONS,
+    imputation_seed: int = 0,
+    algorithm: Method | None = None,
+    engine: Gatherer | None = None,
+) -> Regression:
+    r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
+
+    Every site tells what its rows are like: the levels of factors, means and squares of numbers,
+    how many values miss (`consortia.data.tables.TableFacts`). From this all agree on the columns,
+    and each makes its own: they are those that one table of all rows would have given.
+
+    A formula is ``response ~ terms`` with ``+ : * ^ -`` between terms; a factor is a column or
+    arithmetic of columns in ``I(...)``, with log, log2, log10, log1p, exp, expm1, sqrt, abs,
+    minimum, maximum; ``C(column, reference)`` makes levels of numbers; ``center`` and ``scale`` use
+    mean and sd of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name;
+    ``(1 | site)`` is a level of each site around a common one, its spread estimated,
+    ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
+    ``(1 | ward)`` are levels of groups inside the sites; ``offset(...)`` has the coefficient 1;
+    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
+
+    Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
+    and `Regression.estimates` give them back in the units of the columns.
+
+    **Priors**, by default and wide enough to say little: of a coefficient normal(0, 2.5 s_y / s_x),
+    with s_x the sd of a number over all rows (1 for a level, a product for interactions), and s_y
+    that of the response for gaussian and student, else 1; of the intercept, where all numbers have
+    their mean, normal(m, 2.5 s_y) with m the mean response (its logarithm with a log link, 0 with
+    the logit); of sigma exponential(1 / s_y), both as rstanarm has them; thresholds
+    student_t(3, 0, 2.5), spreads half_student_t(3, 2.5 s_y) and negative_binomial's phi
+    inverse_gamma(0.4, 0.3) as brms; other shapes gamma(2, 0.1), a Weibull shape half_normal(2).
+
+    Args:
+        formula: as above.
+        sites: one table a site: a dict of names to tables, or a list of them. A table is a path
+            (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
+        family: one of gaussian, student, bernoulli, binomial, poisson, negative_binomial, gamma,
+            beta, ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site,
+            with a log-likelihood of each site and so no minibatches).
+        missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
+            keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
+            column that marks it, a missing level is a level of its own; or ``"impute"``: each site
+            draws its missing values several times (`consortia.data.imputation`), and
+            `consortia.sample` pools the draws of all posteriors. Rows without a response are
+            always left out.
+        prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
+            "sd" and so on, words such as "normal(0, 1)".
+        levels: of columns, the reference first; what is given is not asked of the sites.
+        weights: column or expression: what each row's log-likelihood is multiplied by.
+        exposure: of poisson and negative_binomial: the time or the number a count is out of.
+        trials: of binomial: how many could have been.
+        breaks: of piecewise_exponential: times at which the hazard may change; when None four that
+            an exponential time with the mean of all rows falls between with equal probability.
+        integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
+            (a rule of 15 nodes, of 9 along each of two): they are in no message, and
+            `Regression.levels_of` draws them at the site. Levels of groups inside a site always
+            are. Such a model has a log-likelihood of each site and so takes no minibatches.
+        imputations: how many times missing values are drawn, with ``missing="impute"``.
+        imputation_seed: of these draws; equal seeds give equal ones.
+        algorithm: what will be sampled with, where ``engine`` runs several processes.
+        engine: where every process reads its own sites only; in this process when None.
+
+    Returns:
+        The model, its rows, and what gives results in the user's terms.
+
+    Raises:
+        InputError: the formula, a table or an argument cannot be used, or the sites disagree.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.arange(8.0)
+        >>> made = regression(
+        ...     "y ~ x + arm",
+        ...     {"oslo": {"x": x, "arm": list("abababab"), "y": 2 * x}, "lima": {
+        ...         "x": x, "arm": list("bbbbaaaa"), "y": x}},
+        ... )
+        >>> made.names
+        ('x', 'arm[b]')
+    """
+    question = question_of(
+        formula,
+        family,
+        missing=missing,
+        levels=levels,
+        weights=weights,
+        exposure=exposure,
+        trials=trials,
+        integrate=integrate,
+        imputations=imputations,
+        imputation_seed=imputation_seed,
+    )
+    tables, names = _tables(sites)
+    read: dict[int, Table] = {}
+
+    def contribute(index: int) -> SiteFacts:
+        read[index] = read_table(tables[index], f"site {names[index]!r}")
+        return contribution(question, read[index], names[index])
+
+    if engine is None:
+        facts = [contribute(index) for index in range(len(names))]
+    elif algorithm is None:
+        raise InputError("algorithm is missing: with an engine it decides who reads which site.")
+    else:
+        facts, _ = engine.gather_facts(names, algorithm, contribute)
+    return assembled(question, facts, names, read, prior, breaks)
+
+
+def question_of(
+    formula: str,
+    family: str,
+    *,
+    missing: str = "refuse",
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    integrate: bool = False,
+    imputations: int = IMPUTATIONS,
+    imputation_seed: int = 0,
+    **extra: str | None,
+) -> Question:
+    """Return what is asked of every site, checked as far as it can be without data.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    if family in ALIASES:
+        raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
+    if family not in FAMILIES:
+        raise InputError(f"family is {family!r}: {unknown(str(family), FAMILIES)}.")
+    parsed, of = parse(formula), FAMILIES[family]
+    if parsed.survival != (of.response == "time"):
+        what = "needs Surv(time, event) ~ ..." if of.response == "time" else "is of no time"
+        raise InputError(f"formula {formula!r}: family {family!r} {what}.")
+    given = {name: text for name, text in extra.items() if text is not None}
+    for name, families in NEEDS.items():
+        if name in given and family not in families:
+            raise InputError(f"{name} is for family {' or '.join(families)}, not {family!r}.")
+    if family == "binomial" and "trials" not in given:
+        raise InputError("trials is missing: family 'binomial' needs the column of trials.")
+    if of.response in ("ordered", "levels") and parsed.response[0].column is None:
+        raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
+    if family == "cox" and "weights" in given:
+        raise InputError("weights: family 'cox' takes none.")
+    factors = {name: expression(text) for name, text in given.items()}
+    if integrate and not any(group.by == SITE for group in parsed.groups):
+        raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
+    drawn = (imputations, imputation_seed)
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
+    staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
+    if staying and (of.of_site or of.response == "levels"):
+        raise InputError(
+            f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
+            f"{family!r} does not allow."
+        )
+    if staying and asked.imputes:
+        raise InputError(
+            f"missing='impute': {next(iter(staying.values()))} is integrated out at the sites, "
+            f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
+            "missing='complete'."
+        )
+    most = [group for group in parsed.groups if asked.stays(group)]
+    if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
+        raise InputError(
+            f"formula: {MOST_INTEGRATED} levels and slopes of a group can be integrated out at the "
+            "sites, not more: leave a slope out."
+        )
+    if len(staying) > 1:
+        raise InputError(
+            f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
+            f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
+        )
+    return asked
+
+
+def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
+    """Return what all processes learn of a site's table; see `Question.facts`."""
+    kept = question.kept(table, site)
+    arrays = dict.fromkeys(question.columns, ((), "<f8"))
+    held = {
+        name: column.values.tolist() if column.kind == "text" else column.values
+        for name, column in kept.items()
+    }
+    known = of_value((held, {name: column.missing for name, column in kept.items()}))
+    return SiteFacts(rows_of(kept), arrays, known, table=question.facts(table, site, least))
+
+
+def assembled(
+    question: Question,
+    facts: Sequence[SiteFacts],
+    names: Sequence[str],
+    read: Mapping[int, Table],
+    prior: Mapping[str, str] | None,
+    breaks: Sequence[float] | None,
+    imputation: int | None = None,
+) -> Regression:
+    """Return the regression of all sites, with the rows of those that have been read here.
+
+    Where values are imputed the rows are those of all imputations, or of the ``imputation``.
+    """
+    tables = [one.table for one in facts]
+    known = [one for one in tables if one is not None]
+    if len(known) < len(tables):
+        raise InputError("a site has told nothing of a table: give all the same formula.")
+    agreed = agree(question, known, [one.rows for one in facts], names, breaks)
+    if prior is not None and not isinstance(prior, Mapping):
+        raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
+    density = Density(agreed, dict(prior or {}))
+    model = density.model
+    if len(agreed.staying) > MOST_INTEGRATED:
+        raise InputError(
+            f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
+            f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
+        )
+    density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
+
+    def completed(imputation: int | None) -> Sites:
+        made = {
+            index: site_rows(agreed, table, names[index], imputation)
+            for index, table in read.items()
+        }
+        empty = template(agreed)
+        parts = [
+            read_rows(made[index], f"site {name!r}")
+            if index in made
+            else rows_elsewhere(empty, facts[index].rows)
+            for index, name in enumerate(names)
+        ]
+        for index in made:
+            check_finite(names[index], parts[index])
+        more = () if imputation is None else (imputation,)
+        digests = {i: of_value((one.digest, agreed.digest, *more)) for i, one in enumerate(facts)}
+        return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
+
+    sites: Sites | tuple[Sites, ...] = ()
+    if agreed.imputed and imputation is None:
+        sites = tuple(completed(number) for number in range(question.imputations))
+    else:
+        sites = completed(imputation if agreed.imputed else None)
+    notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
+    if not first.elsewhere:
+        notes += _collinear(agreed, first)
+    groups = {}
+    if agreed.grouping not in (None, SITE):
+        groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
+    kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
+    if agreed.imputed and imputation is not None:
+        kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
+    return Regression(agreed, density, model, sites, notes, groups, kept)
+
+
+def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the tables and the names of the sites."""
+    if isinstance(sites, Mapping):
+        names: list[str] | None = [str(name) for name in sites]
+        tables = list(sites.values())
+    elif isinstance(sites, Sequence) and not isinstance(sites, str):
+        tables = list(sites)
+        stems = [Path(one).stem for one in tables if isinstance(one, (str, Path))]
+        names = stems if len(stems) == len(tables) else None
+    else:
+        raise InputError(
+            f"sites is a {type(sites).__name__}: give a dict of names to tables, or a list of them."
+        )
+    if not tables:
+        raise InputError("sites is empty: give at least one table.")
+    return tables, site_names(names, len(tables))
+
+
+def _collinear(agreed: Specification, sites: Sites) -> tuple[str, ...]:
+    """Return a sentence on columns of which one follows from the others, where all are here."""
+    count = len(agreed.names)
+    if count < 2:
+        return ()
+    x = np.concatenate([np.asarray(shard["x"], float)[:, :count] for shard in sites.shards])
+    centred = x - x.mean(axis=0) if agreed.has_intercept else x
+    size = np.sqrt(np.mean(centred**2, axis=0))
+    vary = size > 0
+    kept = centred[:, vary] / size[vary]
+    values, vectors = np.linalg.eigh(kept.T @ kept / len(kept))
+    if values.size == 0 or values[0] > COLLINEAR:
+        return ()
+    loud = np.abs(vectors[:, values <= COLLINEAR]).max(axis=1) > 0.05
+    names = [name for name, some in zip(agreed.names, vary, strict=True) if some]
+    found = ", ".join(name for name, one in zip(names, loud, strict=True) if one)
+    return (f"{found} are collinear: what each of them does is known from the priors only",)
