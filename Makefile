@@ -18,7 +18,8 @@ setup: ## make or update .venv: locked dependencies, consortia, every extra that
 setup-dev:
 	@$(SETUP) --require dev
 
-demo: setup ## sample a posterior from data at four sites; results under runs/
+demo: ## sample a posterior from data at four sites; results under runs/
+	@$(SETUP) --only plots --only reference
 	$(BIN)/consortia run examples/breast_cancer.toml
 
 # Every check runs, also after one failed; the tests end the output.

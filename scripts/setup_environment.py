@@ -77,9 +77,10 @@ def read_stamp():
         return {}
 
 
-def write_stamp(inputs, missing):
+def write_stamp(inputs, installed, missing):
     """Record what is installed; inputs None: the set-up has begun and not ended."""
-    STAMP.write_text(json.dumps({"inputs": inputs, "root": str(ROOT), "missing": missing}))
+    record = {"inputs": inputs, "root": str(ROOT), "installed": installed, "missing": missing}
+    STAMP.write_text(json.dumps(record))
 
 
 def find_interpreter(uv):
@@ -154,10 +155,11 @@ def main():
     """Bring the environment up to date and say which extras it lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--require", action="append", default=[], metavar="EXTRA")
+    parser.add_argument("--only", action="append", metavar="EXTRA", help="no other extras now")
     parser.add_argument("--retry", action="store_true", help="try again the extras that failed")
     arguments = parser.parse_args()
     extras = sorted(path.stem for path in LOCKS.glob("*.txt") if path.stem != "base")
-    unknown = sorted(set(arguments.require) - set(extras))
+    unknown = sorted({*arguments.require, *(arguments.only or [])} - set(extras))
     if unknown:
         sys.exit("no such extra: %s (there are: %s)" % (", ".join(unknown), ", ".join(extras)))
 
@@ -165,21 +167,25 @@ def main():
     inputs = fingerprint()
     stamp = read_stamp()
     complete = stamp.get("inputs") == inputs
-    missing = stamp["missing"] if complete else {}
-    again = complete and (arguments.retry or set(arguments.require) & set(missing))
-    if not complete or again:
+    installed, missing = (stamp["installed"], stamp["missing"]) if complete else ([], {})
+    wanted = sorted({*(arguments.only or extras), *arguments.require} - {*installed, *missing})
+    if arguments.retry or set(arguments.require) & set(missing):
+        wanted = sorted({*wanted, *missing})
+    if wanted or not complete:
         interpreter = find_interpreter(uv)
         if stamp.get("root") != str(ROOT):
             create_environment(uv, interpreter)
         installer = find_installer(uv, interpreter)
         if not complete:
             print("set-up: .venv with %s" % ("uv" if uv else "pip"), flush=True)
-            write_stamp(None, {})
+            write_stamp(None, [], {})
             base = LOCKS / "base.txt"
             install(installer, "locked dependencies", "--require-hashes", "-r", base)
             install(installer, "consortia", "--no-build-isolation", "-e", ROOT)
-        missing = install_extras(installer, sorted(missing) if again else extras)
-        write_stamp(inputs, missing)
+        missing = {name: why for name, why in missing.items() if name not in wanted}
+        missing.update(install_extras(installer, wanted))
+        installed = sorted({*installed, *wanted} - set(missing))
+        write_stamp(inputs, installed, missing)
     for extra, why in sorted(missing.items()):
         print("set-up: extra %s is NOT installed: %s" % (extra, why))
     if missing:
