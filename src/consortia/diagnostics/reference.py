@@ -128,8 +128,8 @@ def nuts(
 def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
     """Return ``(key, position, rows) -> (draws (draws, d), statistics (draws,), gradients)``.
 
-    The parts are BlackJAX's; one loop runs the warm-up and the draws, because a program with the
-    kernel in two loops takes twice as long to compile.
+    The parts are BlackJAX's; one loop runs the warm-up and the draws, because the kernel in two
+    loops takes longer to compile.
     """
     import blackjax
     from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
@@ -137,7 +137,7 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
     from blackjax.adaptation.window_adaptation import build_schedule
 
     kernel = blackjax.nuts.build_kernel()
-    first_metric, see, metric_of_window = mass_matrix_adaptation(True)
+    first_metric, observe, metric_of_window = mass_matrix_adaptation(True)
     first_step, tune, best_step = dual_averaging_adaptation(rate)
     slow, ends = np.asarray(build_schedule(warmup)).astype(bool).T
 
@@ -145,7 +145,7 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
         tuning: Tuning, slow: Array, ends: Array, position: Array, acceptance: Array
     ) -> Tuning:
         """Return the tuning after a step of Stan's windows; where one ends, its metric is taken."""
-        metric = jax.lax.cond(slow, see, lambda metric, _: metric, tuning.metric, position)
+        metric = jax.lax.cond(slow, observe, lambda metric, _: metric, tuning.metric, position)
         step = tune(tuning.step, acceptance)
         metric, step = jax.lax.cond(
             ends,

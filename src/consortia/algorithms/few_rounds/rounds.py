@@ -17,7 +17,7 @@ from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds import fitting, limited, modes, seeking, walking
 from consortia.algorithms.few_rounds.independence import after_draws
-from consortia.algorithms.few_rounds.proposing import KEPT
+from consortia.algorithms.few_rounds.proposing import KEPT, newest
 from consortia.algorithms.few_rounds.state import (
     Chains,
     History,
@@ -28,6 +28,7 @@ from consortia.algorithms.few_rounds.state import (
     Vector,
 )
 from consortia.algorithms.few_rounds.weights import Quality, unknown
+from consortia.algorithms.few_rounds.weights import quality as quality_of
 from consortia.core.contract import Info, Phase
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -92,14 +93,18 @@ def _learn(
     target: Target, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
     """Go on with the search, the fit or the chains."""
-    branches: list[Callable[[Levels, Hub], tuple[Hub, Quality]]] = [_idle] * len(Stage)
-    branches[Stage.SEARCH] = seeking.after_search
-    if target.dimension <= limited.MOST_CURVED:
-        branches[Stage.FIT] = partial(fitting.after_fit, target)
-        branches[Stage.DRAW] = partial(after_draws, target)
-    branches[Stage.WALK] = walking.after_walk
-    branches[Stage.WALK_DRAW] = walking.after_walked_draws
-    hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
+    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _idle
+    lessons: dict[Stage, Callable[[Levels, Hub], tuple[Hub, Quality]]] = {
+        Stage.SEARCH: seeking.after_search,
+        Stage.FIT: points,
+        Stage.DRAW: points,
+        Stage.WALK: walking.after_walk,
+        Stage.WALK_DRAW: walking.after_walk,
+    }
+    # What two stages share is compiled once.
+    branches = [*dict.fromkeys([*lessons.values(), _idle])]
+    which = [branches.index(lessons.get(stage, _idle)) for stage in Stage]
+    hub, quality = jax.lax.switch(jnp.asarray(which, jnp.int32)[hub.due], branches, shared, hub)
     at, walkers = hub.rounds, hub.walkers
     values = History(
         purpose=hub.due,
@@ -113,7 +118,13 @@ def _learn(
         correlation=walkers.measured.correlation,
         step_size=walkers.step_size,
     )
-    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), hub.history, values)
+    history = jax.tree.map(
+        lambda kept, value: jax.lax.dynamic_update_index_in_dim(
+            kept, jnp.asarray(value, kept.dtype), at, 0
+        ),
+        hub.history,
+        values,
+    )
     info = {
         "acceptance_rate": quality.acceptance,
         "k_hat": quality.k_hat,
@@ -121,6 +132,17 @@ def _learn(
         "longest_rejection": jnp.max(hub.chains.idle),
     }
     return hub._replace(rounds=at + 1, history=history), (), info
+
+
+def _after_points(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+    """Fit the family to the points, or make Metropolis steps with them."""
+    new = newest(hub)
+    return jax.lax.cond(
+        hub.due == Stage.FIT,
+        partial(fitting.after_fit, target),
+        partial(after_draws, target),
+        *(shared, hub, new, quality_of(new.log_weights)),
+    )
 
 
 def _idle(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
