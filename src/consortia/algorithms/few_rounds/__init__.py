@@ -253,7 +253,7 @@ class FewRounds(Method):
         """Return how often each phase has run: that of the mode, of points, or of the chains."""
         sought, proposed, walked = account.messages(hub, done)
         points = (done, proposed) if hub.centre.size <= limited.MOST_CURVED else ()
-        return done, sought, *points, done, walked, done
+        return done, sought, *points, done, walked, walked, done
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
@@ -264,16 +264,14 @@ class FewRounds(Method):
         """Return one message an iteration, for the mode or for points, and what it teaches."""
         count = self.points_of(target.dimension)
         points = proposing.phases(target, count) if target.dimension <= limited.MOST_CURVED else ()
+        before, chains = (*seeking.phases(target), *points), walking.phases(target, count)
+        of_chains = tuple(range(len(before), len(before) + len(chains)))
         return Algorithm(
             partial(rounds.first, count, self.chains, self.components),
-            (
-                *seeking.phases(target),
-                *points,
-                *walking.phases(target, count),
-                rounds.lesson(target, count),
-            ),
+            (*before, *chains, rounds.lesson(target, count)),
             Draws(hub=rounds.drawn, per_iteration=count // self.chains, chains=self.chains),
             one_exchange=True,
+            idle=lambda hub: () if walking.walks(int(hub.stage)) else of_chains,
         )
 
 

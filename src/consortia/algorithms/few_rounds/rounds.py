@@ -6,7 +6,6 @@ from the fit to draws, or to chains where no family comes near enough; from chai
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -92,19 +91,11 @@ def _levels(target: Target, count: int, rng: RandomStreams) -> Levels:
 def _learn(
     target: Target, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
-    """Go on with the search, the fit or the chains."""
-    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _idle
-    lessons: dict[Stage, Callable[[Levels, Hub], tuple[Hub, Quality]]] = {
-        Stage.SEARCH: seeking.after_search,
-        Stage.FIT: points,
-        Stage.DRAW: points,
-        Stage.WALK: walking.after_walk,
-        Stage.WALK_DRAW: walking.after_walk,
-    }
-    # What two stages share is compiled once.
-    branches = [*dict.fromkeys([*lessons.values(), _idle])]
-    which = [branches.index(lessons.get(stage, _idle)) for stage in Stage]
-    hub, quality = jax.lax.switch(jnp.asarray(which, jnp.int32)[hub.due], branches, shared, hub)
+    """Go on with the search or the fit, make draws of points, or keep what chains have shown."""
+    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _walked
+    places = {Stage.SEARCH: 0, Stage.FIT: 1, Stage.DRAW: 1}
+    place = jnp.asarray([places.get(stage, 2) for stage in Stage], jnp.int32)[hub.due]
+    hub, quality = jax.lax.switch(place, (seeking.after_search, points, _walked), shared, hub)
     at, walkers = hub.rounds, hub.walkers
     values = History(
         purpose=hub.due,
@@ -145,5 +136,5 @@ def _after_points(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, Qualit
     )
 
 
-def _idle(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
-    return hub, unknown(hub.centre.dtype)
+def _walked(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+    return hub, unknown(hub.centre.dtype)._replace(acceptance=hub.walkers.measured.rate)
