@@ -253,7 +253,7 @@ class FewRounds(Method):
         """Return how often each phase has run: that of the mode, of points, or of the chains."""
         sought, proposed, walked = account.messages(hub, done)
         points = (done, proposed) if hub.centre.size <= limited.MOST_CURVED else ()
-        return done, sought, *points, done, walked, walked, done
+        return done, sought, *points, done, walked, done
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""

@@ -91,11 +91,12 @@ def _levels(target: Target, count: int, rng: RandomStreams) -> Levels:
 def _learn(
     target: Target, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
-    """Go on with the search or the fit, make draws of points, or keep what chains have shown."""
-    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _walked
-    places = {Stage.SEARCH: 0, Stage.FIT: 1, Stage.DRAW: 1}
-    place = jnp.asarray([places.get(stage, 2) for stage in Stage], jnp.int32)[hub.due]
-    hub, quality = jax.lax.switch(place, (seeking.after_search, points, _walked), shared, hub)
+    """Go on with the search, the fit or the chains."""
+    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _idle
+    branches = _idle, seeking.after_search, points, walking.after_walk
+    places = {Stage.SEARCH: 1, Stage.FIT: 2, Stage.DRAW: 2, Stage.WALK: 3, Stage.WALK_DRAW: 3}
+    place = jnp.asarray([places.get(stage, 0) for stage in Stage], jnp.int32)[hub.due]
+    hub, quality = jax.lax.switch(place, branches, shared, hub)
     at, walkers = hub.rounds, hub.walkers
     values = History(
         purpose=hub.due,
@@ -136,5 +137,5 @@ def _after_points(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, Qualit
     )
 
 
-def _walked(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
-    return hub, unknown(hub.centre.dtype)._replace(acceptance=hub.walkers.measured.rate)
+def _idle(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+    return hub, unknown(hub.centre.dtype)

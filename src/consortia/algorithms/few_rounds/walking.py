@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from consortia.algorithms.federated_hmc import ensemble
-from consortia.algorithms.few_rounds import limited
+from consortia.algorithms.few_rounds import limited, weights
 from consortia.algorithms.few_rounds.seeking import Candidates
-from consortia.algorithms.few_rounds.state import Hub, Limited, Stage
+from consortia.algorithms.few_rounds.state import Hub, Levels, Limited, Stage
 from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -28,8 +28,8 @@ MOST_MESSAGES, MOST_MESSAGES_BY_GRADIENTS = 100, 400
 """Communication rounds before which they have to; the second with more than 200 parameters."""
 
 
-def phases(target: Target, count: int) -> tuple[Phase, Phase, Phase]:
-    """Return the begin of a trajectory of so many chains, a leapfrog step of all, and its end."""
+def phases(target: Target, count: int) -> tuple[Phase, Phase]:
+    """Return the begin of a trajectory of so many chains, and a leapfrog step of all of them."""
 
     def momenta(rng: RandomStreams) -> Float[Array, "K d"]:
         return rng.normal("momentum", (count, target.dimension))
@@ -42,13 +42,7 @@ def phases(target: Target, count: int) -> tuple[Phase, Phase, Phase]:
         repeats=lambda hub: jnp.where(walking(hub), ensemble.due(hub.walkers), 0),
         evaluation=lambda inbox: Evaluation(inbox.positions),
     )
-    end = Phase(
-        None,
-        hub=_end,
-        shared=lambda rng: rng.uniform("accept", (count,)),
-        repeats=lambda hub: walking(hub).astype(jnp.int32),
-    )
-    return Phase(None, hub=_begin, shared=momenta), leap, end
+    return Phase(None, hub=_begin, shared=momenta), leap
 
 
 def walking(hub: Hub) -> Bool[Array, ""]:
@@ -87,12 +81,13 @@ def _leap(shared: PyTree, hub: Hub, message: limited.Answer) -> tuple[Hub, Candi
     return _asked(hub._replace(walkers=ensemble.moved(hub.walkers, message.potentials, gradients)))
 
 
-def _end(levels: Float[Array, " K"], hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
+def after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
     """Let the chains learn from their trajectories, or keep where these ended as draws."""
-    walkers = ensemble.ended(hub.walkers, levels)
+    walkers = ensemble.ended(hub.walkers, shared.tests)
     idle = jnp.max(walkers.idle.reshape(hub.chains.idle.size, -1), axis=1)
     hub = hub._replace(chains=hub.chains._replace(idle=idle))
-    return _asked(jax.lax.cond(hub.due == Stage.WALK, _learned, _drawn, hub, walkers))
+    hub = jax.lax.cond(hub.due == Stage.WALK, _learned, _drawn, hub, walkers)
+    return hub, weights.unknown(hub.centre.dtype)._replace(acceptance=walkers.measured.rate)
 
 
 def _learned(hub: Hub, tested: ensemble.Ensemble) -> Hub:
