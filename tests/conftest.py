@@ -83,15 +83,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(groups[item], len(LONGEST)))
 
 
-@pytest.fixture(autouse=True)
-def compiled_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Most tests compile much and compute little: there the compiler leaves its slow passes out."""
-    inside = request.path.is_relative_to(TESTS)
-    folder = request.path.relative_to(TESTS).parts[0] if inside else ""
-    slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", not slow and folder not in COMPUTING)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Most tests compile much and compute little: there the compiler leaves its slow passes out.
+
+    So it does in what several tests share, and in the processes that they start.
+    """
+    quickly = item.path.is_relative_to(TESTS) and item.get_closest_marker("slow") is None
+    with pytest.MonkeyPatch.context() as patch:
+        if quickly and item.path.relative_to(TESTS).parts[0] not in COMPUTING:
+            jax.config.update("jax_disable_most_optimizations", True)
+            patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        try:
+            return (yield)
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
 
 
 LARGEST_PREDICTED = prediction.MOST_OPERATIONS
