@@ -44,8 +44,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
-COMPUTING = {"benchmarks", "experiments", "statistical", "theory"}
-"""Folders whose tests compute for longer than they compile."""
 
 
 def pytest_unconfigure() -> None:
@@ -85,13 +83,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Most tests compile much and compute little: there the compiler leaves its slow passes out.
+    """Quick tests compile much and compute little: the compiler leaves its slow passes out there.
 
     So it does in what several tests share, and in the processes that they start.
     """
     quickly = item.path.is_relative_to(TESTS) and item.get_closest_marker("slow") is None
     with pytest.MonkeyPatch.context() as patch:
-        if quickly and item.path.relative_to(TESTS).parts[0] not in COMPUTING:
+        if quickly:
             jax.config.update("jax_disable_most_optimizations", True)
             patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         try:
