@@ -485,6 +485,7 @@ class Program(Iteration):
         self.often = compiler.for_rounds() if small and not few else self.once
         self.start_values = jax.jit(start_values, compiler_options=self.once)
         self._shapes: tuple[Yield, list[Any]] | None = None
+        self._traced: dict[Any, Callable[..., Any]] = {}
         self.fit = jax.jit(self._fit, compiler_options=self.once)
         self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=self.once)
         self.advance = jax.jit(
@@ -499,6 +500,26 @@ class Program(Iteration):
     def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
         """Return `advance` for rounds in which these phases do not run."""
         return partial(self.advance, idle=idle)
+
+    def send(
+        self,
+        phase: Phase,
+        drawn: PhaseRandomness,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """Do the first half of a phase, which is traced once for all functions that hold it."""
+        send = super().send
+        if callable(drawn.noise):
+            return send(phase, drawn, carry, sites, per_node, chains)
+
+        def sent(drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
+            return send(phase, drawn, carry, sites, per_node, chains)
+
+        key = id(phase), per_node, chains
+        return self._traced.setdefault(key, jax.jit(sent, inline=True))(drawn, carry, sites)
 
     # --- stages -------------------------------------------------------------------------------
 
