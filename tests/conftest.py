@@ -44,8 +44,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
-COMPUTING = {"benchmarks", "experiments", "statistical", "theory"}
-"""Folders whose tests compute for longer than they compile."""
 
 
 def pytest_unconfigure() -> None:
@@ -83,15 +81,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(groups[item], len(LONGEST)))
 
 
-@pytest.fixture(autouse=True)
-def compiled_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Most tests compile much and compute little: there the compiler leaves its slow passes out."""
-    inside = request.path.is_relative_to(TESTS)
-    folder = request.path.relative_to(TESTS).parts[0] if inside else ""
-    slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", not slow and folder not in COMPUTING)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Quick tests compile much and compute little: the compiler leaves its slow passes out there.
+
+    So it does in what several tests share, and in the processes that they start.
+    """
+    quickly = item.path.is_relative_to(TESTS) and item.get_closest_marker("slow") is None
+    with pytest.MonkeyPatch.context() as patch:
+        if quickly:
+            jax.config.update("jax_disable_most_optimizations", True)
+            patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        try:
+            return (yield)
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
 
 
 LARGEST_PREDICTED = prediction.MOST_OPERATIONS

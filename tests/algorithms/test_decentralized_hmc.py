@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,28 +45,23 @@ def target_of(model):
     return Target(model, jax.tree.map(jnp.asarray, model.init))
 
 
+@functools.cache
 def derivatives(model, sites):
-    """``(agent, θ) -> (∇U_i, ∇²U_i)``, with the prior shared in equal parts."""
-    target = target_of(model)
-    share = jnp.asarray(1 / len(sites))
+    """``positions -> (∇U_i, ∇²U_i)`` of all agents, with the prior shared in equal parts."""
+    target, share = target_of(model), jnp.asarray(1 / len(sites))
+    padded, sizes = jax.tree.map(jnp.asarray, sites.padded()), jnp.asarray(sites.sizes, jnp.int32)
 
-    def of(shard):
-        data = jax.tree.map(jnp.asarray, shard)
-        rows = len(shard["y"])
-        site, mask = Site(data, jnp.int32(rows), share, share), jnp.ones(rows, bool)
+    @jax.jit
+    @jax.vmap
+    def of(theta, data, size):
+        mask = jnp.arange(max(SIZES), dtype=jnp.int32) < size
 
         def potential(theta):
-            return target.potential(theta, data, mask, site)
+            return target.potential(theta, data, mask, Site(data, size, share, share))
 
-        return jax.jit(lambda theta: (jax.grad(potential)(theta), jax.hessian(potential)(theta)))
+        return jax.grad(potential)(theta), jax.hessian(potential)(theta)
 
-    functions = [of(shard) for shard in sites.shards]
-
-    def both(positions):
-        pairs = [f(jnp.asarray(x)) for f, x in zip(functions, positions, strict=True)]
-        return tuple(np.stack([np.asarray(pair[k]) for pair in pairs]) for k in (0, 1))
-
-    return both
+    return lambda positions: jax.tree.map(np.asarray, of(jnp.asarray(positions), padded, sizes))
 
 
 def private(position, stream, iterations, count=4, seed=0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -50,17 +51,23 @@ def sampled(algorithm, rounds, **options):
     return np.asarray(tree["posterior"]["theta"])[0]
 
 
+@functools.cache
+def drawing(algorithm):
+    """Iteration ↦ what the engine draws, as one program."""
+    phases = algorithm.build(Target(MODEL, MODEL.init)).phases
+    layout = Layout(len(SIZES), 1, False, 1, 1)
+    keys = rng.stage_keys(phases, rng.ROUND, random.base_key(SEED), layout)
+    weights = jnp.ones(len(SIZES))
+    return jax.jit(
+        lambda at: rng.round_randomness(phases, keys, rng.Counter(at, 0), layout, weights)
+    )
+
+
 def drawn(algorithm, iteration):
     """The numbers that the engine draws for one round: (shared, private by site)."""
-    target = Target(MODEL, MODEL.init)
-    built = algorithm.build(target)
-    layout = Layout(len(SIZES), 1, False, 1, 1)
-    keys = rng.stage_keys(built.phases, rng.ROUND, random.base_key(SEED), layout)
-    (made,) = rng.round_randomness(
-        built.phases, keys, rng.Counter(iteration, 0), layout, jnp.ones(len(SIZES))
-    )
+    (made,) = drawing(algorithm)(iteration)
     shared = jax.tree.map(np.asarray, made.shared)
-    private = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf[c]), made.noise) for c in range(3)]
+    private = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf)[c], made.noise) for c in range(3)]
     return shared, private
 
 

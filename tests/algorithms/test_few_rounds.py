@@ -480,7 +480,7 @@ def test_a_start_without_a_density_is_refused_with_the_site() -> None:
         consortia.sample(model, sites, METHOD, progress=False, chains=1)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> None:
     x = np.random.default_rng(0).normal(size=20).astype(np.float32)
     rows = {"x": x, "y": (x > 0).astype(np.float32)}
@@ -494,15 +494,18 @@ def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> 
     parts = (slice(8), slice(8, 20))
     sites = consortia.Sites.from_list([{n: v[part] for n, v in rows.items()} for part in parts])
     with pytest.warns(UserWarning, match="the posterior may be improper"):
-        said = refusal_or_verdict(model, sites, seed)
+        # With its usual number of points; of 256 one run in four does not see the heavy tail.
+        said = refusal_or_verdict(model, sites, seed, consortia.few_rounds())
     assert said.startswith(("few_rounds: no family", "BAD"))
     assert "ive every parameter a proper prior" in said
 
 
-def refusal_or_verdict(model: consortia.Model, sites: consortia.Sites, seed: int) -> str:
+def refusal_or_verdict(
+    model: consortia.Model, sites: consortia.Sites, seed: int, method: Any = METHOD
+) -> str:
     """Return the text of the refusal, or of the verdict where there are draws."""
     try:
-        tree = consortia.sample(model, sites, METHOD, seed=seed, progress=False, chains=2)
+        tree = consortia.sample(model, sites, method, seed=seed, progress=False, chains=2)
     except WarmupError as error:
         return str(error)
     return "\n".join(consortia.summary(tree).verdict.lines())

@@ -79,7 +79,8 @@ def test_one_mode_is_not_taken_for_several() -> None:
 
 
 def test_of_two_modes_the_heavier_is_where_the_fit_begins() -> None:
-    def at(place: float, spread: float, height: float) -> search.Search:
+    @jax.jit
+    def at(place: Any, spread: Any, height: Any) -> search.Search:
         begun = search.first(jnp.full(1, place))
         best = begun.best._replace(curvature=jnp.full((1, 1), spread**-2))
         best = best._replace(height=best.height._replace(fine=jnp.asarray(height)))
@@ -88,6 +89,7 @@ def test_of_two_modes_the_heavier_is_where_the_fit_begins() -> None:
     first, same, far = at(0.0, 1.0, 0.0), at(0.1, 1.0, 0.01), at(20.0, 2.0, 0.0)
     others = jax.tree.map(lambda a, b: jnp.stack([a, b]), same, far)
 
+    @jax.jit
     def found_by(others: search.Search) -> Searches:
         return modes.found(modes.first(jnp.zeros(1))._replace(first=first, others=others))
 

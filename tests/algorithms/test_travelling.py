@@ -87,9 +87,10 @@ def one_visit(method: Any, node: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     assert method.prior_shares(np.array(SIZES))[node] == share
     number = jnp.asarray(node)
     site = Site({"x": jnp.asarray(data)}, size, share, share, (), number, number)
-    _, (end, _), _ = phase.local(noise, shared, (), Chain(jnp.array([0.2, 0.4]), ()), site)
-    index = np.asarray(site.index(noise.gradient, replace=method.replace))[:, 0]
-    return np.asarray(end), index, np.asarray(noise.normal)
+    begin = Chain(jnp.array([0.2, 0.4]), ())
+    _, (end, _), _ = jax.jit(lambda *drawn: phase.local(*drawn, (), begin, site))(noise, shared)
+    index = jax.jit(lambda words: site.index(words, replace=method.replace))(noise.gradient)
+    return np.asarray(end), np.asarray(index)[:, 0], np.asarray(noise.normal)
 
 
 def reference(

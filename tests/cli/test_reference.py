@@ -35,8 +35,6 @@ def begun(study: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The process, begun as on a machine with two cores."""
     pytest.importorskip("blackjax", reason="needs the extra `reference`")
     monkeypatch.setattr("consortia.engines.sharding.cores", lambda: 2)
-    # As `compiled_quickly` has it here: what is optimised otherwise rounds otherwise.
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     with begun_aside(study) as aside:
         assert aside is not None
         yield aside

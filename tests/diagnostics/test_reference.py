@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from consortia import Model, Sites, models
+from consortia.core.target import Target
 from consortia.diagnostics.reference import nuts
 from consortia.errors import InputError, MissingExtraError
 
@@ -97,6 +99,38 @@ def test_chains_differ_and_step_sizes_are_frozen_after_warm_up(tree):
     steps = tree["sample_stats"]["step_size"].values
     assert (steps == steps[:, :1]).all()
     assert len(np.unique(steps[:, 0])) == CHAINS
+
+
+def test_the_one_loop_makes_the_draws_of_blackjaxs_own_warm_up(x64):
+    import blackjax
+
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(40, 2))
+    y = (x @ np.array([1.0, -2.0]) > rng.logistic(size=40)).astype(float)
+    model, sites = models.logistic_regression(2), Sites.from_list([{"x": x, "y": y}])
+    warmup, draws = 150, 20  # a first, a middle and a last window
+    tree = nuts(model, sites, draws=draws, warmup=warmup, chains=1, seed=6)
+
+    target = Target(model, {"coefficients": jnp.zeros(2)})
+    rows = sites.pooled()
+
+    def density(theta):
+        return jnp.sum(target.log_likelihood(theta, rows)) + target.log_prior(theta)
+
+    warm_key, draw_key = jax.random.split(jax.random.split(jax.random.key(np.uint64(6)), 1)[0])
+    adaptation = blackjax.window_adaptation(
+        blackjax.nuts, density, initial_step_size=0.1, target_acceptance_rate=0.8
+    )
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        (state, tuned), _ = adaptation.run(warm_key, jnp.zeros(2), warmup)
+        kernel = jax.jit(blackjax.nuts(density, **tuned).step)
+        expected = []
+        for key in jax.random.split(draw_key, draws):
+            state, _ = kernel(key, state)
+            expected.append(state.position)
+    np.testing.assert_allclose(tree["sample_stats"]["step_size"][0], tuned["step_size"], rtol=1e-9)
+    # The same operations in another program: rounding, which few draws do not enlarge to more.
+    np.testing.assert_allclose(tree["posterior"]["coefficients"][0], expected, atol=1e-7)
 
 
 def test_a_start_without_density_is_refused_before_sampling(sites):

@@ -40,5 +40,5 @@ def test_it_is_that_of_the_diagnostics_for_any_number_of_draws(count, correlatio
 
 
 def test_a_chain_that_never_moved_has_none():
-    found = bulk_ess(jnp.ones((SLOTS, 2)), jnp.int32(40))
+    found = jax.jit(bulk_ess)(jnp.ones((SLOTS, 3)), jnp.int32(40))
     np.testing.assert_array_equal(found, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,10 +43,24 @@ def keys(stage: int = rng.ROUND, seed: int = 5, chains: int = CHAINS) -> Any:
     return rng.stage_keys(PHASES, stage, base, layout(chains))
 
 
-def one_round(at: int, **options: Any) -> Any:
-    chains = options.get("chains", CHAINS)
-    counter = rng.Counter(jnp.int32(at), jnp.int32(0))
-    return rng.round_randomness(PHASES, keys(**options), counter, layout(chains), WEIGHTS)
+def one_round(at: int, chains: int = CHAINS, **options: Any) -> Any:
+    return drawn(keys(chains=chains, **options), jnp.int32(at), chains)
+
+
+@partial(jax.jit, static_argnums=2)
+def drawn(own: Any, at: Any, chains: int) -> Any:
+    counter = rng.Counter(at, jnp.int32(0))
+    return rng.round_randomness(PHASES, own, counter, layout(chains), WEIGHTS)
+
+
+@partial(jax.jit, static_argnums=2)
+def block_of(own: Any, first: Any, block: int) -> Any:
+    return rng.block_randomness(PHASES, own, first, jnp.int32(0), layout(block=block), WEIGHTS)
+
+
+def on_the_host(tree: Any) -> Any:
+    """Cut there, an array costs no program for each place where it is cut."""
+    return jax.tree.map(np.asarray, tree)
 
 
 def assert_same(one: Any, two: Any) -> None:
@@ -54,31 +69,39 @@ def assert_same(one: Any, two: Any) -> None:
 
 @pytest.mark.parametrize("block", [2, 5, 16])
 def test_a_block_holds_what_its_rounds_would_draw_alone(block: int) -> None:
-    made = rng.block_randomness(
-        PHASES, keys(), jnp.int32(3), jnp.int32(0), layout(block=block), WEIGHTS
-    )
+    made = on_the_host(block_of(keys(), jnp.int32(3), block))
     for offset in range(block):
         assert_same(jax.tree.map(lambda leaf, i=offset: leaf[i], made), one_round(3 + offset))
 
 
 def test_numbers_drawn_where_the_node_runs_are_the_same() -> None:
-    made = rng.deferred_randomness(
-        PHASES, keys(), jnp.int32(6), jnp.int32(0), layout(block=1), WEIGHTS
-    )
-    for here, expected in zip(made, one_round(6), strict=True):
-        assert_same(here.shared, expected.shared)
-        for node in range(NODES):
-            noise = here.noise
-            if callable(noise):
-                own = noise(jnp.int32(node))
-                assert_same(own, jax.tree.map(lambda leaf, n=node: leaf[n], expected.noise))
-            else:
-                assert_same(noise, expected.noise)
-    assert callable(made[0].noise)
+    where: list[bool] = []
+
+    @jax.jit
+    def deferred(own: Any, at: Any) -> Any:
+        made = rng.deferred_randomness(PHASES, own, at, jnp.int32(0), layout(block=1), WEIGHTS)
+        where.extend(callable(here.noise) for here in made)
+
+        def noise(here: rng.PhaseRandomness) -> Any:
+            made = here.noise
+            nodes = range(NODES)
+            return [made(jnp.int32(node)) for node in nodes] if callable(made) else made
+
+        return [(here.shared, noise(here)) for here in made]
+
+    made = deferred(keys(), jnp.int32(6))
+    assert where == [True, False, True]  # all numbers of a phase that repeats are drawn at once
+    for (shared, noise), expected, own in zip(made, on_the_host(one_round(6)), where, strict=True):
+        assert_same(shared, expected.shared)
+        if own:
+            for node, here in enumerate(noise):
+                assert_same(here, jax.tree.map(lambda leaf, n=node: leaf[n], expected.noise))
+        else:
+            assert_same(noise, expected.noise)
 
 
 def test_a_single_chain_draws_what_chain_0_of_several_does() -> None:
-    one, several = one_round(4, chains=1), one_round(4)
+    one, several = one_round(4, chains=1), on_the_host(one_round(4))
     for position, (alone, first) in enumerate(zip(one, several, strict=True)):
         repeated = PHASES[position].repeat > 1
         shared = jax.tree.map(lambda leaf, r=repeated: leaf[:, 0] if r else leaf[0], first.shared)
@@ -148,7 +171,12 @@ def test_the_node_that_a_chain_visits_has_the_stated_probability() -> None:
     wide = Layout(NODES, 20_000, False, 1, 1)
     made = rng.stage_keys((phase,), rng.ROUND, jnp.asarray(random.base_key(0)), wide)
     counter = rng.Counter(jnp.int32(0), jnp.int32(0))
-    (drawn,) = rng.round_randomness((phase,), made, counter, wide, WEIGHTS)
+
+    @jax.jit
+    def visits(own: Any) -> Any:
+        return rng.round_randomness((phase,), own, counter, wide, WEIGHTS)
+
+    (drawn,) = on_the_host(visits(made))
     counts = np.bincount(np.asarray(drawn.visited), minlength=NODES)
     expected = 20_000 * np.array([0.5, 0.3, 0.2])
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -156,7 +184,7 @@ def test_the_node_that_a_chain_visits_has_the_stated_probability() -> None:
     wrong = 20_000 * np.array([0.48, 0.32, 0.2])
     assert ((counts - wrong) ** 2 / wrong).sum() > 27.6
     # What is private is that of the visited node.
+    words = jax.jit(lambda own: counter.draw(declare, own))
     for chain in range(5):
-        own = made[0].private[drawn.visited[chain], chain]
-        expected_words = counter.draw(declare, own)
+        expected_words = words(made[0].private[drawn.visited[chain], chain])
         assert_same(jax.tree.map(lambda leaf, c=chain: leaf[c], drawn.noise), expected_words)

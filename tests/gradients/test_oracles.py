@@ -41,7 +41,7 @@ def by_hand(x: np.ndarray, y: np.ndarray, theta: np.ndarray, scale: float = 1.0)
 
 def test_the_exact_gradient_is_the_textbooks() -> None:
     target, site, x, y = logistic()
-    made = gradients.exact(target).bind(site)((), jnp.asarray(THETA))
+    made = jax.jit(gradients.exact(target).bind(site))((), jnp.asarray(THETA))
     np.testing.assert_allclose(made, by_hand(x, y, THETA), rtol=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_the_exact_oracle_asks_for_no_numbers() -> None:
 def test_a_minibatch_gradient_is_the_rescaled_sum_over_its_rows(rows: list[list[int]]) -> None:
     target, site, x, y = logistic()
     index = np.array(rows)
-    evaluate = gradients.minibatch(target, index.shape[1]).bind(site)
+    evaluate = jax.jit(gradients.minibatch(target, index.shape[1]).bind(site))
     made = evaluate(jnp.asarray(index, jnp.int32), jnp.asarray(THETA))
     flat = index.reshape(-1)
     expected = by_hand(x[flat], y[flat], THETA, scale=ROWS / flat.size)
@@ -89,8 +89,8 @@ def test_two_streams_of_one_oracle_are_different_numbers() -> None:
     def declare(rng: random.RandomStreams) -> Any:
         return oracle.numbers(rng, "first", (1, 1)), oracle.numbers(rng, "inner", (1, 1))
 
-    key = random.phase_key(jnp.asarray(random.base_key(0)), 0, 0)
-    first, inner = random.declared(declare, key, 0, 0, None)
+    key = random.phase_key(random.base_key(0), 0, 0)
+    first, inner = jax.jit(lambda key: random.declared(declare, key, 0, 0, None))(key)
     for one, two in zip(first, inner, strict=True):
         assert not np.any(np.asarray(one) == np.asarray(two))
 
@@ -105,7 +105,7 @@ def test_noise_of_a_stated_variance_is_in_the_units_of_the_weighted_potential(dr
     oracle = gradients.noisy(gradients.exact(target), 9.0, FEATURES)
     normal = np.arange(1.0, 1 + draws * FEATURES).reshape(draws, FEATURES)
     prepared = oracle.prepare(((), jnp.asarray(normal)), site)
-    made = np.asarray(oracle.bind(site)(prepared, jnp.asarray(THETA)))
+    made = np.asarray(jax.jit(oracle.bind(site))(prepared, jnp.asarray(THETA)))
     expected = by_hand(x, y, THETA) / WEIGHT + 3 * normal.mean(axis=0)
     np.testing.assert_allclose(made / WEIGHT, expected, rtol=1e-12)
 
@@ -115,12 +115,13 @@ def test_the_measured_variance_of_the_noise_is_the_stated_one(draws: int) -> Non
     target, site, _, _ = logistic()
     oracle = gradients.noisy(gradients.exact(target), 9.0, FEATURES)
     count = 40_000
-    key = random.phase_key(jnp.asarray(random.base_key(0)), 0, 0)
+    key = random.phase_key(random.base_key(0), 0, 0)
 
     def declare(rng: random.RandomStreams) -> Any:
         return oracle.numbers(rng, "first", (count, draws))
 
-    prepared = oracle.prepare(random.declared(declare, key, 0, 0, None), site)
+    drawn = jax.jit(lambda key: random.declared(declare, key, 0, 0, None))(key)
+    prepared = oracle.prepare(drawn, site)
     evaluate = jax.vmap(oracle.bind(site), ((((), 0)), None))
     values = np.asarray(jax.jit(evaluate)(prepared, jnp.asarray(THETA))) / WEIGHT
     ratio = values.var(axis=0) / (9.0 / draws)
@@ -149,7 +150,7 @@ def corrected(oracle: gradients.GradientOracle, active: bool = True) -> gradient
 def test_a_control_variate_takes_the_same_rows_at_both_points() -> None:
     target, site, x, y = logistic()
     rows = jnp.asarray([[4, 1]], jnp.int32)
-    evaluate = corrected(gradients.minibatch(target, 2)).bind(site)
+    evaluate = jax.jit(corrected(gradients.minibatch(target, 2)).bind(site))
     made = evaluate(rows, jnp.asarray(THETA))
     flat = np.array([4, 1])
     at_theta = by_hand(x[flat], y[flat], THETA, scale=ROWS / 2)
@@ -161,14 +162,14 @@ def test_a_control_variate_takes_the_same_rows_at_both_points() -> None:
 @pytest.mark.parametrize("row", range(ROWS))
 def test_at_the_anchor_a_control_variate_is_the_replacement_whatever_the_rows(row: int) -> None:
     target, site, _, _ = logistic()
-    evaluate = corrected(gradients.minibatch(target, 1)).bind(site)
+    evaluate = jax.jit(corrected(gradients.minibatch(target, 1)).bind(site))
     made = evaluate(jnp.asarray([[row]], jnp.int32), jnp.asarray(ANCHOR))
     np.testing.assert_allclose(made, [10.0, 20.0, 30.0], rtol=1e-13)
 
 
 def test_an_exact_gradient_uses_the_stored_value_at_the_anchor() -> None:
     target, site, x, y = logistic()
-    evaluate = corrected(gradients.exact(target)).bind(site)
+    evaluate = jax.jit(corrected(gradients.exact(target)).bind(site))
     made = evaluate((), jnp.asarray(THETA))
     expected = by_hand(x, y, THETA) - by_hand(x, y, ANCHOR) + np.array([10.0, 20.0, 30.0])
     np.testing.assert_allclose(made, expected, rtol=1e-12)
@@ -177,7 +178,7 @@ def test_an_exact_gradient_uses_the_stored_value_at_the_anchor() -> None:
         gradients.exact(target), jnp.asarray(ANCHOR), jnp.zeros(3), jnp.zeros(3), jnp.asarray(True)
     )
     np.testing.assert_allclose(
-        other.bind(site)((), jnp.asarray(THETA)), by_hand(x, y, THETA), rtol=1e-12
+        jax.jit(other.bind(site))((), jnp.asarray(THETA)), by_hand(x, y, THETA), rtol=1e-12
     )
 
 
@@ -185,13 +186,13 @@ def test_without_an_anchor_the_oracle_is_left_as_it_is() -> None:
     target, site, _, _ = logistic()
     oracle = gradients.minibatch(target, 2)
     rows = jnp.asarray([[4, 1]], jnp.int32)
-    made = corrected(oracle, active=False).bind(site)(rows, jnp.asarray(THETA))
-    np.testing.assert_array_equal(made, oracle.bind(site)(rows, jnp.asarray(THETA)))
+    made = jax.jit(corrected(oracle, active=False).bind(site))(rows, jnp.asarray(THETA))
+    np.testing.assert_array_equal(made, jax.jit(oracle.bind(site))(rows, jnp.asarray(THETA)))
 
 
 def test_averaged_over_all_rows_a_control_variate_adds_the_replacement_without_bias() -> None:
     target, site, x, y = logistic()
-    evaluate = corrected(gradients.minibatch(target, 1)).bind(site)
+    evaluate = jax.jit(corrected(gradients.minibatch(target, 1)).bind(site))
     every = jnp.arange(ROWS, dtype=jnp.int32)[:, None, None]
     made = jax.jit(jax.vmap(evaluate, (0, None)))(every, jnp.asarray(THETA))
     expected = by_hand(x, y, THETA) - by_hand(x, y, ANCHOR) + np.array([10.0, 20.0, 30.0])
@@ -203,6 +204,6 @@ def test_noise_around_a_control_variate_is_added_once() -> None:
     oracle = gradients.noisy(corrected(gradients.exact(target)), 9.0, FEATURES)
     normal = np.array([[1.0, -2.0, 3.0]])
     prepared = oracle.prepare(((), jnp.asarray(normal)), site)
-    made = oracle.bind(site)(prepared, jnp.asarray(THETA))
+    made = jax.jit(oracle.bind(site))(prepared, jnp.asarray(THETA))
     force = by_hand(x, y, THETA) - by_hand(x, y, ANCHOR) + np.array([10.0, 20.0, 30.0])
     np.testing.assert_allclose(made, force + 3 * WEIGHT * normal[0], rtol=1e-12)

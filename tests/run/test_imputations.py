@@ -118,7 +118,7 @@ def test_without_gaps_there_is_one_data_set():
 def test_a_run_that_ended_before_the_last_imputation_is_resumed_to_the_same_draws(
     made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    options = OPTIONS | {"rounds": 20, "chains": 1}
+    options = OPTIONS | {"rounds": 20}  # as many chains as above: the programs are those
     parts = (made.model, made.sites, consortia.few_rounds())
     whole = consortia.sample(*parts, store=tmp_path / "whole", **options)
     once, count = sampling.execute, iter(range(IMPUTATIONS))

@@ -28,9 +28,13 @@ def for_rounds() -> dict[str, Any]:
     return _on_processors(2)
 
 
-def for_once() -> dict[str, Any]:
-    """Return options for what runs once in small problems: it is hardly optimised."""
-    options = _on_processors(0)
+def for_once(level: int = 0) -> dict[str, Any]:
+    """Return options for what runs once in small problems: it is hardly optimised.
+
+    Args:
+        level: of LLVM's optimisation, higher for what takes seconds.
+    """
+    options = _on_processors(level)
     # The older code generator for loops compiles in half the time; loops run slower.
     if options and FUSION not in os.environ.get("XLA_FLAGS", "") and _is_known(FUSION):
         options[FUSION] = False

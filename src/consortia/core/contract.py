@@ -174,6 +174,11 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
     return ()
 
 
+def none_idle(hub: PyTree) -> tuple[int, ...]:
+    """Return (): every phase may change something."""
+    return ()
+
+
 class Evaluation(NamedTuple):
     """Where an inbox makes a site evaluate its rows: what the site bounds before it computes.
 
@@ -290,6 +295,9 @@ class Algorithm(NamedTuple):
         setup: run once per chain, before the first iteration.
         one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
             its ``repeats``; usually once.
+        idle: ``hub_state -> indices`` of phases, on the host: those that change nothing before it
+            is asked again, which is after every iteration of a warm-up and every call of draws. An
+            engine need not compile them.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -298,6 +306,7 @@ class Algorithm(NamedTuple):
     fit: tuple[Phase, ...] = ()
     setup: tuple[Phase, ...] = ()
     one_exchange: bool = False
+    idle: Callable[[PyTree], tuple[int, ...]] = none_idle
 
 
 @dataclass(frozen=True)

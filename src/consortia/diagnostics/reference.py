@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import arguments, density, parameters, start
+from consortia.core import arguments, compiler, density, parameters, start
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -22,6 +22,14 @@ Array = jax.Array
 PyTree = Any
 
 INITIAL_STEP_SIZE = 0.1
+
+
+class Tuning(NamedTuple):
+    """What a warm-up adapts: BlackJAX's states of metric and step size, and the step in use."""
+
+    metric: Any
+    step: Any
+    step_size: Array
 
 
 def nuts(
@@ -82,7 +90,9 @@ def nuts(
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         _check_start(target, rows, positions)
         keys = jax.random.split(jax.random.key(np.uint64(seed)), chains)
-        sampler = jax.jit(jax.vmap(_chain(target, draws, warmup, rate), in_axes=(0, 0, None)))
+        chain = jax.vmap(_chain(target, draws, warmup, rate), in_axes=(0, 0, None))
+        small = sum(leaf.size for leaf in jax.tree.leaves(rows)) <= compiler.MOST_NUMBERS
+        sampler = jax.jit(chain, compiler_options=compiler.for_once(level=2) if small else {})
         kept, statistics, gradients = jax.block_until_ready(sampler(keys, positions, rows))
     seconds = time.monotonic() - began
 
@@ -116,37 +126,72 @@ def nuts(
 
 
 def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
-    """Return ``(key, position, rows) -> (draws (draws, d), statistics (draws,), gradients)``."""
+    """Return ``(key, position, rows) -> (draws (draws, d), statistics (draws,), gradients)``.
+
+    The parts are BlackJAX's; one loop runs the warm-up and the draws, because the kernel in two
+    loops takes longer to compile.
+    """
     import blackjax
+    from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+    from blackjax.adaptation.window_adaptation import build_schedule
+
+    kernel = blackjax.nuts.build_kernel()
+    first_metric, observe, metric_of_window = mass_matrix_adaptation(True)
+    first_step, tune, best_step = dual_averaging_adaptation(rate)
+    slow, ends = np.asarray(build_schedule(warmup)).astype(bool).T
+
+    def adapted(
+        tuning: Tuning, slow: Array, ends: Array, position: Array, acceptance: Array
+    ) -> Tuning:
+        """Return the tuning after a step of Stan's windows; where one ends, its metric is taken."""
+        metric = jax.lax.cond(slow, observe, lambda metric, _: metric, tuning.metric, position)
+        step = tune(tuning.step, acceptance)
+        metric, step = jax.lax.cond(
+            ends,
+            lambda: (metric_of_window(metric), first_step(best_step(step))),
+            lambda: (metric, step),
+        )
+        return Tuning(metric, step, jnp.exp(step.log_step_size))
 
     def chain(key: Array, position: Array, rows: PyTree) -> tuple[Array, dict[str, Array], Array]:
         def log_density(theta: Array) -> Array:
             return _log_likelihood(target, theta, rows) + target.log_prior(theta)
 
-        adaptation = blackjax.window_adaptation(
-            blackjax.nuts,
-            log_density,
-            initial_step_size=INITIAL_STEP_SIZE,
-            target_acceptance_rate=rate,
-            adaptation_info_fn=lambda state, info, adapted: info.num_integration_steps,
-        )
-        warm_key, draw_key = jax.random.split(key)
-        (state, tuned), warm_steps = adaptation.run(warm_key, position, warmup)
-        kernel = blackjax.nuts(log_density, **tuned).step
-
-        def step(state: Any, key: Array) -> Any:
-            state, info = kernel(key, state)
+        def step(carry: tuple[Any, Tuning], index: Array) -> Any:
+            state, tuning = carry
+            place = jnp.minimum(index, warmup - 1)
+            window = jnp.asarray(slow)[place], jnp.asarray(ends)[place]
+            metric = tuning.metric.inverse_mass_matrix
+            state, info = kernel(keys[index], state, log_density, tuning.step_size, metric)
+            tuning = jax.lax.cond(
+                index < warmup,
+                lambda: adapted(tuning, *window, state.position, info.acceptance_rate),
+                lambda: tuning,
+            )
+            frozen = jnp.where(index < warmup - 1, tuning.step_size, best_step(tuning.step))
             statistics = {
                 "diverging": info.is_divergent,
                 "acceptance_rate": info.acceptance_rate,
                 "energy": info.energy,
                 "n_steps": info.num_integration_steps,
+                "step_size": tuning.step_size,
             }
-            return state, (state.position, statistics)
+            return (state, tuning._replace(step_size=frozen)), (state.position, statistics)
 
-        _, (kept, statistics) = jax.lax.scan(step, state, jax.random.split(draw_key, draws))
-        statistics["step_size"] = jnp.full(draws, tuned["step_size"])
-        return kept, statistics, jnp.sum(warm_steps) + jnp.sum(statistics["n_steps"])
+        warm_key, draw_key = jax.random.split(key)
+        keys = jnp.concatenate(
+            [jax.random.split(warm_key, warmup), jax.random.split(draw_key, draws)]
+        )
+        tuning = Tuning(
+            first_metric(position.size),
+            first_step(INITIAL_STEP_SIZE),
+            jnp.asarray(INITIAL_STEP_SIZE, position.dtype),
+        )
+        begun = (blackjax.nuts.init(position, log_density), tuning)
+        _, (kept, statistics) = jax.lax.scan(step, begun, jnp.arange(warmup + draws))
+        gradients = jnp.sum(statistics["n_steps"])
+        return kept[warmup:], {name: of[warmup:] for name, of in statistics.items()}, gradients
 
     return chain
 
@@ -163,8 +208,12 @@ def _log_likelihood(target: Target, theta: Array, rows: PyTree) -> Array:
 
 
 def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
-    for chain, position in enumerate(positions):
-        value = _log_likelihood(target, position, rows) + target.log_prior(position)
+    def log_density(position: Array, rows: PyTree) -> Array:
+        return _log_likelihood(target, position, rows) + target.log_prior(position)
+
+    of_chains = jax.vmap(log_density, in_axes=(0, None))
+    values = jax.jit(of_chains, compiler_options=compiler.for_once())(positions, rows)
+    for chain, value in enumerate(np.asarray(values)):
         if not np.isfinite(value):
             raise InputError(
                 f"the log-density of the pooled data is {value} at the start of chain {chain}: "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -102,11 +103,16 @@ class Iteration:
         self.drawn = replace(layout, chains=layout.chains * algorithm.draws.chains)
 
     def _iteration(
-        self, randomness: tuple[PhaseRandomness, ...], carry: Carry, sites: SiteArrays
+        self,
+        randomness: tuple[PhaseRandomness, ...],
+        carry: Carry,
+        sites: SiteArrays,
+        phases: tuple[Phase, ...],
     ) -> tuple[Carry, Yield]:
-        """Return the carry after all phases, and what they yield (repeated ones have no info)."""
-        phases, per_node = self.algorithm.phases, self.inbox_per_node
-        carry, _, node_info, hub_info = self.run_phases(phases, randomness, carry, sites, per_node)
+        """Return the carry after these phases, and what they yield (repeated ones have no info)."""
+        carry, _, node_info, hub_info = self.run_phases(
+            phases, randomness, carry, sites, self.inbox_per_node
+        )
         return carry, self.made(carry, node_info, hub_info)
 
     def run_phases(
@@ -479,11 +485,41 @@ class Program(Iteration):
         self.often = compiler.for_rounds() if small and not few else self.once
         self.start_values = jax.jit(start_values, compiler_options=self.once)
         self._shapes: tuple[Yield, list[Any]] | None = None
+        self._traced: dict[Any, Callable[..., Any]] = {}
         self.fit = jax.jit(self._fit, compiler_options=self.once)
         self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=self.once)
-        self.advance = jax.jit(self._advance, donate_argnums=(1,), compiler_options=self.often)
+        self.advance = jax.jit(
+            self._advance,
+            static_argnames="idle",
+            donate_argnums=(1,),
+            compiler_options=self.often,
+        )
         self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=self.once)
         self.empty = jax.jit(self._empty)
+
+    def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
+        """Return `advance` for rounds in which these phases do not run."""
+        return partial(self.advance, idle=idle)
+
+    def send(
+        self,
+        phase: Phase,
+        drawn: PhaseRandomness,
+        carry: Carry,
+        sites: SiteArrays,
+        per_node: bool,
+        chains: int | None = None,
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """Do the first half of a phase, which is traced once for all functions that hold it."""
+        send = super().send
+        if callable(drawn.noise):
+            return send(phase, drawn, carry, sites, per_node, chains)
+
+        def sent(drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
+            return send(phase, drawn, carry, sites, per_node, chains)
+
+        key = id(phase), per_node, chains
+        return self._traced.setdefault(key, jax.jit(sent, inline=True))(drawn, carry, sites)
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -552,15 +588,26 @@ class Program(Iteration):
         return carry._replace(turn=()), per_node
 
     def _advance(
-        self, carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Window
+        self,
+        carry: Carry,
+        buffers: Buffers,
+        sites: SiteArrays,
+        keys: Keys,
+        window: Window,
+        idle: tuple[int, ...] = (),
     ) -> tuple[Carry, Buffers, Array]:
-        """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
-        block, phases = self.layout.block, self.algorithm.phases
+        """Run rounds first … stop − 1; return also which chains are still finite, (chains,).
+
+        Phases that are ``idle`` are left out, see `Algorithm`.
+        """
+        block, running = self.layout.block, [i for i in range(len(keys)) if i not in idle]
+        phases = tuple(self.algorithm.phases[i] for i in running)
+        keys = tuple(keys[i] for i in running)
 
         def one_round(
             numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
         ) -> tuple[Carry, Buffers]:
-            carry, made = self._iteration(numbers, state[0], sites)
+            carry, made = self._iteration(numbers, state[0], sites, phases)
             return carry, self.record(state[1], made, at - window.warmup, window)
 
         def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:

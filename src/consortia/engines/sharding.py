@@ -445,6 +445,10 @@ class ShardedProgram(Program):
             for phase in self.phases_of(stage)
         )
 
+    def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
+        """Return `advance`: here all phases are compiled at once."""
+        return self.advance
+
     def _advance_part(
         self,
         inner: Program,

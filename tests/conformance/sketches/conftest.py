@@ -39,8 +39,14 @@ class Runner:
             self.target, sites, method_around(make, equal=True), self.chains
         )
         self.carry = self.run.start(seed, jnp.asarray(start, self.target.dtype), rounds)
-        self.weights = jnp.full(len(sites), 1 / len(sites))
-        self.done = 0
+        phases, weights = self.run.program.algorithm.phases, jnp.full(len(sites), 1 / len(sites))
+
+        @jax.jit
+        def drawn(keys: Any, at: Any) -> Any:
+            counter = rng.Counter(at, jnp.int32(0))
+            return rng.round_randomness(phases, keys, counter, self.run.layout, weights)
+
+        self.drawn, self.done = drawn, 0
 
     def advance(self, rounds: int, thin: int = 1) -> Records:
         """Runs some rounds and returns what they recorded."""
@@ -53,10 +59,7 @@ class Runner:
 
     def numbers(self, at: int) -> Any:
         """What the engine draws for the phases of a round."""
-        counter = rng.Counter(jnp.int32(at), jnp.int32(0))
-        phases = self.run.program.algorithm.phases
-        made = rng.round_randomness(phases, self.run.keys, counter, self.run.layout, self.weights)
-        return jax.tree.map(np.asarray, made)
+        return jax.tree.map(np.asarray, self.drawn(self.run.keys, jnp.int32(at)))
 
 
 @pytest.fixture

@@ -264,16 +264,14 @@ class FewRounds(Method):
         """Return one message an iteration, for the mode or for points, and what it teaches."""
         count = self.points_of(target.dimension)
         points = proposing.phases(target, count) if target.dimension <= limited.MOST_CURVED else ()
+        before, chains = (*seeking.phases(target), *points), walking.phases(target, count)
+        of_chains = tuple(range(len(before), len(before) + len(chains)))
         return Algorithm(
             partial(rounds.first, count, self.chains, self.components),
-            (
-                *seeking.phases(target),
-                *points,
-                *walking.phases(target, count),
-                rounds.lesson(target, count),
-            ),
+            (*before, *chains, rounds.lesson(target, count)),
             Draws(hub=rounds.drawn, per_iteration=count // self.chains, chains=self.chains),
             one_exchange=True,
+            idle=lambda hub: () if walking.walks(int(hub.stage)) else of_chains,
         )
 
 

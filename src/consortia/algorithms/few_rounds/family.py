@@ -18,8 +18,8 @@ FREEDOM = 8
 WIDE_SHARE, WIDER = 0.15, 2.0
 """A mixture keeps one component for the tails: its share, and its scale against the single t."""
 
-STEPS = 20
-"""Of expectation and maximisation, in one fit."""
+STEPS, STEPS_OF_MIXTURES = 5, 20
+"""Of expectation and maximisation, in one fit: alone a component is found in three."""
 
 
 class Family(NamedTuple):
@@ -93,6 +93,10 @@ def fitted(
 ) -> Family:
     """Return the family that is nearest to weighted points, by expectation and maximisation.
 
+    Scatter is divided by the sum of the pulls, not of the parts, which has the same fixed point and
+    comes to it in a few steps in place of dozens: Kent, Tyler, Vardi, "A curious likelihood
+    identity for the multivariate t-distribution" (1994).
+
     Args:
         start: to begin with; a component without share gets none.
         positions: ζ.
@@ -113,7 +117,7 @@ def fitted(
             effective = total**2 / jnp.sum(part**2)
             mean = pull @ positions / jnp.sum(pull)
             away = positions - mean[None]
-            scatter = (pull[:, None] * away).T @ away / total
+            scatter = (pull[:, None] * away).T @ away / jnp.sum(pull)
             strength = d * d / 4
             scatter = (effective * scatter + strength * prior) / (effective + strength)
             lower = jnp.linalg.cholesky((scatter + scatter.T) / 2)
@@ -131,7 +135,8 @@ def fitted(
         free = Family(shares, centres, roots)
         return jax.tree.map(partial(jnp.where, mixed), kept, free)
 
-    return jax.lax.fori_loop(0, STEPS, step, start)
+    steps = STEPS if start.shares.size == 1 else STEPS_OF_MIXTURES
+    return jax.lax.fori_loop(0, steps, step, start)
 
 
 def refitted(

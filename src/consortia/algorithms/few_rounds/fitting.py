@@ -16,7 +16,7 @@ from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import coordinates, weights
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds.independence import resampled
-from consortia.algorithms.few_rounds.proposing import newest
+from consortia.algorithms.few_rounds.proposing import Proposed
 from consortia.algorithms.few_rounds.state import Count, Hub, Levels, Stage
 from consortia.core.target import Target
 
@@ -39,13 +39,13 @@ WORST_K_HAT, LOWEST_RATE = 0.7, 0.1
 """A family that is further from the posterior is refused."""
 
 
-def after_fit(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def after_fit(
+    target: Target, shared: Levels, hub: Hub, new: Proposed, quality: weights.Quality
+) -> tuple[Hub, weights.Quality]:
     """Fit the family to all points at hand; begin to draw where it does."""
     memory, d = hub.memory, hub.centre.size
-    new, log_ratios = newest(hub)
-    quality = weights.quality(log_ratios)
     # Fewer effective points than parameters teach nothing, unless they soon grow.
-    hopeless = (hub.fits + 1 >= REFITS) & (quality.share * len(new) < d)
+    hopeless = (hub.fits + 1 >= REFITS) & (quality.share * len(new.places) < d)
     stage, mixing = _judged(hub, quality, hopeless)
 
     log_weights = weights.mixture_log_weights(memory)
@@ -62,8 +62,8 @@ def after_fit(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Qu
     start = memory.heights.reshape(-1)[index] - families.log_density(family, places)
     # Groups of chains of federated HMC start where tempered weights are.
     begins = points[resampled(tempered, shared.start, ensemble.SUPERCHAINS)]
-    begins = jnp.where(hopeless, _shell(hub.family, new[: ensemble.SUPERCHAINS]), begins)
-    begins = coordinates.places(target, hub, begins)[ensemble.superchains(len(new))]
+    begins = jnp.where(hopeless, _shell(hub.family, new.places[: ensemble.SUPERCHAINS]), begins)
+    begins = coordinates.places(target, hub, begins)[ensemble.superchains(len(new.places))]
     spread = math.sqrt(families.FREEDOM / (families.FREEDOM - 2)) * family.roots[0]
     hub = hub._replace(
         stage=stage,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from consortia.algorithms.few_rounds import coordinates, weights
-from consortia.algorithms.few_rounds.proposing import newest
+from consortia.algorithms.few_rounds.proposing import Proposed
 from consortia.algorithms.few_rounds.state import Chains, Hub, Levels
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -66,11 +66,11 @@ def metropolis_chains(
     return Chains(draws[:, -1], here, draws, longest), jnp.mean(rates)
 
 
-def after_draws(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def after_draws(
+    target: Target, shared: Levels, hub: Hub, new: Proposed, quality: weights.Quality
+) -> tuple[Hub, weights.Quality]:
     """Make K Metropolis steps with the points of this round, in all chains together."""
-    points, log_weights = newest(hub)
-    quality = weights.quality(log_weights)
-    chains, rate = metropolis_chains(hub.chains, points, log_weights, shared.tests)
+    chains, rate = metropolis_chains(hub.chains, *new, shared.tests)
     flat = chains.draws.reshape(-1, hub.centre.size)
     draws = coordinates.parameters(target, hub, flat)[0].reshape(chains.draws.shape)
     return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)

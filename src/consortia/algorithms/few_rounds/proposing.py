@@ -37,6 +37,13 @@ class Proposal(NamedTuple):
     widening: Widening | tuple[()]
 
 
+class Proposed(NamedTuple):
+    """The points of a round, ζ, and log π/q there."""
+
+    places: Float[Array, "K d"]
+    log_weights: Float[Array, " K"]
+
+
 def phases(target: Target, count: int) -> tuple[Phase, Phase]:
     """Return what makes the family ready to be sent, and the message of so many points."""
     propose = Phase(None, hub=partial(_propose, target))
@@ -83,13 +90,13 @@ def _evaluate(
     target: Target, noise: PyTree, shared: Numbers, state: PyTree, inbox: Proposal, site: Site
 ) -> tuple[PyTree, Float[Array, " K"], Info]:
     """Draw the points of the round, and send U_c there relative to the reference."""
-    base = metropolis.potential(target, inbox.reference, site)
-
-    def above(position: Vector) -> Array:
-        return metropolis.potential(target, position, site).above(base)
-
     points, _ = widened(target, inbox.widening, family.points(inbox.family, shared))
-    return state, metropolis.at_all(target, above, points, site), {}
+    places = jnp.concatenate([inbox.reference[None], points])
+    at = metropolis.at_all(target, partial(metropolis.potential, target, site=site), places, site)
+    base, there = (
+        jax.tree.map(lambda leaf, kept=kept: leaf[kept], at) for kept in (0, slice(1, None))
+    )
+    return state, there.above(base), {}
 
 
 def _keep(
@@ -109,8 +116,8 @@ def _keep(
     return _propose(target, (), hub, ())
 
 
-def newest(hub: Hub) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """Return the points of this round, and log π/q there."""
+def newest(hub: Hub) -> Proposed:
+    """Return the points of this round."""
     slot = (hub.memory.rounds - 1) % KEPT
-    points, heights = hub.memory.points[slot], hub.memory.heights[slot]
-    return points, heights - family.log_density(hub.family, points)
+    places, heights = hub.memory.points[slot], hub.memory.heights[slot]
+    return Proposed(places, heights - family.log_density(hub.family, places))

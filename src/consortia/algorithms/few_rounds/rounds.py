@@ -6,7 +6,6 @@ from the fit to draws, or to chains where no family comes near enough; from chai
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -17,7 +16,7 @@ from consortia.algorithms.federated_hmc import ensemble
 from consortia.algorithms.few_rounds import family as families
 from consortia.algorithms.few_rounds import fitting, limited, modes, seeking, walking
 from consortia.algorithms.few_rounds.independence import after_draws
-from consortia.algorithms.few_rounds.proposing import KEPT
+from consortia.algorithms.few_rounds.proposing import KEPT, newest
 from consortia.algorithms.few_rounds.state import (
     Chains,
     History,
@@ -28,6 +27,7 @@ from consortia.algorithms.few_rounds.state import (
     Vector,
 )
 from consortia.algorithms.few_rounds.weights import Quality, unknown
+from consortia.algorithms.few_rounds.weights import quality as quality_of
 from consortia.core.contract import Info, Phase
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -92,14 +92,11 @@ def _learn(
     target: Target, shared: Levels, hub: Hub, message: PyTree
 ) -> tuple[Hub, tuple[()], Info]:
     """Go on with the search, the fit or the chains."""
-    branches: list[Callable[[Levels, Hub], tuple[Hub, Quality]]] = [_idle] * len(Stage)
-    branches[Stage.SEARCH] = seeking.after_search
-    if target.dimension <= limited.MOST_CURVED:
-        branches[Stage.FIT] = partial(fitting.after_fit, target)
-        branches[Stage.DRAW] = partial(after_draws, target)
-    branches[Stage.WALK] = walking.after_walk
-    branches[Stage.WALK_DRAW] = walking.after_walked_draws
-    hub, quality = jax.lax.switch(hub.due, branches, shared, hub)
+    points = partial(_after_points, target) if target.dimension <= limited.MOST_CURVED else _idle
+    branches = _idle, seeking.after_search, points, walking.after_walk
+    places = {Stage.SEARCH: 1, Stage.FIT: 2, Stage.DRAW: 2, Stage.WALK: 3, Stage.WALK_DRAW: 3}
+    place = jnp.asarray([places.get(stage, 0) for stage in Stage], jnp.int32)[hub.due]
+    hub, quality = jax.lax.switch(place, branches, shared, hub)
     at, walkers = hub.rounds, hub.walkers
     values = History(
         purpose=hub.due,
@@ -113,7 +110,13 @@ def _learn(
         correlation=walkers.measured.correlation,
         step_size=walkers.step_size,
     )
-    history = jax.tree.map(lambda kept, value: kept.at[at].set(value), hub.history, values)
+    history = jax.tree.map(
+        lambda kept, value: jax.lax.dynamic_update_index_in_dim(
+            kept, jnp.asarray(value, kept.dtype), at, 0
+        ),
+        hub.history,
+        values,
+    )
     info = {
         "acceptance_rate": quality.acceptance,
         "k_hat": quality.k_hat,
@@ -121,6 +124,17 @@ def _learn(
         "longest_rejection": jnp.max(hub.chains.idle),
     }
     return hub._replace(rounds=at + 1, history=history), (), info
+
+
+def _after_points(target: Target, shared: Levels, hub: Hub) -> tuple[Hub, Quality]:
+    """Fit the family to the points, or make Metropolis steps with them."""
+    new = newest(hub)
+    return jax.lax.cond(
+        hub.due == Stage.FIT,
+        partial(fitting.after_fit, target),
+        partial(after_draws, target),
+        *(shared, hub, new, quality_of(new.log_weights)),
+    )
 
 
 def _idle(shared: Levels, hub: Hub) -> tuple[Hub, Quality]:

@@ -6,6 +6,7 @@ A round is a leapfrog step of all chains, an iteration a trajectory; see `federa
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,12 @@ def phases(target: Target, count: int) -> tuple[Phase, Phase]:
 
 def walking(hub: Hub) -> Bool[Array, ""]:
     """Return True if the round in progress is a trajectory."""
-    return (hub.due == Stage.WALK) | (hub.due == Stage.WALK_DRAW)
+    return walks(hub.due)
+
+
+def walks(stage: Any) -> Any:
+    """Return True in the stages of trajectories, of an array or a number."""
+    return (stage == Stage.WALK) | (stage == Stage.WALK_DRAW)
 
 
 def _begin(shared: Float[Array, "K d"], hub: Hub, message: PyTree) -> tuple[Hub, Candidates, Info]:
@@ -76,26 +82,27 @@ def _leap(shared: PyTree, hub: Hub, message: limited.Answer) -> tuple[Hub, Candi
 
 
 def after_walk(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
-    """Let the chains learn from their trajectories; keep draws once their starts are forgotten."""
-    tested = ensemble.ended(hub.walkers, shared.tests)
+    """Let the chains learn from their trajectories, or keep where these ended as draws."""
+    walkers = ensemble.ended(hub.walkers, shared.tests)
+    idle = jnp.max(walkers.idle.reshape(hub.chains.idle.size, -1), axis=1)
+    hub = hub._replace(chains=hub.chains._replace(idle=idle))
+    hub = jax.lax.cond(hub.due == Stage.WALK, _learned, _drawn, hub, walkers)
+    return hub, weights.unknown(hub.centre.dtype)._replace(acceptance=walkers.measured.rate)
+
+
+def _learned(hub: Hub, tested: ensemble.Ensemble) -> Hub:
+    """Adapt the trajectories; the next ones are draws once the starts are forgotten."""
     settled = ensemble.settled(tested)
     walkers = jax.tree.map(partial(jnp.where, settled), tested, ensemble.learned(tested))
     rounds = jnp.sum(hub.history.messages, dtype=jnp.int32) + ensemble.due(hub.walkers)
     limit = MOST_MESSAGES_BY_GRADIENTS if isinstance(hub.search, Limited) else MOST_MESSAGES
     late = (rounds + 2 * ensemble.due(walkers) > limit) | (walkers.trajectories >= MOST_WALKED)
     stage = Stage.WALK.until(settled, Stage.WALK_DRAW, late)
-    return _moved(hub._replace(stage=stage), walkers)
+    return hub._replace(stage=stage, walkers=walkers)
 
 
-def after_walked_draws(shared: Levels, hub: Hub) -> tuple[Hub, weights.Quality]:
+def _drawn(hub: Hub, walkers: ensemble.Ensemble) -> Hub:
     """Keep where the trajectories ended."""
-    hub, quality = _moved(hub, ensemble.ended(hub.walkers, shared.tests))
-    draws = hub.centre[None] + ensemble.along(hub.root, hub.walkers.here.places)
+    draws = hub.centre[None] + ensemble.along(hub.root, walkers.here.places)
     draws = draws.reshape(hub.chains.draws.shape)
-    return hub._replace(chains=hub.chains._replace(draws=draws)), quality
-
-
-def _moved(hub: Hub, walkers: ensemble.Ensemble) -> tuple[Hub, weights.Quality]:
-    idle = jnp.max(walkers.idle.reshape(hub.chains.idle.size, -1), axis=1)
-    hub = hub._replace(walkers=walkers, chains=hub.chains._replace(idle=idle))
-    return hub, weights.unknown(hub.centre.dtype)._replace(acceptance=walkers.measured.rate)
+    return hub._replace(walkers=walkers, chains=hub.chains._replace(draws=draws))
