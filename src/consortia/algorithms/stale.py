@@ -199,7 +199,7 @@ class StaleGradients(Workers, Method):
         self,
         gradients: Callable[[PyTree], PyTree],
         shares: np.ndarray | None,
-        positions: np.ndarray,
+        positions: Callable[[], np.ndarray],
         iteration: int,
     ) -> dict[str, Any]:
         r"""Return by how much unlike sites are predicted to widen each server's law.
@@ -214,9 +214,12 @@ class StaleGradients(Workers, Method):
         """
         if shares is None or self.latest_only or self.noise_strength == 0:
             return {}
+        places = np.asarray(positions(), np.float64)
+        if not np.all(np.isfinite(places)):
+            return {}
         steps = [schedules.evaluate(schedule, [iteration])[0] for schedule in self.step_schedules]
         each = np.broadcast_to(np.asarray(steps, np.float64), self.servers)
-        chains = np.asarray(positions, np.float64).reshape(self.servers, -1, positions.shape[-1])
+        chains = places.reshape(self.servers, -1, places.shape[-1])
         values = []
         for f, own, over in zip(shares, chains, each / self.noise_strength, strict=True):
             g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)

@@ -566,7 +566,7 @@ class Method(metaclass=Named):
         self,
         gradients: Callable[[PyTree], PyTree],
         shares: np.ndarray | None,
-        positions: np.ndarray,
+        positions: Callable[[], np.ndarray],
         iteration: int,
     ) -> dict[str, Any]:
         """Return what the record should have of the place where the chains ended.
@@ -574,7 +574,7 @@ class Method(metaclass=Named):
         Args:
             gradients: positions to the sites' gradients there.
             shares: (servers, sites), of each site where messages arrive one at a time, else None.
-            positions: (chains, d).
+            positions: () to where the chains are, (chains, d).
             iteration: the last one.
         """
         return {}

@@ -262,10 +262,10 @@ class Run(ABC):
         """Return the hub's state, chain axis first; a single chain has none."""
         return self._here(carry.hub)
 
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """Return what a chain draws in this state, (d,); the last of several draws."""
+    def positions(self, carry: Carry) -> np.ndarray:
+        """Return what all chains draw in this state, (chains, d); the last of several draws."""
         draw = np.asarray(self.program.draw(self._here(carry)))
-        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
+        return draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
 
     @property
     def fitted(self) -> PyTree:

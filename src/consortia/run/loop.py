@@ -313,5 +313,5 @@ class RunLoop:
             round=low,
             chain=chain,
             site=site,
-            position=self._run.position(carry, chain),
+            position=self._run.positions(carry)[chain],
         )

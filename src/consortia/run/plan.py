@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -184,20 +185,17 @@ def record_of(
 
 
 def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) -> dict[str, Any]:
-    """Return what a method measures at the end of a run, at every chain's last position.
+    """Return what a method measures at the end of a run, where the chains ended.
 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
     gradients = run.gradients(target)
     if done == 0 or gradients is None:
         return {}
-    positions = np.stack([run.position(carry, chain) for chain in range(run.layout.chains)])
-    if not np.all(np.isfinite(positions)):
-        return {}
     shares = None
     if run.arrivals is not None and run.layout.nodes > 1:
         shares = run.arrivals.shares
-    return method.measure(gradients, shares, positions, done - 1)
+    return method.measure(gradients, shares, partial(run.positions, carry), done - 1)
 
 
 def sent(plan: Plan, method: Method, hub: Any, done: int) -> tuple[int, int, int]:

@@ -262,13 +262,13 @@ class AsynchronousRun(Run):
         draws = whole(buffers.draws)
         return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
 
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """Return what a chain draws in this state, (d,)."""
+    def positions(self, carry: Carry) -> np.ndarray:
+        """Return what all chains draw in this state, (chains, d)."""
         own = self._own.layout.chains
         every = np.zeros((self.layout.chains, self._dimension))
         here = np.asarray(self._own.draw(carry)).reshape(own, -1)
         every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
-        return self.servers.total(every)[chain]
+        return self.servers.total(every)
 
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (messages to a server, bytes up, bytes down) of one update of all chains."""

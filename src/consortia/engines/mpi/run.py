@@ -162,9 +162,9 @@ class MPIRun(LocalRun):
             return buffers
         return Buffers(jnp.asarray(draws), agents, buffers.hub_info, info)
 
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """Return what a chain draws in this state, (d,); the last of several draws."""
-        own = super().position(carry, chain)
+    def positions(self, carry: Carry) -> np.ndarray:
+        """Return what all chains draw in this state, (chains, d); the last of several draws."""
+        own = super().positions(carry)
         if self.program.algorithm.draws.node is None:
             return own
         return self._communicator.total(own * (len(self._places.own) / self._places.nodes))

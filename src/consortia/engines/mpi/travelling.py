@@ -154,11 +154,11 @@ class TravellingRun(MPIRun):
         shaped = np.reshape(here, np.shape(here) + (1,) * (part.ndim - np.ndim(here)))
         return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
 
-    def position(self, carry: Carry, chain: int) -> np.ndarray:
-        """Return what a chain draws in this state, (d,), from the rank where it is."""
+    def positions(self, carry: Carry) -> np.ndarray:
+        """Return what all chains draw in this state, (chains, d), from the ranks where they are."""
         draw = np.asarray(self.program.draw(carry))
-        own = draw.reshape(self.layout.chains, -1, draw.shape[-1])[chain, -1]
-        return self._communicator.total(np.where(self._visiting[chain], own, 0))
+        own = draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
+        return self._communicator.total(np.where(np.reshape(self._visiting, (-1, 1)), own, 0))
 
     # --- compiled ---------------------------------------------------------------------------------
 
