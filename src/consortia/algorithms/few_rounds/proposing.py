@@ -93,9 +93,8 @@ def _evaluate(
     points, _ = widened(target, inbox.widening, family.points(inbox.family, shared))
     places = jnp.concatenate([inbox.reference[None], points])
     at = metropolis.at_all(target, partial(metropolis.potential, target, site=site), places, site)
-    base, there = (
-        jax.tree.map(lambda leaf, kept=kept: leaf[kept], at) for kept in (0, slice(1, None))
-    )
+    base = metropolis.Potential(*(leaf[0] for leaf in at))
+    there = metropolis.Potential(*(leaf[1:] for leaf in at))
     return state, there.above(base), {}
 
 
