@@ -16,9 +16,9 @@ from scipy import integrate, special, stats
 
 import consortia
 from consortia.algorithms.few_rounds import family as families
-from consortia.algorithms.few_rounds import limited, search, weights
+from consortia.algorithms.few_rounds import limited, search, walking, weights
 from consortia.algorithms.few_rounds.independence import metropolis_chains
-from consortia.algorithms.few_rounds.state import Chains
+from consortia.algorithms.few_rounds.state import Chains, Stage
 from consortia.core.target import Target
 from consortia.core.words import size
 from consortia.engines.flower.plausible import MAXIMUM_POSITION
@@ -138,6 +138,18 @@ def test_one_fit_of_a_single_t_comes_to_its_maximum(x64: None) -> None:
     # Each of five steps leaves about a tenth of the distance, which is .2 of a standard deviation.
     np.testing.assert_allclose(once.centres, often.centres, atol=1e-5)
     np.testing.assert_allclose(once.roots, often.roots, atol=1e-5)
+
+
+@pytest.mark.parametrize("dimension", [2, limited.MOST_CURVED + 1])
+def test_phases_of_chains_are_left_out_until_they_are_due(dimension: int) -> None:
+    init = jnp.zeros(dimension)
+    model = consortia.Model(lambda p: -jnp.sum(p**2), lambda p, rows: 0 * rows["y"], init)
+    algorithm = consortia.few_rounds(proposals=64).build(Target(model, init))
+    hub = algorithm.init(init)[1]
+    for stage in Stage:
+        left_out = {algorithm.phases[i].hub for i in algorithm.idle(hub._replace(stage=stage))}
+        due = stage in (Stage.WALK, Stage.WALK_DRAW)
+        assert left_out == (set() if due else {walking._begin, walking._leap}), stage
 
 
 # --- a skewed target, and what refitting does ----------------------------------------------------

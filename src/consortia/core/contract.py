@@ -574,7 +574,7 @@ class Method(metaclass=Named):
         Args:
             gradients: positions to the sites' gradients there.
             shares: (servers, sites), of each site where messages arrive one at a time, else None.
-            positions: () to where the chains are, (chains, d).
+            positions: ``() -> (chains, d)``, where the chains are; all processes call it, or none.
             iteration: the last one.
         """
         return {}

@@ -93,9 +93,9 @@ def fitted(
 ) -> Family:
     """Return the family that is nearest to weighted points, by expectation and maximisation.
 
-    Scatter is divided by the sum of the pulls, not of the parts, which has the same fixed point and
-    comes to it in a few steps in place of dozens: Kent, Tyler, Vardi, "A curious likelihood
-    identity for the multivariate t-distribution" (1994).
+    Scatter is divided by the sum of the pulls, not of the parts: where the likelihood is largest
+    the two are equal, and a few steps lead there in place of dozens. Source: Kent, Tyler, Vardi,
+    "A curious likelihood identity for the multivariate t-distribution" (1994).
 
     Args:
         start: to begin with; a component without share gets none.
