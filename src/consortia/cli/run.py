@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import itertools
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -175,7 +173,6 @@ def sample_and_report(
             console.print(str(built.regression), markup=False, highlight=False)
         console.print(plan_panel(study.title or study.name, plan))
         request()
-        threading.Thread(target=_import_ahead, daemon=True).start()
 
     tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
     found = None
@@ -197,12 +194,6 @@ def sample_and_report(
     return _report(
         *given, reference=reference, aside=aside, found=found, without=without, skipped=skipped
     )
-
-
-def _import_ahead() -> None:
-    """Import what will store and judge the draws; compiling leaves the interpreter free for it."""
-    for name in ("xarray", "zarr", "arviz_base"):
-        importlib.import_module(name)
 
 
 def beginning(

@@ -18,6 +18,7 @@ from consortia.run.progress import Progress
 from consortia.run.recording import Recorder
 from consortia.run.stopping import StopWhen
 from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
+from consortia.store.libraries import imported_aside
 
 SECONDS_PER_CALL = 0.4
 """Rounds run in calls of about this length; where they are cut changes no bit of a draw."""
@@ -250,7 +251,10 @@ class RunLoop:
         window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
         began = time.monotonic()
         try:
-            self._carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
+            with imported_aside(self._recorder.libraries):  # the first call compiles
+                self._carry, self._buffers, finite = self._run.advance(
+                    before, self._buffers, window
+                )
         except SiteMissingError as error:
             if error.reached is not None:
                 self.done, (self._carry, self._buffers) = error.round, error.reached

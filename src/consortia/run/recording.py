@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import parameters
-from consortia.store import results
+from consortia.store import libraries, results
 from consortia.store.accumulators import Accumulator
 from consortia.store.metadata import Labels, with_labels
 from consortia.store.runs import RunStore
@@ -73,6 +73,13 @@ class Recorder:
         if remembers and self.store is not None and self.kept:
             stored = self.store.posterior(self.kept)
             self._positions.append(parameters.join(stored, self.variables))
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The modules that hold the draws, or store them."""
+        if not self.root:
+            return ()
+        return libraries.IN_MEMORY if self.store is None else libraries.IN_A_STORE
 
     @property
     def room(self) -> int:
