@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from consortia.cli import app
+from consortia.cli.commands import app
 
 DATA = """
 [data]

@@ -18,8 +18,9 @@ from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import EXIT_CODES, app, exits
-from consortia.cli.exits import reported
+from consortia.cli import exits
+from consortia.cli.commands import app
+from consortia.cli.exits import EXIT_CODES, reported
 from consortia.report.run_report import load_run
 from consortia.study.model import FROM_DATA, MODELS
 from consortia.study.options import arguments

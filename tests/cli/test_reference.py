@@ -12,7 +12,7 @@ import pytest
 from cli.irises import STUDY
 
 from consortia.cli import reference
-from consortia.cli.reference import Aside, begun_aside, reference_of
+from consortia.cli.reference import Aside, begun_aside, begun_early, reference_of
 from consortia.diagnostics.reference import nuts
 from consortia.study.build import load_study
 
@@ -86,3 +86,62 @@ def test_nothing_is_begun_where_it_would_not_be_sooner(study, missing, monkeypat
         monkeypatch.setitem(sys.modules, "blackjax", None)
     with begun_aside(study) as aside:
         assert aside is None
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The commands of processes that would be started, in place of these."""
+    given: list[Any] = []
+
+    def started(command: list[Any], **options: Any) -> Any:
+        given.append(command)
+        return real([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    real = subprocess.Popen
+    monkeypatch.setattr(reference, "find_spec", lambda name: True)
+    monkeypatch.setattr(reference.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(reference.subprocess, "Popen", started)
+    return given
+
+
+def test_the_command_begins_it_before_its_own_imports(study, commands, monkeypatch):
+    monkeypatch.setattr("consortia.engines.sharding.cores", lambda: 2)
+    with begun_early(["run", str(study), "--seed", "3"]) as early:
+        assert early is not None
+        assert commands == [[sys.executable, "-P", reference.__file__, study, early.directory]]
+        with begun_aside(study, early) as aside:
+            assert aside is early
+            assert early.process.poll() is None
+    assert len(commands) == 1
+    assert early.process.returncode is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "irises.toml"],
+        ["run", "irises.toml", "--no-reference"],
+        ["run", "irises.toml", "--engine=mpi"],
+        ["run", "irises.toml", "--verify"],
+        ["run", "without.toml"],
+        ["run", "broken.toml"],
+        ["run", "missing.toml"],
+        ["run"],
+        [],
+    ],
+)
+def test_it_is_not_begun_early_where_it_is_not_wanted(study, commands, words, monkeypatch):
+    monkeypatch.chdir(study.parent)
+    Path("without.toml").write_text(STUDY)
+    Path("broken.toml").write_text("[reference")
+    with begun_early(words) as early:
+        assert early is None
+    assert commands == []
+
+
+def test_what_was_begun_early_ends_where_the_reference_is_not_wanted(study, commands):
+    with begun_early(["run", str(study)]) as early:
+        assert early is not None
+        with begun_aside(study, early, wanted=False) as aside:
+            assert aside is None
+            assert early.process.wait(SOON) != 0

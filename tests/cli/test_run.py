@@ -15,7 +15,7 @@ import pytest
 from cli.irises import NO_FIGURE, STUDY, invoke
 
 import consortia
-from consortia.cli import EXIT_CODES, exit_code, reported
+from consortia.cli.exits import EXIT_CODES, exit_code, reported
 from consortia.errors import InputError, MissingExtraError, NonFiniteError, StoreError
 
 pytestmark = pytest.mark.usefixtures("one_model_object")
@@ -264,7 +264,7 @@ def test_a_mistake_is_answered_without_loading_what_only_a_run_needs(tmp_path):
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from consortia.cli import app\n"
+        "from consortia.cli.commands import app\n"
         f"outcome = CliRunner().invoke(app, ['run', {str(study)!r}])\n"
         "assert outcome.exit_code == 2, outcome.output\n"
         "heavy = {'xarray', 'sklearn', 'matplotlib', 'blackjax', 'zarr', 'scipy.stats'}\n"

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 import consortia
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.priors import FORMS
 from consortia.study.build import Study, load_study

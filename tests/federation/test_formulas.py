@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consortia
-from consortia.cli import app as command
+from consortia.cli.commands import app as command
 from consortia.engines.flower.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation.app import answer, serve, site_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.federation.governance import load_policy, terms_of
 from consortia.study.build import load_study
 

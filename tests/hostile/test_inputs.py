@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import consortia
 from consortia import models
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.core.contract import Method
 from consortia.core.target import in_jax_width
 from consortia.study.build import load_study

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consortia
-from consortia.cli import app as command
+from consortia.cli.commands import app as command
 from consortia.cli.network import prepared_sites
 from consortia.errors import DeploymentError
 from consortia.federation.bundle import app_hash

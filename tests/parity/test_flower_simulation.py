@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import app as command
+from consortia.cli.commands import app as command
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower simulation")]
 

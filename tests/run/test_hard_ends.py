@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.errors import InputError
 from consortia.run.interrupts import Abrupt, Interrupts
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consortia
-from consortia.cli import app
+from consortia.cli.commands import app
 
 MODEL = consortia.Model(
     log_prior=lambda theta: -0.5 * (theta["a"] ** 2).sum(),

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.errors import InputError
 from consortia.study.build import load_study
 from consortia.study.code import hash_of, may_run, modules, remember

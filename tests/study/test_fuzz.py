@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.errors import InputError
 from consortia.study.build import Study, load_study
 from consortia.study.model import MODELS

@@ -12,18 +12,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consortia.core.garbage import collect_seldom
-from consortia.errors import StoreError
-from consortia.store.runs import RunStore, open_run, writing
 
 if TYPE_CHECKING:
     from consortia.study.build import Built, Study
+
+OTHERWISE = ("--no-reference", "--verify", "--engine", "--devices", "--coordinator", "--help")
+"""Options of ``consortia run`` with which the reference is not sampled, or not as usual."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,25 +54,71 @@ def left_away(built: Built, *, wanted: bool) -> str | None:
 
 
 @contextlib.contextmanager
-def begun_aside(study: Path) -> Iterator[Aside | None]:
+def begun_early(arguments: Sequence[str]) -> Iterator[Aside | None]:
+    """Begin as `begun_aside`, before JAX is imported: the two processes import side by side.
+
+    From the command's words alone it cannot be known whether the reference is wanted; where it is
+    not, `begun_aside` ends the process.
+
+    Args:
+        arguments: of the command ``consortia``.
+    """
+    studies = [Path(word) for word in arguments[1:] if word.endswith(".toml")]
+    usual = arguments[:1] == ["run"] and not any(word.startswith(OTHERWISE) for word in arguments)
+    if usual and studies and _has_reference(studies[0]) and (os.cpu_count() or 1) > 1:
+        with _begun(studies[0], {}) as aside:
+            yield aside
+    else:
+        yield None
+
+
+def _has_reference(study: Path) -> bool:
+    """Return False where the study cannot be read, too: who loads it says why."""
+    try:
+        return find_spec("blackjax") is not None and "reference" in tomllib.loads(study.read_text())
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def begun_aside(
+    study: Path, early: Aside | None = None, *, wanted: bool = True
+) -> Iterator[Aside | None]:
     """Sample a study's reference in another process, which is ended with this context.
 
-    None where that would not be sooner, or not possible: with one core, on an accelerator, whose
-    memory is this process's, and without BlackJAX.
+    None where that is not wanted, would not be sooner, or is not possible: with one core, on an
+    accelerator, whose memory is this process's, and without BlackJAX.
+
+    Args:
+        study: the file.
+        early: the process, where one has begun.
+        wanted: False ends that.
     """
     import jax  # heavy
 
     from consortia.engines.sharding import cores
 
-    here = jax.process_count() == 1 and jax.default_backend() == "cpu" and cores() > 1
-    if not (here and find_spec("blackjax") and sys.executable):
+    if wanted:
+        here = jax.process_count() == 1 and jax.default_backend() == "cpu" and cores() > 1
+        wanted = here and find_spec("blackjax") is not None and bool(sys.executable)
+    if not wanted:
+        if early is not None:
+            early.process.kill()
         yield None
-        return
+    elif early is not None:
+        yield early
+    else:
+        with _begun(study, {"JAX_NUM_CPU_DEVICES": str(jax.device_count())}) as aside:
+            yield aside
+
+
+@contextlib.contextmanager
+def _begun(study: Path, environment: dict[str, str]) -> Iterator[Aside]:
     with tempfile.TemporaryDirectory(prefix="consortia-") as folder:
         directory = Path(folder) / "reference"
         process = subprocess.Popen(
             [sys.executable, "-P", __file__, study, directory],
-            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(jax.device_count())},
+            env=os.environ | environment | {"JAX_PLATFORMS": "cpu"},
             stdin=subprocess.PIPE,  # closed when this process is gone, however it ends
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -88,6 +136,9 @@ def reference_of(study: Study, built: Built, directory: Path, aside: Aside | Non
 
     What another process did not finish is sampled here, where an error can be raised.
     """
+    from consortia.errors import StoreError
+    from consortia.store.runs import open_run, writing
+
     if directory.exists():
         with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was
             return _finished(directory)
@@ -111,6 +162,7 @@ def sampled(study: Study, built: Built, directory: Path) -> Any:
 def stored(directory: Path, tree: Any, built: Built) -> Any:
     """Return a reference as it is read from a run directory of its own, in the place of another."""
     from consortia.store.metadata import with_labels
+    from consortia.store.runs import RunStore, open_run
 
     if directory.exists():
         shutil.rmtree(directory)
@@ -128,6 +180,9 @@ def stored(directory: Path, tree: Any, built: Built) -> Any:
 
 def _finished(directory: Path) -> Any:
     """Return a reference that was sampled before the run was interrupted."""
+    from consortia.errors import StoreError
+    from consortia.store.runs import open_run
+
     tree = open_run(directory)
     if tree.attrs.get("state") != "finished":
         raise StoreError(f"{directory} is not finished")

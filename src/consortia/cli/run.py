@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -49,6 +48,7 @@ GO_ON = "interrupted; go on with: consortia resume {}"
 
 
 def run(
+    context: typer.Context,
     study: StudyFile,
     output: Annotated[
         Path | None,
@@ -118,7 +118,7 @@ def run(
         without = None
         if loo:
             without = left_out_over(given, built, directory, over, quiet=quiet)
-        with begun_aside(study) if pooled and not verify else contextlib.nullcontext() as aside:
+        with begun_aside(study, context.obj, wanted=pooled and not verify) as aside:
             code = sample_and_report(
                 given,
                 built,

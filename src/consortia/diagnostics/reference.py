@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,14 +83,15 @@ def nuts(
     density.check_data(model, sites.held)
     starts = start.starting_parameters(model, init, seed, chains)
     target = Target(model, starts[0])
-    positions = jnp.stack([target.ravel(start) for start in starts])
-    rows = jax.tree.map(jnp.asarray, tuple(sites) if model.by_site else sites.pooled())
+    positions: Any = np.stack([target.flat(start) for start in starts])
+    rows = jax.device_put(tuple(sites) if model.by_site else sites.pooled())
 
     began = time.monotonic()
     # BlackJAX relies on NumPy's promotion rules; a caller may have forbidden them.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         _check_start(target, rows, positions)
-        keys = jax.random.split(jax.random.key(np.uint64(seed)), chains)
+        once = compiler.for_once()
+        keys = jax.jit(partial(_keys_of, seed, chains), compiler_options=once)()
         chain = jax.vmap(_chain(target, draws, warmup, rate), in_axes=(0, 0, None))
         small = sum(leaf.size for leaf in jax.tree.leaves(rows)) <= compiler.MOST_NUMBERS
         sampler = jax.jit(chain, compiler_options=compiler.for_once(level=2) if small else {})
@@ -123,6 +125,10 @@ def nuts(
     )
     add_diagnostics(tree)
     return tree
+
+
+def _keys_of(seed: int, chains: int) -> Array:
+    return jax.random.split(jax.random.key(np.uint64(seed)), chains)
 
 
 def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from consortia.cli import app
+from consortia.cli.commands import app
 from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
 

@@ -1,0 +1,76 @@
+"""The commands of ``consortia``, put together."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+try:
+    from consortia.core.garbage import collect_seldom
+
+    collect_seldom()  # before all that is imported below
+    import jax as _jax  # noqa: F401
+except ValueError as error:
+    print(f"error: JAX cannot start: {error}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+import typer
+
+from consortia.cli.check import check
+from consortia.cli.exits import EXIT_CODES
+from consortia.cli.export import export
+from consortia.cli.flower import flower
+from consortia.cli.init import init
+from consortia.cli.listing import algorithms, examples, schema
+from consortia.cli.network import certificates, key, loopback, node
+from consortia.cli.papers import papers
+from consortia.cli.report import report
+from consortia.cli.resume import resume
+from consortia.cli.run import run
+from consortia.cli.sbc import sbc
+from consortia.cli.site import site
+from consortia.cli.watch import watch
+from consortia.core.version import __version__
+
+app = typer.Typer(
+    name="consortia",
+    help="Federated Bayesian sampling: posteriors from data that stay at their sites.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"consortia {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated Bayesian sampling: posteriors from data that stay at their sites."""
+
+
+CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
+
+app.command(epilog=CODES)(check)
+app.command(epilog=CODES)(run)
+app.command(epilog=CODES)(resume)
+app.command()(watch)
+app.command(epilog=CODES)(report)
+app.command(epilog=CODES)(sbc)
+app.command()(init)
+app.command()(export)
+app.command()(examples)
+app.command()(algorithms)
+app.command()(schema)
+for command in (loopback, certificates, key, node):
+    flower.command()(command)
+app.add_typer(flower, name="flower", epilog=CODES)
+app.add_typer(papers, name="papers", epilog=CODES)
+app.add_typer(site, name="site", epilog=CODES)
