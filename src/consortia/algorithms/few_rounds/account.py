@@ -50,7 +50,7 @@ def report(hub: Hub) -> dict[str, Any]:
         lines.append({"for": word} | points | finite)
     facts: dict[str, Any] = {
         "rounds_used": lines,
-        "family_components": int(np.sum(hub.family.shares > 0)) if int(hub.fits) else 0,
+        "family_components": int(np.sum(np.asarray(hub.family.shares) > 0)) if int(hub.fits) else 0,
     }
     facts |= evidence.evidence(hub)
     if told := _modes(hub):
