@@ -127,13 +127,31 @@ def test_plain_sums_in_single_precision_decide_otherwise(rows, moves):
 
 def test_compensated_sums_of_hard_numbers_are_right():
     rng = np.random.default_rng(1)
-    for size in (1, 2, 3, 7, 1001):
+    for size in (1, 2, 3, 7, 114, 128, 129, 1001):
         values = (rng.normal(size=size) * 10.0 ** rng.integers(-3, 4, size)).astype(np.float32)
         total, error = metropolis.compensated_sum(jnp.asarray(values))
         exact = values.astype(np.float64).sum()
         # Two numbers of 24 bits; the compensation itself is rounded at each of log₂(size) levels.
         scale = np.abs(values).sum()
         assert abs(float(total) + float(error) - exact) <= 1e-12 * scale * np.log2(size + 1)
+
+
+@pytest.mark.parametrize("value", [0.0, 3e-30, 0.1, -7e30])
+def test_compensated_sums_of_equal_numbers_are_their_multiples(value):
+    number = np.float32(value)
+    for size in (1, 100, 128, 1000):
+        total, error = metropolis.compensated_sum(jnp.full(size, number))
+        exact = size * np.float64(number)
+        assert abs(np.float64(total) + np.float64(error) - exact) <= 1e-12 * abs(exact)
+
+
+def test_a_sum_with_a_number_that_is_not_finite_is_not_finite():
+    for value in (np.nan, np.inf, -np.inf):
+        for size in (1, 100, 1000):
+            values = jnp.ones(size).at[size // 2].set(value)
+            assert not np.isfinite(
+                metropolis.Potential.of(*metropolis.compensated_sum(values)).value
+            )
 
 
 def test_potentials_add_up_over_sites_without_loss():
