@@ -316,7 +316,7 @@ def test_several_draws_an_iteration_are_thinned_in_their_order(drive: Any) -> No
 class Kept:
     """A recorder that remembers the draws."""
 
-    room, full = 10**9, False
+    room, full, libraries = 10**9, False, ()
 
     def __init__(self) -> None:
         self.kept = 0
