@@ -112,19 +112,25 @@ def test_proposals_that_are_all_accepted_have_another_law(model, sites, nuts):
 
 @pytest.mark.slow
 def test_one_proposal_a_round_beats_the_exact_force_by_half(model, sites):
-    warmup, rounds = 500, 6000
-    method = consortia.surrogate_hmc()
-    ours = consortia.sample(
-        model, sites, method, rounds=rounds, warmup=warmup, chains=CHAINS, progress=False
-    )
-    # At most 1.1 rounds a draw, search and warm-up counted in.
-    assert (ours.attrs["communication_rounds"] + ROUNDS) / rounds <= 1.1
-    exact = consortia.sample(
-        model, sites, consortia.federated_hmc(), rounds=1000, warmup=400, chains=CHAINS,
-        progress=False,
-    )  # fmt: skip
-    # Rounds after the warm-up of either; chains share them.
-    made = float(exact["sample_stats"]["n_steps"].max("chain").sum())
-    per_round = ess_of(draws(ours))[0].min() / rounds, ess_of(draws(exact))[0].min() / made
+    """The mean of six seeds: the worst parameter's ESS varies by a third from run to run."""
+    warmup, rounds, runs = 500, 6000, 6
+    per_round = np.zeros((runs, 2))
+    for seed in range(runs):
+        options = {"chains": CHAINS, "seed": seed, "progress": False}
+        ours = consortia.sample(
+            model, sites, consortia.surrogate_hmc(), rounds=rounds, warmup=warmup, **options
+        )
+        # At most 1.1 rounds a draw, search and warm-up counted in.
+        assert (ours.attrs["communication_rounds"] + ROUNDS) / rounds <= 1.1
+        exact = consortia.sample(
+            model, sites, consortia.federated_hmc(), rounds=1000, warmup=400, **options
+        )
+        # Rounds after the warm-up of either; chains share them.
+        made = float(exact["sample_stats"]["n_steps"].max("chain").sum())
+        per_round[seed] = (
+            ess_of(draws(ours))[0].min() / rounds,
+            ess_of(draws(exact))[0].min() / made,
+        )
     print("bulk ESS a round, surrogate and exact force", per_round)
-    assert per_round[0] >= 1.5 * per_round[1]
+    surrogate, force = per_round.mean(axis=0)
+    assert surrogate >= 1.5 * force
