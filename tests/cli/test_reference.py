@@ -53,7 +53,7 @@ def test_another_process_samples_the_very_draws_of_this_one(study, begun, tmp_pa
 def test_what_another_process_does_not_finish_is_sampled_here(study, tmp_path, monkeypatch):
     failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
     monkeypatch.setattr(reference, "sampled", lambda study, built, directory: directory)
-    aside: Any = Aside(tmp_path / "nothing", failed)
+    aside: Any = Aside(study, tmp_path / "nothing", failed)
     assert reference_of(None, None, tmp_path / "reference", aside) == tmp_path / "reference"  # type: ignore[arg-type]
 
 
@@ -145,3 +145,15 @@ def test_what_was_begun_early_ends_where_the_reference_is_not_wanted(study, comm
         with begun_aside(study, early, wanted=False) as aside:
             assert aside is None
             assert early.process.wait(SOON) != 0
+
+
+def test_what_was_begun_early_for_another_file_is_not_taken(study, commands, monkeypatch):
+    monkeypatch.setattr("consortia.engines.sharding.cores", lambda: 2)
+    (other := study.with_name("other.toml")).write_text(study.read_text())
+    with begun_early(["run", "--output", str(other), str(study)]) as early:
+        assert early is not None
+        with begun_aside(study, early) as aside:
+            assert aside is not None
+            assert aside is not early
+            assert early.process.wait(SOON) != 0
+    assert [command[-2] for command in commands] == [other, study]

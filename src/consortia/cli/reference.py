@@ -33,9 +33,11 @@ class Aside:
     """A process that samples the reference; made by `begun_aside`.
 
     Attributes:
+        study: whose reference it is.
         directory: that it writes.
     """
 
+    study: Path
     directory: Path
     process: subprocess.Popen[bytes]
 
@@ -57,8 +59,8 @@ def left_away(built: Built, *, wanted: bool) -> str | None:
 def begun_early(arguments: Sequence[str]) -> Iterator[Aside | None]:
     """Begin as `begun_aside`, before JAX is imported: the two processes import side by side.
 
-    From the command's words alone it cannot be known whether the reference is wanted; where it is
-    not, `begun_aside` ends the process.
+    From the command's words alone it cannot be known whether the reference is wanted, or of which
+    file; `begun_aside` ends a process that is of no use.
 
     Args:
         arguments: of the command ``consortia``.
@@ -91,8 +93,8 @@ def begun_aside(
 
     Args:
         study: the file.
-        early: the process, where one has begun.
-        wanted: False ends that.
+        early: a process that has begun, perhaps of another study.
+        wanted: whether the reference is to be sampled at all.
     """
     import jax  # heavy
 
@@ -101,11 +103,12 @@ def begun_aside(
     if wanted:
         here = jax.process_count() == 1 and jax.default_backend() == "cpu" and cores() > 1
         wanted = here and find_spec("blackjax") is not None and bool(sys.executable)
+    of_use = wanted and early is not None and early.study == study
+    if early is not None and not of_use:
+        early.process.kill()
     if not wanted:
-        if early is not None:
-            early.process.kill()
         yield None
-    elif early is not None:
+    elif of_use:
         yield early
     else:
         with _begun(study, {"JAX_NUM_CPU_DEVICES": str(jax.device_count())}) as aside:
@@ -125,7 +128,7 @@ def _begun(study: Path, environment: dict[str, str]) -> Iterator[Aside]:
             start_new_session=True,  # Ctrl-C is for this process alone
         )
         try:
-            yield Aside(directory, process)
+            yield Aside(study, directory, process)
         finally:
             process.kill()
             process.communicate()

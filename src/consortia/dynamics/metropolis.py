@@ -92,7 +92,7 @@ def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
     most = values.shape[0] * jnp.max(jnp.abs(values))
     shift = 3 * jnp.exp2(jnp.ceil(jnp.log2(most)))
     rounded = (values + shift) - shift
-    # As products, which add faster; no number may be rounded for them.
+    # Products add faster; accelerators round their factors unless they are told not to.
     ones, exact = jnp.ones_like(values), jax.lax.Precision.HIGHEST
     total = jnp.dot(rounded, ones, precision=exact)
     return total, jnp.dot(values - rounded + errors, ones, precision=exact)
