@@ -13,7 +13,7 @@ from consortia.cli.reference import begun_early
 
 
 def main() -> None:
-    """Run the command ``consortia``; another process imports what it needs beside this one."""
+    """Run the command ``consortia``; a process for a study's reference is begun beside it."""
     with begun_early(sys.argv[1:]) as early:
         from consortia.cli.commands import app
         from consortia.run.compiled import keep_compiled_programs
