@@ -156,7 +156,7 @@ HINTS = {
     "Invalid SuperNode authentication": "The SuperLink did not accept its signature: its clock is "
     "more than 5 s early or 5 minutes late, or its key was exchanged.",
     "[code: 2004]": "The SuperLink does not know its key (register its .pub file), or believes it "
-    "to be still connected, for 45 s after its last sign of life (start it again then).",
+    "to be still connected, for 60 s after its last sign of life (start it again then).",
     "address already in use": "The port is taken: give another.",
 }
 
