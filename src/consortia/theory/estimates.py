@@ -136,9 +136,13 @@ def largest_curvature(
     parameters = jax.tree.map(jnp.asarray, position)
     if rows is None:
         rows = _affordable_rows(model, parameters, sites, iterations)
-    parts = [_rows(shard, rows) for shard in sites]
-    sizes = jnp.asarray(np.asarray(sites.sizes), jnp.result_type(float))
-    return float(_power(model, iterations, parameters, parts, sizes, jnp.asarray(tolerance)))
+    picked, counts = _rows_of_all(sites, rows)
+    each = np.repeat(np.asarray(sites.sizes) / counts, counts)
+    weights = jnp.asarray(each, jnp.result_type(float))
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    start = jnp.asarray(np.random.default_rng(0).normal(size=dimension), weights.dtype)
+    limit = jnp.asarray(tolerance)
+    return float(_power(model, iterations, parameters, picked, weights, start, limit))
 
 
 def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: int) -> int:
@@ -156,17 +160,20 @@ def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: in
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _power(
-    model: Model, iterations: int, parameters: Any, parts: Any, sizes: Array, tolerance: Array
+    model: Model,
+    iterations: int,
+    parameters: Any,
+    rows: Any,
+    weights: Array,
+    start: Array,
+    tolerance: Array,
 ) -> Array:
-    """Run the power method; compiled once for a model and shapes."""
+    """Run the power method on weighted rows; compiled once for a model and shapes."""
     target = Target(model, parameters)
     theta = target.ravel(parameters)
 
     def potential(at: Array) -> Array:
-        value = -target.log_prior(at)
-        for part, size in zip(parts, sizes, strict=True):
-            value = value - size * jnp.mean(target.log_likelihood(at, part))
-        return value
+        return -target.log_prior(at) - jnp.vdot(weights, target.log_likelihood(at, rows))
 
     def once(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         count, vector, before, _ = state
@@ -180,7 +187,6 @@ def _power(
         count, _, now, change = state
         return (count < iterations) & ((count < 3) | (change > tolerance * now))
 
-    start = jax.random.normal(jax.random.key(0), (target.dimension,), target.dtype)
     zero = jnp.zeros((), target.dtype)
     return jax.lax.while_loop(unsettled, once, (jnp.zeros((), int), start, zero, zero))[2]
 
@@ -192,9 +198,20 @@ def _at(model: Model, position: Any) -> tuple[Target, Array]:
 
 
 def _rows(shard: Any, most: int) -> Any:
-    length = jax.tree.leaves(shard)[0].shape[0]
-    chosen = spaced(length, most)
-    return jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[chosen])), shard)
+    return jax.tree.map(jnp.asarray, _picked(shard, most))
+
+
+def _rows_of_all(sites: Sites, most: int) -> tuple[Any, np.ndarray]:
+    """Return rows of all sites, one site after the other, and how many each has (sites,)."""
+    parts = [_picked(shard, most) for shard in sites]
+    counts = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *parts), counts
+
+
+def _picked(shard: Any, most: int) -> Any:
+    """Return evenly spaced rows of a site on the host."""
+    chosen = spaced(len(jax.tree.leaves(shard)[0]), most)
+    return jax.tree.map(lambda leaf: in_jax_width(leaf[chosen]), shard)
 
 
 def _row_moments(target: Target, theta: Array, rows: Any) -> tuple[Array, Array]:
