@@ -1,4 +1,4 @@
-"""How hard the compiler works on small problems, whose programs take longer to make than to run."""
+"""How hard the compiler works where programs take longer to make than to run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ import jax
 MOST_NUMBERS = 1_000_000
 """In the data of a small problem."""
 
-MOST_STATES = 64
+MOST_STATES = 128
 """Nodes times chains of a small problem."""
+
+FEW_ROWS = 50_000_000
+"""Rows that a round reads at all its points, up to which a run of few rounds is hardly optimised.
+
+There level 0 saves about as much in compiling as it loses in rounds: measured with 100 sites of 70
+rows and 5 parameters (2.8e7 rows), 4 of 2,000 rows and 40 parameters (6.6e7), 3 of 3,000 and 8,000
+rows and 10 parameters (3.6e7 and 9.6e7)."""
+
+FEW_INTEGRALS = 1_000_000
+"""The same where each row is an integral over parameters of its site (3 sites of 30 and of 150
+rows, 3.6e5 and 1.8e6)."""
 
 LEVEL = "xla_backend_optimization_level"
 FUSION = "xla_cpu_use_fusion_emitters"
@@ -26,6 +37,19 @@ def for_rounds() -> dict[str, Any]:
     some are a seventh slower. What the user has set stands.
     """
     return _on_processors(2)
+
+
+def for_few_rounds(rows: int, *, integrated: bool) -> dict[str, Any]:
+    """Return options for the rounds of a run that ends after few, on a processor; elsewhere none.
+
+    LLVM's first level with the older code generator compiles in half the time of its third, and
+    its programs run as fast; level 0 compiles in a quarter.
+
+    Args:
+        rows: that a round reads at all its points.
+        integrated: each is an integral over parameters of its site.
+    """
+    return for_once(0 if rows <= (FEW_INTEGRALS if integrated else FEW_ROWS) else 1)
 
 
 def for_once(level: int = 0) -> dict[str, Any]:

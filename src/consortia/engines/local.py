@@ -40,11 +40,6 @@ CHUNK_BYTES = 4 * 1024 * 1024
 MOST_SLOTS = 8192
 KEPT_PROGRAMS = 16
 
-INTEGRATED_ROWS = 1_000_000
-"""Rows that a round reads at all its points, from which on a few rounds are worth optimising where
-each is an integral over a site's parameters (measured: 3 hospitals 18 s so and 22 s optimised, 25
-hospitals 134 and 39)."""
-
 T = TypeVar("T")
 
 _programs: OrderedDict[Any, Program] = OrderedDict()
@@ -182,9 +177,6 @@ class LocalEngine(Engine):
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
         shaped = (_structure_key(target), tuple(leaves), str(structure))
-        numbers = sum(leaf.size for leaf in jax.tree.leaves(arrays.data))
-        small = numbers <= compiler.MOST_NUMBERS
-        small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
         key = (target.model, method, layout, divided, shaped)
         start = partial(start_values, target, most=method.gradient_rows)
         # One function for all methods of a model: it is traced and compiled once.
@@ -192,13 +184,10 @@ class LocalEngine(Engine):
 
         def make() -> Program:
             parts = method.build(target), layout, start
-            few = method.most_warmup is not None
-            if target.model.by_site:
-                cost = method.cost(np.asarray(sites.sizes), target.dimension)
-                few = few and cost.row_gradients < INTEGRATED_ROWS
+            options = effort(target, sites, method, layout)
             if divided is None:
-                return Program(*parts, small=small, few=few)
-            return ShardedProgram(*parts, divided, small=small, few=few)
+                return Program(*parts, **options)
+            return ShardedProgram(*parts, divided, **options)
 
         program = _kept(_programs, key, make)
         if isinstance(program, ShardedProgram):
@@ -295,6 +284,23 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
         prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),
         fitted=(),
     )
+
+
+def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> dict[str, Any]:
+    """Return ``small`` and ``often`` of a `consortia.engines.phases.Program`.
+
+    They follow from the padded rows of all sites: programs are kept by these, and all processes of
+    a run round alike.
+    """
+    padded = np.full(len(sites), max(sites.sizes), np.int64)
+    numbers = sum(leaf.size / leaf.shape[0] for leaf in jax.tree.leaves(sites.first)) * padded.sum()
+    small = numbers <= compiler.MOST_NUMBERS
+    small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
+    often = None
+    if method.most_warmup is not None:  # a run ends after few rounds
+        rows = method.cost(padded, target.dimension).row_gradients
+        often = compiler.for_few_rounds(rows, integrated=target.model.by_site)
+    return {"small": bool(small), "often": often}
 
 
 def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:

@@ -471,7 +471,7 @@ class Program(Iteration):
         layout: how nodes, chains and rounds are batched.
         start_values: see `consortia.core.start.start_values`.
         small: the problem is small, see `consortia.core.compiler`.
-        few: a run of it ends after few rounds, which take less time than their compilation.
+        often: options of the compiler for the rounds; when None those of a problem of this size.
     """
 
     def __init__(
@@ -481,12 +481,14 @@ class Program(Iteration):
         start_values: Callable[..., Any],
         *,
         small: bool = False,
-        few: bool = False,
+        often: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(algorithm, layout)
         self.nodes_in_all = layout.nodes
         self.once = compiler.for_once() if small else {}
-        self.often = compiler.for_rounds() if small and not few else self.once
+        if often is None:
+            often = compiler.for_rounds() if small else {}
+        self.often = often
         self.start_values = jax.jit(start_values, compiler_options=self.once)
         self._shapes: tuple[Yield, list[Any]] | None = None
         self._traced: dict[Any, Callable[..., Any]] = {}

@@ -347,9 +347,9 @@ class ShardedProgram(Program):
         division: Sharding,
         *,
         small: bool = False,
-        few: bool = False,
+        often: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(algorithm, layout, start_values, small=small, few=few)
+        super().__init__(algorithm, layout, start_values, small=small, often=often)
         self.division = division
         own = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains

@@ -24,7 +24,7 @@ from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
-from consortia.engines.local import LocalEngine, site_arrays
+from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
@@ -188,8 +188,9 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
+        options = effort(target, sites, method, layout)
         arguments = (
-            RankProgram(algorithm, layout, start, self._communicator, places),
+            RankProgram(algorithm, layout, start, self._communicator, places, **options),
             site_arrays(target.model, sites, method, places.own),
             sites,
             layout,

@@ -39,6 +39,8 @@ class RankProgram(Program):
         start_values: of this rank's nodes.
         communicator: the ranks.
         places: which of them holds what.
+        small: see `Program`.
+        often: see `Program`.
 
     Attributes:
         callbacks: what exchanges, by exchange.
@@ -53,8 +55,12 @@ class RankProgram(Program):
         start_values: Callable[..., Any],
         communicator: Communicator,
         places: Places,
+        *,
+        small: bool = False,
+        often: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(algorithm, replace(whole, nodes=len(places.own)), start_values)
+        own = replace(whole, nodes=len(places.own))
+        super().__init__(algorithm, own, start_values, small=small, often=often)
         self.nodes_in_all = whole.nodes
         self._whole, self._places = whole, places
         # A draw is summed over the ranks: of an average of all nodes each has its share, of the

@@ -1,0 +1,62 @@
+"""How hard the compiler works: by what a run computes, never by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from consortia import LocalEngine, Sites, fa_hmc, few_rounds
+from consortia.core import compiler
+from consortia.core.contract import Method
+from consortia.core.target import Target
+from consortia.models import linear_regression
+
+FA_HMC = fa_hmc(1e-3, leapfrog_steps=2, local_steps=1)
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it() -> Iterator[None]:
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def options(method: Method, sizes: list[int], chains: int = 4) -> dict[str, Any]:
+    """Return the options with which the rounds would be compiled."""
+    rows = [{"x": np.ones((n, 2), np.float32), "y": np.ones(n, np.float32)} for n in sizes]
+    model = linear_regression(2)
+    run = LocalEngine().prepare(Target(model, model.init), Sites.from_list(rows), method, chains)
+    return run.program.often
+
+
+def test_rounds_of_small_problems_are_optimised_less() -> None:
+    assert options(FA_HMC, [10] * 30)[compiler.LEVEL] == 2
+    assert options(FA_HMC, [10] * 40) == {}  # 160 states
+    assert options(FA_HMC, [200_000, 200_000]) == {}
+
+
+def test_few_rounds_are_hardly_optimised_unless_they_read_many_rows() -> None:
+    method = few_rounds()
+    few, many = [100, 100], [20_000, 20_000]
+    read = [method.cost(np.array(sizes), 2).row_gradients for sizes in (few, many)]
+    assert read[0] < compiler.FEW_ROWS < read[1]
+    assert options(method, few)[compiler.LEVEL] == 0
+    assert options(method, many)[compiler.LEVEL] == 1
+
+
+def test_integrals_over_a_site_s_parameters_count_for_more() -> None:
+    rows = compiler.FEW_INTEGRALS + 1
+    levels = [compiler.for_few_rounds(rows, integrated=each)[compiler.LEVEL] for each in (0, 1)]
+    assert levels == [0, 1]
+
+
+def test_sites_of_one_padded_shape_have_the_same_options() -> None:
+    # A program is kept by shapes: whichever sites come first, a resumed run has the same bits.
+    method, longest = few_rounds(), 12_000
+    assert method.cost(np.array([longest, 10]), 2).row_gradients < compiler.FEW_ROWS
+    assert options(method, [longest, 10]) == options(method, [longest, longest])
