@@ -216,12 +216,16 @@ class Iteration:
                 reply = carry.inbox if phase.local is None else outbox
             return carry._replace(inbox=reply), {}
         chains = self.layout.chains if chains is None else chains
-        hub_state, reply, info = self.over_chains(phase.hub, 0, chains)(
-            drawn.shared, carry.hub, message
-        )
+        hub_state, reply, info = self.at_hub(phase, chains)(drawn.shared, carry.hub, message)
         if drawn.arrival is not None:
             reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
         return carry._replace(hub=hub_state, inbox=reply), dict(info)
+
+    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+        """Return ``hub`` of a phase, over all chains."""
+        if phase.hub is None:
+            raise TypeError("the phase has no hub function")
+        return self.over_chains(phase.hub, 0, chains)
 
     def _at_nodes(
         self,
@@ -518,8 +522,13 @@ class Program(Iteration):
         def sent(drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
             return send(phase, drawn, carry, sites, per_node, chains)
 
-        key = id(phase), per_node, chains
+        key = "send", id(phase), per_node, chains
         return self._traced.setdefault(key, jax.jit(sent, inline=True))(drawn, carry, sites)
+
+    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+        """Return ``hub`` of a phase, which is traced once for all functions that hold it."""
+        made = jax.jit(super().at_hub(phase, chains), inline=True)
+        return self._traced.setdefault(("hub", id(phase), chains), made)
 
     # --- stages -------------------------------------------------------------------------------
 
