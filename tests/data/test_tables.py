@@ -100,6 +100,15 @@ def test_three_decimals_behind_a_comma_are_read_where_they_can_be_nothing_else(
         assert (column.kind, column.doubt) == ("number", "")
 
 
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m-%d-%y", "%d.%m.%Y", "%Y/%m/%d"])
+def test_dates_in_another_order_than_that_of_iso_are_doubted(tmp_path: Path, form: str) -> None:
+    days = pd.date_range("2024-01-01", periods=20, freq="11D").strftime(form)
+    column = read_table(written(tmp_path, "a,b\n" + "".join(f"{d},1\n" for d in days)), "it")["a"]
+    assert column.kind == "text"
+    assert "write them as year-month-day" in column.doubt
+    assert "its texts are dates" in read_table({"a": days}, "it")["a"].doubt
+
+
 def test_an_empty_text_of_a_frame_misses(tmp_path: Path) -> None:
     table = read_table(pd.DataFrame({"a": ["x", "", " "], "b": ["", "", ""]}), "it")
     assert table["a"].missing.tolist() == [False, True, True]

@@ -37,6 +37,9 @@ THOUSANDS = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?")
 """A number with a decimal point, thousands perhaps set apart by commas."""
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
+OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2}[./]\d{1,2}")
+"""A date in another order or with other marks than ISO 8601's."""
+
 TRUTHS = {"true": 1.0, "false": 0.0}
 
 COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
@@ -315,6 +318,8 @@ def _parsed(given: Sequence[str], lines: Sequence[int], separator: str, where: s
     doubt = ""
     if thousands:
         doubt = "commas seem to set thousands apart: write the numbers without them"
+    elif len(set(known)) > FEW and all(OTHER_DATE.fullmatch(text) for text in known):
+        doubt = "its texts seem to be dates: write them as year-month-day, 2024-01-31"
     elif wrong.mean() <= 1 - NEARLY and len(set(known)) > FEW:
         line = lines[np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]]
         doubt = (
@@ -350,7 +355,7 @@ def _doubt(texts: np.ndarray) -> str:
 
     if len(set(texts)) <= FEW:
         return ""
-    if all(DATE.fullmatch(text) for text in texts):
+    if all(DATE.fullmatch(text) or OTHER_DATE.fullmatch(text) for text in texts):
         return "its texts are dates: convert them (pandas.to_datetime), or write C(...) for levels"
     wrong = pd.to_numeric(pd.Series(texts), errors="coerce").isna().to_numpy(bool)
     if not wrong.any() or all(COMMA.fullmatch(text) for text in texts):
