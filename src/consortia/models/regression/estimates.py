@@ -95,8 +95,8 @@ class Line(NamedTuple):
     kind: str = "site"
 
 
-EXPONENT_MAX = 700.0
-"""Beyond, a ratio is shown as if it were exp of this, since a float ends there."""
+EXPONENT_MAX = 600.0
+"""Beyond, a ratio is shown as exp of this: floats, and the margins of plots, end not far from it."""
 
 
 def estimates_of(
