@@ -96,7 +96,7 @@ class Line(NamedTuple):
 
 
 EXPONENT_MAX = 600.0
-"""Beyond, a ratio is shown as exp of this: floats, and the margins of plots, end not far from it."""
+"""Beyond, a ratio is shown as exp of this: floats, and margins of plots, end not far from it."""
 
 
 def estimates_of(
