@@ -194,6 +194,8 @@ def test_a_table_can_steer_neither_the_study_file_nor_the_terminal(folder):
         (("--response", "unit"), "'mg' in every row"),
         (("--response", "record"), "holds 120 texts"),
         (("--response", "died", "--family", "logistic"), "it is called 'bernoulli'"),
+        (("--response", "arm", "--family", "gaussian"), "holds texts, and family 'gaussian' is of"),
+        (("--response", "died", "--family", "cox"), "'cox' needs a response Surv(time, event)"),
         (("--response", "died", "--missing", "drop"), "missing is 'drop'"),
         (("--response", "died", "-o", "study.yaml"), "ends in .toml"),
     ],

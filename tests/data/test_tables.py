@@ -77,6 +77,44 @@ def test_thousands_set_apart_by_dots_are_read(tmp_path: Path) -> None:
     assert table["a"].values.tolist() == [1234.5, 12.25]
 
 
+@pytest.mark.parametrize("numbers", [("1,234", "987", "12,500"), ("1,234.50", "2,345.10", "12.0")])
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_thousands_set_apart_by_commas_are_never_taken_for_decimals(
+    tmp_path: Path, numbers: tuple[str, ...], separator: str
+) -> None:
+    lines = [f'"{one}"{separator}1' for one in numbers]
+    column = read_table(written(tmp_path, f"a{separator}b\n" + "\n".join(lines) + "\n"), "it")["a"]
+    assert column.kind == "text"
+    assert column.doubt.startswith("commas seem to set thousands apart")
+
+
+def test_three_decimals_behind_a_comma_are_read_where_they_can_be_nothing_else(
+    tmp_path: Path,
+) -> None:
+    for text in (
+        "a;b\n1,234;1\n12,5;2\n",
+        "a;b\n1,234;1\n2,500;2\n",
+        'a,b\n"0,123",1\n"1,234",2\n',
+    ):
+        column = read_table(written(tmp_path, text), "it")["a"]
+        assert (column.kind, column.doubt) == ("number", "")
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m-%d-%y", "%d.%m.%Y", "%Y/%m/%d"])
+def test_dates_in_another_order_than_that_of_iso_are_doubted(tmp_path: Path, form: str) -> None:
+    days = pd.date_range("2024-01-01", periods=20, freq="11D").strftime(form)
+    column = read_table(written(tmp_path, "a,b\n" + "".join(f"{d},1\n" for d in days)), "it")["a"]
+    assert column.kind == "text"
+    assert "write them as year-month-day" in column.doubt
+    assert "its texts are dates" in read_table({"a": days}, "it")["a"].doubt
+
+
+def test_an_empty_text_of_a_frame_misses(tmp_path: Path) -> None:
+    table = read_table(pd.DataFrame({"a": ["x", "", " "], "b": ["", "", ""]}), "it")
+    assert table["a"].missing.tolist() == [False, True, True]
+    assert table["b"].kind == "empty"
+
+
 def test_a_quoted_separator_is_part_of_the_text(tmp_path: Path) -> None:
     table = read_table(written(tmp_path, 'a,b\n"x, y",1\n"u ""v""",2\n'), "it")
     assert table["a"].values.tolist() == ["x, y", 'u "v"']
@@ -90,7 +128,10 @@ WRONG = [
     ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (they are set apart by ',')"),
     ("a,b\n1,2\n3,4,5\n", "line 3: 3 fields under 2 names"),
     ("a,a\n1,2\n", "line 1 has the name 'a' twice"),
-    ("a,,c\n1,2,3\n", "line 1 has a column without a name"),
+    (
+        "a,,c\n1,2,3\n",
+        "line 1 has a column without a name: name it, or leave it out (pandas: index",
+    ),
     ("a,b\n", "no rows under the header"),
     ("", "no rows under the header"),
     ('a,b\n"x,2\n', "line 2: unexpected end of data"),

@@ -55,6 +55,17 @@ def study_of(folder: Path, model: str = MODEL, head: str = HEAD) -> Any:
     return load_study(path)
 
 
+def test_a_study_needs_no_run_where_the_algorithm_ends_by_itself(folder: Path) -> None:
+    path = folder / "study.toml"
+    path.write_text(HEAD + MODEL + '[algorithm]\nname = "few_rounds"\n')
+    assert load_study(path).run.rounds == 100
+    path.write_text(HEAD + MODEL + '[algorithm]\nname = "federated_hmc"\n')
+    with pytest.raises(
+        InputError, match=r"run\.rounds is missing: federated_hmc does not end by i"
+    ):
+        load_study(path)
+
+
 def test_a_study_builds_what_the_function_builds(folder: Path) -> None:
     study = study_of(folder)
     built = study.build()

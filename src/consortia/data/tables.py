@@ -33,7 +33,13 @@ POLICIES = ("refuse", "complete", "indicator", "impute")
 COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 """A number with a decimal comma, thousands perhaps set apart by dots."""
 
+THOUSANDS = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?")
+"""A number with a decimal point, thousands perhaps set apart by commas."""
+
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
+OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2}[./]\d{1,2}")
+"""A date in another order or with other marks than ISO 8601's."""
+
 TRUTHS = {"true": 1.0, "false": 0.0}
 
 COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
@@ -41,6 +47,9 @@ COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
 
 NEARLY = 0.9
 """With so large a share of numbers the rest of a column is taken for slips."""
+
+FEW = 10
+"""Distinct values up to which texts that look like numbers may well be levels."""
 
 
 class Column(NamedTuple):
@@ -258,7 +267,9 @@ def _read_csv(path: Path) -> Table:
     header = [name.strip() for name in found[0][1]]
     doubled = sorted({name for name in header if header.count(name) > 1})
     if "" in header or doubled:
-        what = "a column without a name" if "" in header else f"the name {doubled[0]!r} twice"
+        what = "a column without a name: name it, or leave it out (pandas: index=False)"
+        if doubled and "" not in header:
+            what = f"the name {doubled[0]!r} twice"
         raise InputError(f"{path}: line 1 has {what}.")
     for line, fields in found[1:]:
         if len(fields) != len(header):
@@ -269,12 +280,12 @@ def _read_csv(path: Path) -> Table:
     numbers = [line for line, _ in found[1:]]
     columns = zip(*(fields for _, fields in found[1:]), strict=True)
     return {
-        name: _parsed(texts, numbers, f"{path}, column {name!r}")
+        name: _parsed(texts, numbers, separator, f"{path}, column {name!r}")
         for name, texts in zip(header, columns, strict=True)
     }
 
 
-def _parsed(given: Sequence[str], lines: Sequence[int], where: str) -> Column:
+def _parsed(given: Sequence[str], lines: Sequence[int], separator: str, where: str) -> Column:
     """Return a column of a file, its kind found from all its values."""
     import pandas as pd
 
@@ -293,7 +304,8 @@ def _parsed(given: Sequence[str], lines: Sequence[int], where: str) -> Column:
     wrong = np.isnan(numbers)
     if not wrong.any():
         return of("number", numbers)
-    if all(COMMA.fullmatch(text) for text in known):
+    thousands = all(THOUSANDS.fullmatch(text) for text in known)
+    if all(COMMA.fullmatch(text) for text in known) and not (thousands and separator != ";"):
         plain = [text.replace(".", "").replace(",", ".") for text in known]
         return of("number", np.array(plain, float))
     if all(text.lower() in TRUTHS for text in known):
@@ -304,7 +316,11 @@ def _parsed(given: Sequence[str], lines: Sequence[int], where: str) -> Column:
         except ValueError as error:
             raise InputError(f"{where}: not every value is a date: {error}.") from error
     doubt = ""
-    if wrong.mean() <= 1 - NEARLY and len(set(known)) > 10:
+    if thousands:
+        doubt = "commas seem to set thousands apart: write the numbers without them"
+    elif len(set(known)) > FEW and all(OTHER_DATE.fullmatch(text) for text in known):
+        doubt = "its texts seem to be dates: write them as year-month-day, 2024-01-31"
+    elif wrong.mean() <= 1 - NEARLY and len(set(known)) > FEW:
         line = lines[np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]]
         doubt = (
             f"{int(wrong.sum())} of {len(known)} values are no numbers, the first in line {line}: "
@@ -333,6 +349,25 @@ def _of_frame(frame: Any, where: str) -> Table:
     }
 
 
+def _doubt(texts: np.ndarray) -> str:
+    """Return why a frame's texts may be meant as numbers or dates, or ""."""
+    import pandas as pd
+
+    if len(set(texts)) <= FEW:
+        return ""
+    if all(DATE.fullmatch(text) or OTHER_DATE.fullmatch(text) for text in texts):
+        return "its texts are dates: convert them (pandas.to_datetime), or write C(...) for levels"
+    wrong = pd.to_numeric(pd.Series(texts), errors="coerce").isna().to_numpy(bool)
+    if not wrong.any() or all(COMMA.fullmatch(text) for text in texts):
+        return "its texts are numbers: convert them (pandas.to_numeric), or write C(...) for levels"
+    if wrong.mean() <= 1 - NEARLY:
+        return (
+            f"{int(wrong.sum())} of {len(texts)} values are no numbers: correct them, or leave "
+            "them empty"
+        )
+    return ""
+
+
 def _of_series(series: Any, where: str) -> Column:
     import pandas as pd
 
@@ -354,7 +389,10 @@ def _of_series(series: Any, where: str) -> Column:
     elif found == "string":
         texts = np.full(len(series), "", dtype=object)
         texts[~missing] = known.to_numpy(dtype=object)
-        return Column("text", texts.astype(str), missing)
+        missing = missing | np.array([not text.strip() for text in texts.astype(str)])
+        if missing.all():
+            return Column("empty", values, missing)
+        return Column("text", texts.astype(str), missing, _doubt(texts[~missing].astype(str)))
     else:
         raise InputError(f"{where}: its values are {found}: give numbers, texts or dates.")
     values[~missing] = given

@@ -60,7 +60,7 @@ class Study(Table):
         "site's policy permits or not.",
     )
     algorithm: AlgorithmTable
-    run: Run
+    run: Run = Field(default_factory=lambda: Run.model_validate({}))
     stop: Stop | None = None
     reference: Reference | None = None
     output: Output = Output()

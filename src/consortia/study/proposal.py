@@ -179,6 +179,9 @@ def propose(
         raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
     survival = len(of_response) > 1
     outcome, guessed, why = _of_response(tables, response, of_response, given=family is not None)
+    if family is not None and family != guessed:
+        _check_family(tables, family, of_response)
+        why = f"Family {family}, as you asked."
     family = family or guessed
     used, left_out = [], []
     for name in names:
@@ -313,6 +316,22 @@ def _check_everywhere(tables: Mapping[str, Table], name: str) -> None:
     if len(kinds) > 1:
         told = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
         raise InputError(f"the response {name!r} is of unlike kinds: {told}: code it alike.")
+
+
+def _check_family(tables: Mapping[str, Table], family: str, columns: Sequence[str]) -> None:
+    """Refuse a family that the response cannot be of."""
+    of_time, survival = FAMILIES[family].response == "time", len(columns) > 1
+    if of_time != survival:
+        wanted = "a response Surv(time, event)" if of_time else "a response of one column"
+        raise InputError(f"family {family!r} needs {wanted}: leave --family out, or give it.")
+    if of_time or FAMILIES[family].response in ("two", "ordered", "levels"):
+        return
+    for name in columns:
+        if next(iter(_columns(tables, name).values())).kind == "text":
+            raise InputError(
+                f"the response {name!r} holds texts, and family {family!r} is of numbers: leave "
+                "--family out, or encode the column."
+            )
 
 
 def _of_response(

@@ -287,7 +287,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("died ~ age", {"family": "logistic"}, "it is called 'bernoulli' here"),
     ("died ~ age", {"family": "weibull"}, "family 'weibull' needs Surv(time, event) ~"),
     ("grade ~ age", {}, "site 'oslo': the response grade is outside the family bernoulli in"),
-    ("arm ~ age", {"family": "poisson"}, "the column 'arm' holds texts"),
+    ("arm ~ age", {"family": "poisson"}, "holds texts, and family poisson is of numbers: of two"),
+    ("arm ~ age", {"family": "gaussian"}, "of two texts is family bernoulli"),
     ("age ~ arm", {"family": "poisson"}, "the response age is outside the family poisson in 50 of"),
     ("age ~ arm", {"family": "beta"}, "its values must be between 0 and 1, both excluded"),
     ("died ~ age", {"family": "gamma"}, "its values must be > 0"),
@@ -309,6 +310,21 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("died ~ age", {"prior": {"age": 3}}, "write for instance 'normal(0, 1)'"),
     ("died ~ age", {"missing": "drop"}, "missing is 'drop'"),
     ("died ~ age", {"levels": {"arm": ["old"]}}, "give at least two levels, each once"),
+    ("died ~ arm", {"levels": {"amr": ["old", "new"]}}, "levels: 'amr' is no column of the form"),
+    ("died ~ grade", {"levels": {"grade": [3, 2, 1]}}, "holds numbers; write C(grade) in the"),
+    ("died ~ age + died", {}, "'died' is the response and in a term too"),
+    ("died ~ (1 | site)", {"integrate": "false"}, "integrate is 'false': it must be True or Fal"),
+    ("died ~ factor(grade)", {}, "'factor' is no function of formulas: write C(column) here"),
+    (
+        "grade ~ age",
+        {"family": "poisson", "exposure": "age - 1000"},
+        "site 'oslo': exposure age - 1000 must be > 0 in every row",
+    ),
+    (
+        "grade ~ age",
+        {"family": "poisson", "exposure": "I(0 * age)"},
+        "exposure I(0 * age) must be > 0 in every row",
+    ),
     ("died ~ age", {"breaks": [1.0]}, "breaks are for family='piecewise_exponential'"),
     ("died ~ age", {"weights": "age - 60"}, "weights age - 60 must be >= 0 in every row"),
     ("Surv(age, grade) ~ arm", {"family": "weibull"}, "the event grade is outside the family"),
@@ -338,6 +354,47 @@ def test_sites_that_disagree_are_named() -> None:
     one = {name: part.assign(arm="new") for name, part in SITES.items()}
     with pytest.raises(InputError, match="arm has the one level 'new' at all sites: leave it out"):
         regression("died ~ arm", one, family="bernoulli")
+
+
+def test_a_level_of_the_response_that_one_site_writes_differently_is_named() -> None:
+    sites = {
+        name: part.assign(died=np.where(part["died"], "yes", "no")) for name, part in SITES.items()
+    }
+    sites["lima"] = sites["lima"].assign(died=sites["lima"]["died"].str.title())
+    with pytest.raises(InputError, match="takes two; 'No', 'Yes' at site 'lima' only"):
+        regression("died ~ age", sites, family="bernoulli")
+
+
+def test_numbers_and_dates_that_a_frame_holds_as_texts_are_levels_only_where_c_is_written() -> None:
+    texts = {name: part.assign(age=part["age"].astype(str)) for name, part in SITES.items()}
+    with pytest.raises(InputError, match=r"'oslo': the column 'age': its texts are numbers: conve"):
+        regression("died ~ age", texts, family="bernoulli")
+    assert len(regression("died ~ C(age)", texts, family="bernoulli").names) == ROWS - 1
+    days = {
+        name: part.assign(admitted=part["admitted"].astype(str)) for name, part in SITES.items()
+    }
+    with pytest.raises(InputError, match=r"'admitted': its texts are dates: convert them"):
+        regression("died ~ admitted", days, family="bernoulli")
+    codes = {name: part.assign(grade=part["grade"].astype(str)) for name, part in SITES.items()}
+    assert regression("died ~ grade", codes, family="bernoulli").names == ("grade[2]", "grade[3]")
+
+
+def test_a_column_with_the_name_of_the_sites_name_is_refused_where_it_is_another_thing() -> None:
+    tumour = {name: part.assign(site=part["arm"]) for name, part in SITES.items()}
+    with pytest.raises(InputError, match="has a column 'site' of several values, and site in a f"):
+        regression("died ~ age + site", tumour, family="bernoulli")
+    with pytest.raises(InputError, match="has a column 'site' of several values"):
+        regression("died ~ age + (1 | site)", tumour, family="bernoulli")
+    named = {name: part.assign(site=name) for name, part in SITES.items()}
+    assert regression("died ~ site", named, family="bernoulli").names[0] == "site[lima]"
+    assert regression("died ~ age", tumour, family="bernoulli").names == ("age",)
+
+
+def test_one_table_of_all_sites_is_told_how_to_be_taken_apart() -> None:
+    with pytest.raises(InputError, match=r"dict\(list\(table\.groupby\('COLUMN'\)\)\)"):
+        regression("died ~ age", ALL, family="bernoulli")
+    with pytest.raises(InputError, match="sites is a str: give a dict of names to tables, or a l"):
+        regression("died ~ age", "oslo.csv", family="bernoulli")
 
 
 def test_collinear_columns_are_said() -> None:

@@ -59,6 +59,11 @@ def agree(
             levels[text] = found
             notes += said
             continue
+        if factor.kind == "plain" and factor.column in question.levels:
+            raise InputError(
+                f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
+                "formula for levels."
+            )
         plain = unit(text)
         moments = together(text)
         if moments is not None and bool(moments.constant) and factor.kind != "smooth":
@@ -103,7 +108,7 @@ def agree(
     if question.family.response == "time":
         units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
     elif any(RESPONSE in one.levels for one in facts) or _given_response(question):
-        levels[RESPONSE] = _response_levels(question, facts, kinds, notes)
+        levels[RESPONSE] = _response_levels(question, facts, names, kinds, notes)
     else:
         units[RESPONSE] = unit(RESPONSE)
     if "exposure" in question.extra:
@@ -203,7 +208,11 @@ def _given_response(question: Question) -> bool:
 
 
 def _response_levels(
-    question: Question, facts: Sequence[TableFacts], kinds: Mapping[str, str], notes: list[str]
+    question: Question,
+    facts: Sequence[TableFacts],
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    notes: list[str],
 ) -> tuple[str, ...]:
     column = str(question.parsed.response[0].column)
     given = question.levels.get(column)
@@ -212,16 +221,23 @@ def _response_levels(
             f"the response {column!r} holds texts, whose order is not known: give "
             f"levels={{{column!r}: [lowest, ..., highest]}}."
         )
-    found = in_order(sorted({level for one in facts for level in one.levels.get(RESPONSE, ())}))
+    parts = [set(one.levels.get(RESPONSE, ())) for one in facts]
+    found = in_order(sorted(set().union(*parts)))
     if kinds[column] == "truth":
         found = ("False", "True")
     levels = found if given is None else given
     least = 3 if question.family.response == "ordered" else 2
     if len(levels) < least or (question.family.response == "two" and len(levels) > 2):
+        alone = "".join(
+            f"; {', '.join(map(repr, only))} at site {name!r} only"
+            for name, own in zip(names, parts, strict=True)
+            if len(names) > 1
+            and (only := sorted(own - set().union(*(one for one in parts if one is not own))))
+        )
         count = {"two": "two", "ordered": "three or more"}.get(question.family.response, "several")
         raise InputError(
             f"the response {column!r} has the levels {', '.join(levels)}: family "
-            f"{question.family.name} takes {count}."
+            f"{question.family.name} takes {count}{alone}."
         )
     if question.family.response == "two":
         notes.append(f"the event is {column} = {levels[1]!r}")

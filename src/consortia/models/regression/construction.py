@@ -199,10 +199,17 @@ def question_of(
     if family == "cox" and "weights" in given:
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
+    integrate = arguments.flag("integrate", integrate)
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
-    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
+    known = levels_given(levels)
+    asked = Question(parsed, of, missing, known, factors, integrate, *drawn)
+    for name in known:
+        if name not in asked.columns:
+            raise InputError(
+                f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
+            )
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         raise InputError(
@@ -226,6 +233,13 @@ def question_of(
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
             f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
         )
+    outcome = {one.column for one in parsed.response} - {None}
+    for column in parsed.columns:
+        if column in outcome:
+            raise InputError(
+                f"formula {formula!r}: {column!r} is the response and in a term too: take it "
+                "out of the terms."
+            )
     return asked
 
 
@@ -315,8 +329,12 @@ def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:
         stems = [Path(one).stem for one in tables if isinstance(one, (str, Path))]
         names = stems if len(stems) == len(tables) else None
     else:
+        hint = ""
+        if hasattr(sites, "groupby"):
+            hint = " Of one table with a column of the sites: dict(list(table.groupby('COLUMN')))."
         raise InputError(
             f"sites is a {type(sites).__name__}: give a dict of names to tables, or a list of them."
+            f"{hint}"
         )
     if not tables:
         raise InputError("sites is empty: give at least one table.")

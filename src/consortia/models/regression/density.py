@@ -136,7 +136,8 @@ class Density:
         for block in spec.blocks:
             default = Prior("half_student_t", (3.0, wide / self.slope_sd(block)), True)
             settle(block.name, default, (block.name, "sd"), 0.0)
-        known = [*found, *spec.term_of, *(["coefficients"] if spec.names else [])]
+        known = [*dict.fromkeys([*found, *spec.term_of])]
+        known += ["coefficients"] if spec.names else []
         known += ["sd"] if spec.blocks else []
         known += [CORRELATION] if spec.bundles else []
         for key in asked:

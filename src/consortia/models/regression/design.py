@@ -242,11 +242,7 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
     for name, factor in asked.extra.items():
         if name == "weights" and y is None:
             continue
-        values = factor.values(kept, where)
-        if name in ("exposure", "trials") and (values <= 0).any():
-            raise InputError(f"{where}: {name} {factor.text} must be > 0 in every row.")
-        if name == "weights" and (values < 0).any():
-            raise InputError(f"{where}: weights {factor.text} must be >= 0 in every row.")
+        values = asked.beside(name, kept, where)
         if name == "trials":
             least = 0 if y is None else y
             if (values != np.round(values)).any() or (values < least).any():

@@ -95,6 +95,10 @@ class Line(NamedTuple):
     kind: str = "site"
 
 
+EXPONENT_MAX = 600.0
+"""Beyond, a ratio is shown as exp of this: floats, and margins of plots, end not far from it."""
+
+
 def estimates_of(
     draws: Mapping[str, np.ndarray],
     labels: Mapping[str, Sequence[Sequence[str] | None]],
@@ -116,8 +120,9 @@ def estimates_of(
         raise InputError("the formula has no coefficients: there are no effects to show.")
     values = draws["coefficients"]
     names = flat_names("coefficients", values.shape[2:], labels)
-    columns = values.reshape(-1, len(names))
-    effects = columns if effect is None else np.exp(columns)
+    columns = values.reshape(-1, len(names)).astype(float)
+    # of a column in tiny units exp(coefficient) may be no number: infinite ends have no quantile
+    effects = columns if effect is None else np.exp(np.clip(columns, -EXPONENT_MAX, EXPONENT_MAX))
     low, high = np.quantile(effects, interval_ends(level), axis=0)
     return Estimates(
         effect or "difference",

@@ -44,6 +44,13 @@ OPERATORS: dict[type, Any] = {
 WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
 """Functions that need to know all data; they stand outermost in a factor."""
 
+ELSEWHERE = {
+    "factor": "C(column)",
+    **dict.fromkeys(("bs", "ns", "rcs", "cr", "te"), "s(column)"),
+    "poly": "column + I(column ** 2)",
+}
+"""What other packages have, and what is written for it here."""
+
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
 
@@ -346,9 +353,10 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]
+                here = ELSEWHERE.get(node.func.id)
+                hint = f"write {here} here" if here else unknown(node.func.id, known)
                 raise InputError(
-                    f"formula: {text}: {node.func.id!r} is no function of formulas: "
-                    f"{unknown(node.func.id, known)}."
+                    f"formula: {text}: {node.func.id!r} is no function of formulas: {hint}."
                 )
             for part in node.args:
                 walk(part)

@@ -84,6 +84,12 @@ class Question:
         return fixed or any(not self.stays(group) for group in self.parsed.groups)
 
     @property
+    def names_sites(self) -> bool:
+        """Whether the name of the site is in a term."""
+        fixed = any(SITE in one.columns for one in self.parsed.factors.values())
+        return fixed or any(group.by == SITE for group in self.parsed.groups)
+
+    @property
     def always(self) -> tuple[str, ...]:
         """The columns in which a row must have a value, whatever the policy."""
         extra = [name for factor in self.extra.values() for name in factor.columns]
@@ -103,6 +109,13 @@ class Question:
         """
         where = f"site {site!r}"
         used = {name: column_of(table, name, where) for name in self.columns}
+        if SITE in table and self.names_sites:
+            texts = as_levels(table[SITE])[~table[SITE].missing]
+            if np.any(texts != texts[:1]):
+                raise InputError(
+                    f"{where}: its table has a column {SITE!r} of several values, and {SITE} in a "
+                    "formula is the name of the site: give the column another name."
+                )
         if not used:
             raise InputError(f"formula {self.parsed.text!r} has no column.")
         used = without_missing(used, self.columns, self.always, self.missing, where)
@@ -196,7 +209,8 @@ class Question:
             if any(kept[name].kind == "empty" for name in factor.columns):
                 continue
             if is_levels(factor, kept):
-                if doubt := kept[str(factor.column)].doubt:
+                doubt = kept[str(factor.column)].doubt
+                if doubt and factor.kind != "levels":
                     raise InputError(f"{where}: the column {factor.column!r}: {doubt}.")
                 if factor.column != SITE and factor.column not in self.levels:
                     levels[factor.text] = frequent_levels(kept[str(factor.column)], least)
@@ -217,7 +231,7 @@ class Question:
         else:
             of_numbers(RESPONSE, self.response(kept, where)[0])
         if "exposure" in self.extra:
-            of_numbers(EXPOSURE, self.extra["exposure"].values(kept, where))
+            of_numbers(EXPOSURE, self.beside("exposure", kept, where))
         return TableFacts(
             rows_of(table),
             {name: column_of(table, name, where).kind for name in self.columns},
@@ -243,6 +257,13 @@ class Question:
             InputError: it is outside what the family can have.
         """
         kind, first = self.family.response, self.parsed.response[0]
+        column = None if first.column is None else table[first.column]
+        if column is not None and column.kind == "text":
+            doubt = column.doubt or "of two texts is family bernoulli, of several categorical"
+            raise InputError(
+                f"{where}: the response {first.text} holds texts, and family {self.family.name} is "
+                f"of numbers: {doubt}."
+            )
         values = first.values(table, where)
         rules: dict[str, tuple[Any, str]] = {
             "number": (np.isfinite(values), "finite"),
@@ -266,6 +287,20 @@ class Question:
         event = second.values(table, where)
         self._check(np.isin(event, (0, 1)), f"the event {second.text}", "0 or 1", where)
         return values, event
+
+    def beside(self, name: str, table: Table, where: str) -> np.ndarray:
+        """Return an expression beside the formula: weights, exposure or trials, (rows,).
+
+        Raises:
+            InputError: an exposure or a number of trials is not positive, or a weight negative.
+        """
+        factor = self.extra[name]
+        values = factor.values(table, where)
+        if name in ("exposure", "trials") and (values <= 0).any():
+            raise InputError(f"{where}: {name} {factor.text} must be > 0 in every row.")
+        if name == "weights" and (values < 0).any():
+            raise InputError(f"{where}: weights {factor.text} must be >= 0 in every row.")
+        return values
 
     def _check(self, right: np.ndarray, name: str, what: str, where: str) -> None:
         if not right.all():
