@@ -31,7 +31,7 @@ def options(method: Method, sizes: list[int], chains: int = 4) -> dict[str, Any]
     rows = [{"x": np.ones((n, 2), np.float32), "y": np.ones(n, np.float32)} for n in sizes]
     model = linear_regression(2)
     run = LocalEngine().prepare(Target(model, model.init), Sites.from_list(rows), method, chains)
-    return run.program.often
+    return run.program.effort.often
 
 
 def test_rounds_of_small_problems_are_optimised_less() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -24,6 +24,16 @@ rows and 10 parameters (3.6e7 and 9.6e7)."""
 FEW_INTEGRALS = 1_000_000
 """The same where each row is an integral over parameters of its site (3 sites of 30 and of 150
 rows, 3.6e5 and 1.8e6)."""
+
+
+class Effort(NamedTuple):
+    """Options of the compiler: for what runs once in a run, and for its rounds."""
+
+    once: dict[str, Any]
+    often: dict[str, Any]
+
+
+FULL = Effort({}, {})
 
 LEVEL = "xla_backend_optimization_level"
 FUSION = "xla_cpu_use_fusion_emitters"

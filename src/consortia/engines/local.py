@@ -184,10 +184,10 @@ class LocalEngine(Engine):
 
         def make() -> Program:
             parts = method.build(target), layout, start
-            options = effort(target, sites, method, layout)
+            worth = effort(target, sites, method, layout)
             if divided is None:
-                return Program(*parts, **options)
-            return ShardedProgram(*parts, divided, **options)
+                return Program(*parts, worth)
+            return ShardedProgram(*parts, divided, worth)
 
         program = _kept(_programs, key, make)
         if isinstance(program, ShardedProgram):
@@ -286,21 +286,22 @@ def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -
     )
 
 
-def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> dict[str, Any]:
-    """Return ``small`` and ``often`` of a `consortia.engines.phases.Program`.
+def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> compiler.Effort:
+    """Return how hard the compiler works on the functions of a run.
 
-    They follow from the padded rows of all sites: programs are kept by these, and all processes of
-    a run round alike.
+    Its options follow from the padded rows of all sites: programs are kept by these, and all
+    processes of a run round alike.
     """
     padded = np.full(len(sites), max(sites.sizes), np.int64)
     numbers = sum(leaf.size / leaf.shape[0] for leaf in jax.tree.leaves(sites.first)) * padded.sum()
     small = numbers <= compiler.MOST_NUMBERS
     small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
-    often = None
+    once = compiler.for_once() if small else {}
     if method.most_warmup is not None:  # a run ends after few rounds
         rows = method.cost(padded, target.dimension).row_gradients
-        often = compiler.for_few_rounds(rows, integrated=target.model.by_site)
-    return {"small": bool(small), "often": often}
+        few = compiler.for_few_rounds(rows, integrated=target.model.by_site)
+        return compiler.Effort(once, few)
+    return compiler.Effort(once, compiler.for_rounds() if small else {})
 
 
 def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:

@@ -470,8 +470,7 @@ class Program(Iteration):
         algorithm: what is run.
         layout: how nodes, chains and rounds are batched.
         start_values: see `consortia.core.start.start_values`.
-        small: the problem is small, see `consortia.core.compiler`.
-        often: options of the compiler for the rounds; when None those of a problem of this size.
+        effort: of the compiler.
     """
 
     def __init__(
@@ -479,28 +478,23 @@ class Program(Iteration):
         algorithm: Algorithm,
         layout: Layout,
         start_values: Callable[..., Any],
-        *,
-        small: bool = False,
-        often: dict[str, Any] | None = None,
+        effort: compiler.Effort = compiler.FULL,
     ) -> None:
         super().__init__(algorithm, layout)
         self.nodes_in_all = layout.nodes
-        self.once = compiler.for_once() if small else {}
-        if often is None:
-            often = compiler.for_rounds() if small else {}
-        self.often = often
-        self.start_values = jax.jit(start_values, compiler_options=self.once)
+        self.effort = effort
+        self.start_values = jax.jit(start_values, compiler_options=effort.once)
         self._shapes: tuple[Yield, list[Any]] | None = None
         self._traced: dict[Any, Callable[..., Any]] = {}
-        self.fit = jax.jit(self._fit, compiler_options=self.once)
-        self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=self.once)
+        self.fit = jax.jit(self._fit, compiler_options=effort.once)
+        self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=effort.once)
         self.advance = jax.jit(
             self._advance,
             static_argnames="idle",
             donate_argnums=(1,),
-            compiler_options=self.often,
+            compiler_options=effort.often,
         )
-        self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=self.once)
+        self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=effort.once)
         self.empty = jax.jit(self._empty)
 
     def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:

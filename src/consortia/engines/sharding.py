@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree, UInt32
 
-from consortia.core import arguments
+from consortia.core import arguments, compiler
 from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -345,11 +345,9 @@ class ShardedProgram(Program):
         layout: Layout,
         start_values: Callable[..., Any],
         division: Sharding,
-        *,
-        small: bool = False,
-        often: dict[str, Any] | None = None,
+        effort: compiler.Effort = compiler.FULL,
     ) -> None:
-        super().__init__(algorithm, layout, start_values, small=small, often=often)
+        super().__init__(algorithm, layout, start_values, effort)
         self.division = division
         own = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
@@ -362,7 +360,7 @@ class ShardedProgram(Program):
             whole = jax.shard_map(
                 body, mesh=division.mesh, in_specs=takes, out_specs=gives, check_vma=False
             )
-            return jax.jit(whole, **{"compiler_options": self.once} | options)
+            return jax.jit(whole, **{"compiler_options": effort.once} | options)
 
         arrays, at = division.specs(ARRAYS), division.specs(later)
         before, buffers = division.specs(first), division.specs(BUFFERS)
@@ -398,7 +396,7 @@ class ShardedProgram(Program):
             begin,
             static_argnums=1,
             out_shardings=division.shardings(later),
-            compiler_options=self.once,
+            compiler_options=effort.once,
         )
         self.advance = compiled(
             lambda carry, buffers, sites, keys, window: self._advance_part(
@@ -407,7 +405,7 @@ class ShardedProgram(Program):
             (at, buffers, arrays, of_keys, EVERYWHERE),
             (at, buffers, PartitionSpec(CHAINS)),
             donate_argnums=(1,),
-            compiler_options=self.often,
+            compiler_options=effort.often,
         )
         self.outboxes_finite = compiled(
             lambda carry, sites, keys, at, warmup: inner._outboxes_finite(

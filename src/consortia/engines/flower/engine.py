@@ -28,7 +28,7 @@ from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.stages import Stages, check_carried
-from consortia.engines.local import LocalEngine
+from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
 
@@ -204,7 +204,8 @@ class FlowerEngine(Engine):
         weights = method.site_weights(np.asarray(sites.sizes, np.int64))
         one = _shapes(target.model, sites, 1)
         several = _shapes(target.model, sites, len(sites))
-        stages = Stages(algorithm, layout, target.dimension, one, weights)
+        worth = effort(target, sites, method, layout)
+        stages = Stages(algorithm, layout, target.dimension, one, weights, worth)
         if algorithm.fit:
             node, inbox = jax.eval_shape(stages.fitted, stages.fit.after())
             fitted = jax.tree.map(

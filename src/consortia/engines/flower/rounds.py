@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from consortia.core import compiler
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
 from consortia.engines.flower import nonfinite, plausible
@@ -65,7 +66,9 @@ class Rounds:
         self.judge = judge
         self.away: dict[int, np.ndarray] = {}
         self.weights, self.channel, self.enough = weights, channel, enough
-        self._loops = {number: StageLoop(stages.of(number), base, self) for number in STAGES}
+        self._loops = {
+            number: StageLoop(stages.of(number), base, self, stages.effort) for number in STAGES
+        }
         self._stored: list[np.ndarray] = []
         self._started: list[np.ndarray] = []
 
@@ -128,7 +131,9 @@ class StageLoop(Iteration):
     is needed, the nodes' part at the sites.
     """
 
-    def __init__(self, stage: Stage, base: np.ndarray, run: Rounds) -> None:
+    def __init__(
+        self, stage: Stage, base: np.ndarray, run: Rounds, effort: compiler.Effort
+    ) -> None:
         super().__init__(stage.own.algorithm, stage.layout)
         self.stage, self._base, self._run = stage, base, run
         self._sites = tuple(range(len(run.weights)))
@@ -136,8 +141,9 @@ class StageLoop(Iteration):
         self._warmup = 0
         self._visits: np.ndarray | None = None
         indices = range(len(stage.phases))
-        self._alone = [jax.jit(partial(self._hub_only, index)) for index in indices]
-        self._end = [jax.jit(partial(self._second_half, index)) for index in indices]
+        compiled = partial(jax.jit, compiler_options=effort.often)
+        self._alone = [compiled(partial(self._hub_only, index)) for index in indices]
+        self._end = [compiled(partial(self._second_half, index)) for index in indices]
         self._repeats = [
             None
             if phase.repeats is None

@@ -45,7 +45,7 @@ from consortia.engines.flower.stages import (
     from_arrays,
     named_arrays,
 )
-from consortia.engines.local import LocalEngine, site_arrays
+from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.phases import Carry, SiteArrays, kept_where
 from consortia.engines.rng import PhaseKeys
 
@@ -122,7 +122,8 @@ class SiteRuntime:
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
         weights = method.site_weights(sizes)
-        self._stages = Stages(self._algorithm, layout, d, self._arrays, weights)
+        worth = effort(self._target, job.sites, method, layout)
+        self._stages = Stages(self._algorithm, layout, d, self._arrays, weights, worth)
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
         self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
@@ -141,7 +142,8 @@ class SiteRuntime:
     def start_flags(self) -> dict[str, np.ndarray]:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
         values_at = jax.jit(
-            partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows)
+            partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows),
+            compiler_options=self._stages.effort.once,
         )
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
@@ -267,7 +269,8 @@ class SiteRuntime:
     def _piece(self, stage: Stage, index: int, function: Callable[..., Any]) -> Callable[..., Any]:
         key = (stage.number, index)
         if key not in self._pieces:
-            self._pieces[key] = jax.jit(partial(function, stage, index))
+            options = self._stages.effort.often
+            self._pieces[key] = jax.jit(partial(function, stage, index), compiler_options=options)
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label, request: Envelope) -> PhaseKeys:

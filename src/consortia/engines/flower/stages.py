@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from consortia.core import random
+from consortia.core import compiler, random
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
 from consortia.engines import exchanges, rng
 from consortia.engines.contract import named
@@ -182,6 +182,7 @@ class Stages:
         dimension: d.
         arrays: one site's data, or their shapes, node axis of length 1 first.
         weights: w_c of all sites.
+        effort: of the compiler, for what site and server compute.
 
     Attributes:
         own: the functions of one node.
@@ -195,7 +196,9 @@ class Stages:
         dimension: int,
         arrays: SiteArrays,
         weights: np.ndarray,
+        effort: compiler.Effort,
     ) -> None:
+        self.effort = effort
         self.own = own = Iteration(algorithm, replace(whole, nodes=1))
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
         chains = () if whole.chains == 1 else (whole.chains,)

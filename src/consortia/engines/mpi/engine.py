@@ -188,9 +188,9 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
-        options = effort(target, sites, method, layout)
+        worth = effort(target, sites, method, layout)
         arguments = (
-            RankProgram(algorithm, layout, start, self._communicator, places, **options),
+            RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),
             sites,
             layout,

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Int32, PyTree, UInt32
 
 from consortia import graphs
+from consortia.core import compiler
 from consortia.core.contract import Algorithm, Exchange, Mean, Mix, Phase, Route, Sum
 from consortia.engines import exchanges, rng
 from consortia.engines.buffers import Buffers, Window, Yield
@@ -39,8 +40,7 @@ class RankProgram(Program):
         start_values: of this rank's nodes.
         communicator: the ranks.
         places: which of them holds what.
-        small: see `Program`.
-        often: see `Program`.
+        effort: of the compiler.
 
     Attributes:
         callbacks: what exchanges, by exchange.
@@ -55,12 +55,10 @@ class RankProgram(Program):
         start_values: Callable[..., Any],
         communicator: Communicator,
         places: Places,
-        *,
-        small: bool = False,
-        often: dict[str, Any] | None = None,
+        effort: compiler.Effort = compiler.FULL,
     ) -> None:
         own = replace(whole, nodes=len(places.own))
-        super().__init__(algorithm, own, start_values, small=small, often=often)
+        super().__init__(algorithm, own, start_values, effort)
         self.nodes_in_all = whole.nodes
         self._whole, self._places = whole, places
         # A draw is summed over the ranks: of an average of all nodes each has its share, of the
