@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.oracles import stale_sghmc_law
 from consortia.run.sampling import sample
+from consortia.theory import estimates
 from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 from consortia.theory.stability import predict_divergence
 
@@ -166,6 +168,35 @@ def test_the_largest_curvature_is_that_of_the_hessian() -> None:
     exact = sum(shard["scale"].sum(axis=0) for shard in sites.shards) + 1 / 4
     found = largest_curvature(MODEL, sites, np.zeros(2), iterations=400)
     assert found == pytest.approx(exact.max(), rel=1e-6)
+
+
+def test_rows_of_a_site_that_are_not_read_are_counted() -> None:
+    sites = Sites.from_list(
+        [
+            {"scale": np.full((rows, 2), scale), "centre": np.zeros((rows, 2))}
+            for rows, scale in ((40, 1.0), (9, 3.0), (3, 0.5))
+        ]
+    )
+    found = largest_curvature(MODEL, sites, np.zeros(2), iterations=400, rows=4)
+    assert found == pytest.approx(40 + 27 + 1.5 + 1 / 4, rel=1e-9)
+
+
+def test_the_program_of_the_largest_curvature_is_as_long_with_many_sites(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = []
+
+    def noted(*arguments: Any) -> Any:
+        lengths.append(len(power.lower(*arguments).as_text().splitlines()))
+        return power(*arguments)
+
+    power = estimates._power
+    monkeypatch.setattr(estimates, "_power", noted)
+    for count in (2, 20):
+        parts = [{"scale": np.ones((3, 2)), "centre": np.zeros((3, 2))} for _ in range(count)]
+        found = largest_curvature(MODEL, Sites.from_list(parts), np.zeros(2))
+        assert found == pytest.approx(3 * count + 1 / 4)
+    assert lengths[0] == lengths[1]
 
 
 # --- steps that diverge --------------------------------------------------------------------------

@@ -70,6 +70,22 @@ def test_a_phase_goes_from_local_through_the_exchange_to_the_hub(
         np.testing.assert_allclose(made.draws[chain, :, 0], expected, rtol=1e-13)
 
 
+def test_both_halves_of_a_phase_are_traced_once_for_the_shapes_and_the_rounds(drive: Any) -> None:
+    traced = []
+
+    def local(noise: Any, shared: Any, state: Any, inbox: Any, site: Any) -> Any:
+        traced.append("local")
+        return state, inbox, {}
+
+    def hub(shared: Any, state: Any, message: Any) -> Any:
+        traced.append("hub")
+        return state + 1, message, {}
+
+    made = drive(algorithm(Phase(local, Sum(), hub)), rounds=3)
+    np.testing.assert_array_equal(made.draws[0, :, 0], [1, 2, 3])
+    assert sorted(traced) == ["hub", "local"]
+
+
 def test_a_phase_without_local_is_the_hub_alone(drive: Any) -> None:
     made = drive(algorithm(Phase(None, None, add_one)), rounds=3)
     np.testing.assert_array_equal(made.draws[0, :, 0], [1, 2, 3])
