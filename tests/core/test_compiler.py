@@ -35,8 +35,8 @@ def options(method: Method, sizes: list[int], chains: int = 4) -> dict[str, Any]
 
 
 def test_rounds_of_small_problems_are_optimised_less() -> None:
-    assert options(FA_HMC, [10] * 30)[compiler.LEVEL] == 2
-    assert options(FA_HMC, [10] * 40) == {}  # 160 states
+    assert options(FA_HMC, [10] * 16)[compiler.LEVEL] == 2
+    assert options(FA_HMC, [10] * 17) == {}  # 68 states
     assert options(FA_HMC, [200_000, 200_000]) == {}
 
 

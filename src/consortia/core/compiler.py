@@ -11,7 +11,7 @@ import jax
 MOST_NUMBERS = 1_000_000
 """In the data of a small problem."""
 
-MOST_STATES = 128
+MOST_STATES = 64
 """Nodes times chains of a small problem."""
 
 FEW_ROWS = 50_000_000

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import arguments, fingerprints
+from consortia.core import arguments, compiler, fingerprints
 from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.start import start_values
@@ -188,7 +188,9 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
-        worth = effort(target, sites, method, layout)
+        # Where rounds do not end by themselves they are many, and worth full optimisation.
+        ends = method.most_warmup is not None
+        worth = effort(target, sites, method, layout) if ends else compiler.FULL
         arguments = (
             RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),
