@@ -177,7 +177,7 @@ def test_where_nothing_is_forked_there_is_a_reason(
     assert reason in (supernode.why_not_forked(internal) or "")
 
 
-def test_pauses_are_short_while_messages_come_and_flower_s_own_else(monkeypatch):
+def test_pauses_are_short_after_a_message_and_grow_to_flower_s_own(monkeypatch):
     slept: list[float] = []
     now = [1000.0]
     monkeypatch.setattr(supernode.time, "sleep", slept.append)
@@ -189,9 +189,14 @@ def test_pauses_are_short_while_messages_come_and_flower_s_own_else(monkeypatch)
     clock.sleep(3)
     assert internal._pull_and_store_message() == 7
     clock.sleep(3)
-    now[0] += supernode.PATIENT_SECONDS
+    now[0] += 10
     clock.sleep(3)
-    assert slept == [3, supernode.PAUSE, 3]
+    assert internal._pull_and_store_message() is None
+    now[0] += 50
+    clock.sleep(3)
+    now[0] += 3600
+    clock.sleep(3)
+    assert slept == pytest.approx([3, supernode.PAUSE, 10 * supernode.SHARE, 3, 3])
 
 
 def test_the_installed_flower_starts_its_programs_where_the_hooks_are():

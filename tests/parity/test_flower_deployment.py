@@ -225,8 +225,8 @@ def test_a_policy_stops_a_study_before_data_are_read_and_an_unknown_app_is_never
     with Loopback(tmp_path / "network", nodes) as network:
         assert made.run(network, app, "run", lines.append) == "finished:failed"
         said: list[str] = []
-        with pytest.raises(DeploymentError, match="has not ended after 25 s"):
-            network.run(unknown, config={"sites": 3, "rounds": 1}, show=said.append, deadline=25)
+        with pytest.raises(DeploymentError, match="has not ended after 12 s"):
+            network.run(unknown, config={"sites": 3, "rounds": 1}, show=said.append, deadline=12)
         assert "lost a site, asking again" in said
         for name, node in network.supernodes.items():
             assert f"The app {app_hash(unknown)} is NOT approved" in node.output()

@@ -7,6 +7,7 @@ for tests. Everything listens on 127.0.0.1 only.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import re
@@ -31,11 +32,12 @@ CONNECTION = "loopback"
 """The name of the connection in Flower's configuration."""
 
 DEADLINE_SECONDS = 90.0
-RETRY_SECONDS = 2.0
+RETRY_SECONDS = 4.0
 """Between two attempts to start a node again."""
 
-BELIEVED_SECONDS = 33.0
-"""After a kill, at the least: two heartbeats of 30 s, the last of which was sent within 27 s."""
+BELIEVED_SECONDS = 37.0
+"""For so long at least the SuperLink believes a killed node to be connected: 60 s from its last
+heartbeat, and one is sent each 17.5 to 22.5 s."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Loopback:
         self.certificates: Certificates | None = None
         self.superlink: Process | None = None
         self.supernodes: dict[str, Process] = {}
+        self._killed: dict[str, float] = {}
 
     # --- starting and stopping -------------------------------------------------------------------
 
@@ -198,12 +201,13 @@ class Loopback:
     def restart_node(self, name: str) -> None:
         """Start a node that was killed, with its key, as soon as the SuperLink lets it in.
 
-        For 33 to 60 s after a kill the SuperLink believes the node to be connected, and refuses a
-        second one of its key. A refused attempt costs seconds of a core: the next one waits.
+        For 37 to 60 s after a kill the SuperLink believes the node to be connected, and refuses a
+        second one of its key. A refused attempt costs seconds of a core: the first comes then.
         """
-        now = time.monotonic()
-        end, believed = now + self.deadline, now + BELIEVED_SECONDS
+        end = time.monotonic() + self.deadline
+        next_attempt = self._killed.pop(name, -math.inf) + BELIEVED_SECONDS
         while True:
+            time.sleep(max(0.0, next_attempt - time.monotonic()))
             try:
                 self.start_node(name)
             except DeploymentError:
@@ -213,11 +217,12 @@ class Loopback:
             else:
                 return
             stop([self.supernodes[name]])
-            time.sleep(max(RETRY_SECONDS, believed - time.monotonic()))
+            next_attempt = time.monotonic() + RETRY_SECONDS
 
     def kill_node(self, name: str) -> None:
         """Kill a node and what it has started, as ``kill -9`` would."""
         stop([self.supernodes[name]], kill=True)
+        self._killed[name] = time.monotonic()
 
     def stop(self) -> None:
         """End everything; nothing that was started here is left."""
@@ -313,17 +318,18 @@ class Loopback:
             try:
                 line = lines.get(timeout=1)
             except queue.Empty:
+                line = ""
                 if not self.superlink.running:
                     raise DeploymentError(
                         "the SuperLink has ended in mid-run.\n"
                         f"{last_lines(self.superlink.output())}"
                     ) from None
-                if end is not None and time.monotonic() > end:
-                    raise DeploymentError(f"the run has not ended after {deadline:g} s.") from None
-                continue
-            if line is None:
-                return
-            yield line
+            else:
+                if line is None:
+                    return
+                yield line
+            if end is not None and time.monotonic() > end:
+                raise DeploymentError(f"the run has not ended after {deadline:g} s.")
 
     # --- what programs get -----------------------------------------------------------------------
 

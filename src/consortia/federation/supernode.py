@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import math
 import os
 import subprocess
 import sys
@@ -36,8 +37,11 @@ HOOKS = ("_pull_and_store_message", "_verify_fab")
 SWITCH = "CONSORTIA_FORK_SERVER"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 STARTED = "flower-superexec"
-PAUSE, PATIENT_SECONDS = 0.2, 60.0
-"""Seconds between two looks for a message, for so long after one; else Flower's own three."""
+PAUSE, SHARE = 0.2, 0.05
+"""Seconds between two looks for a message, or this share of the time since the last, if longer.
+
+The hub answers some hundred looks a second, of all its sites together. Flower's own pause, three
+seconds, is the longest: a minute after a message, and before the first."""
 
 STUDY = "study.toml"
 """Name of the file in an app that makes it one of consortia."""
@@ -154,7 +158,7 @@ class Clock:
     """
 
     def __init__(self, internal: Any) -> None:
-        self._last = -PATIENT_SECONDS
+        self._last = -math.inf
         pull = internal._pull_and_store_message
 
         def watched(**arguments: Any) -> Any:
@@ -170,8 +174,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         """Sleep for so long, or shorter."""
-        busy = time.monotonic() - self._last < PATIENT_SECONDS
-        time.sleep(min(seconds, PAUSE) if busy else seconds)
+        time.sleep(min(seconds, max(PAUSE, SHARE * (time.monotonic() - self._last))))
 
 
 def why_not_forked(internal: Any) -> str | None:

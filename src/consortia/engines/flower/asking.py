@@ -31,6 +31,9 @@ GIVEN_UP = 2
 POLLS = (0.02, 0.02, 0.05, 0.1, 0.2)
 """Seconds between two looks for replies, growing to the last; a look costs as much as a message."""
 
+SHARE, LONGEST_PAUSE = 0.05, 3.0
+"""Later the pause is this share of the time waited, at most so many seconds."""
+
 FIRST_LOOK = 0.9
 """The first look for replies comes after this share of the wait before, or after the last pause."""
 
@@ -42,6 +45,18 @@ LONGEST_LINE = 500
 
 MOST_NAMED = 1000
 """Rejected replies that the record of a run describes; the others are counted."""
+
+
+def pause(polls: int, waited: float) -> float:
+    """Return the seconds until the next look for replies.
+
+    Args:
+        polls: looks without a reply.
+        waited: seconds since the last reply.
+    """
+    if polls < len(POLLS):
+        return POLLS[polls]
+    return min(max(POLLS[-1], SHARE * waited), LONGEST_PAUSE)
 
 
 @dataclass
@@ -154,8 +169,8 @@ class RequestChannel:
                 raise SiteMissingError(missing, waited=self.deadline, round=iteration)
             due = []
             for site in open_sites:
-                pause = min(self.resend, AGAIN) if failures[site] else self.resend
-                if site not in sent or now - sent[site] > pause:
+                again = min(self.resend, AGAIN) if failures[site] else self.resend
+                if site not in sent or now - sent[site] > again:
                     due.append(site)
                     sent[site] = now
             if due:
@@ -182,9 +197,10 @@ class RequestChannel:
                 except EnvelopeError as error:
                     self._reject(iteration, asked, f"malformed: {error}")
                 failures[asked] += 1
-            polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
+            polls = 0 if arrivals else polls + 1
             if len(answers) < len(bodies):
-                time.sleep(POLLS[polls])
+                now = time.monotonic()
+                time.sleep(min(pause(polls, now - last), max(began + self.deadline - now, 0.0)))
         self._closed.update(wanted.values())
         self._open = {m: site for m, site in self._open.items() if site not in answers}
         self._wait = max(last - (waiting or last), 0.0)

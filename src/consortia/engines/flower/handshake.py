@@ -7,7 +7,14 @@ from typing import Any
 
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
-from consortia.engines.flower.asking import AGAIN, POLLS, REFUSAL, REQUEST, RequestChannel, refused
+from consortia.engines.flower.asking import (
+    AGAIN,
+    REFUSAL,
+    REQUEST,
+    RequestChannel,
+    pause,
+    refused,
+)
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.site import DESCRIPTION, description
 from consortia.engines.flower.transport import Arrival
@@ -25,7 +32,8 @@ def joined(channel: RequestChannel, deadline: float) -> None:
     named, own = digest(question), description()
     due_at: dict[int, float] = {}
     waiting: dict[str, int] = {}
-    began, polls = time.monotonic(), 0
+    began = last = time.monotonic()
+    polls = 0
     while len(channel.node) < len(channel.names):
         now = time.monotonic()
         left = began + deadline - now
@@ -49,9 +57,10 @@ def joined(channel: RequestChannel, deadline: float) -> None:
                 node = waiting.pop(arrival.message)
                 if _failed(channel, arrival, named, own):
                     due_at[node] = min(due_at[node], now + AGAIN)
-        polls = 0 if arrivals else min(polls + 1, len(POLLS) - 1)
+        polls, last = (0, time.monotonic()) if arrivals else (polls + 1, last)
         if len(channel.node) < len(channel.names):
-            time.sleep(POLLS[polls])
+            now = time.monotonic()
+            time.sleep(min(pause(polls, now - last), max(began + deadline - now, 0.0)))
 
 
 def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> bool:

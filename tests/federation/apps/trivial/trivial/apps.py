@@ -32,6 +32,7 @@ def main(grid, context):
                 node = waiting.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
                     print("lost a site, asking again", flush=True)
+                    time.sleep(1)
                     waiting |= ask(grid, [node], number)
                 else:
                     total += float(reply.content["arrays"].to_numpy_ndarrays()[0].sum())

@@ -1,0 +1,88 @@
+"""How often the server looks for replies, and that its deadline is kept; on a clock of the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from consortia.engines.flower import asking
+from consortia.engines.flower.asking import RequestChannel
+from consortia.engines.flower.envelope import Envelope, digest
+from consortia.engines.flower.transport import Arrival
+from consortia.errors import SiteMissingError
+
+
+class Clock:
+    """Seconds that pass while someone sleeps, and a hundredth with every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Slow:
+    """A node that answers after so many seconds."""
+
+    kind, seconds = "in this test", 0.0
+
+    def __init__(self, clock: Clock, takes: float) -> None:
+        self.clock, self.takes, self.looks = clock, takes, 0
+        self.asked: dict[str, tuple[float, bytes]] = {}
+
+    def nodes(self) -> list[int]:
+        return [7]
+
+    def push(self, messages, ttl):
+        names = [f"message {len(self.asked) + place}" for place in range(len(messages))]
+        for name, (_, body) in zip(names, messages, strict=True):
+            self.asked[name] = (self.clock.now, body)
+        return names
+
+    def replies(self, messages):
+        self.looks += 1
+        self.clock.now += 0.01
+        arrivals = []
+        for name in messages:
+            if name in self.asked and self.clock.now >= self.asked[name][0] + self.takes:
+                _, body = self.asked.pop(name)
+                answer = Envelope(
+                    "round", "run", "north", "study", values={asking.REQUEST: digest(body)}
+                )
+                arrivals.append(Arrival(name, 7, answer.encode()))
+        return arrivals
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(asking, "time", made)
+    return made
+
+
+def asked(clock, takes, deadline=10_000.0):
+    node = Slow(clock, takes)
+    channel = RequestChannel(node, ("north",), "run", "study", deadline, resend=1e9)
+    channel.node[0] = 7
+    answers = channel.ask({0: channel.request("round", 0)}, lambda site, answer: answer.kind)
+    assert answers == {0: "round"}
+    return node
+
+
+@pytest.mark.parametrize(
+    ("takes", "later", "looks"),
+    [(0.05, 0.05, 6), (1.0, 0.22, 10), (20.0, 1.1, 60), (600.0, 3.1, 280)],
+)
+def test_an_answer_is_seen_soon_and_looks_grow_slower_than_the_wait(clock, takes, later, looks):
+    node = asked(clock, takes)
+    assert takes <= clock.now <= takes + later
+    assert node.looks <= looks
+
+
+def test_a_long_pause_does_not_pass_the_deadline(clock):
+    with pytest.raises(SiteMissingError):
+        asked(clock, takes=1e6, deadline=601.0)
+    assert 601.0 <= clock.now <= 601.1
