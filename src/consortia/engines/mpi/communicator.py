@@ -33,7 +33,10 @@ PATIENT = 2e-3
 
 BETWEEN_NOTICES = 0.05
 GRACE, GRACE_AFTER_DEATH = 10.0, 2.0
-"""Seconds that a rank with an error gives the others to hear of it; the dead hear nothing."""
+"""Seconds that a rank with an error gives the others to hear of it; dead and halted ones do not."""
+
+HALTED = "tT"
+"""Letters of the state of a process that was stopped, by a signal or a debugger."""
 
 LONGEST_NOTICE = 2000
 
@@ -288,9 +291,9 @@ class Communicator:
         self.tell(text)
         everyone = self._notices.Ibarrier()
         began = time.monotonic()
-        dead = any(not _alive(process) for process in self._neighbours.values())
+        deaf = any(not _alive(one) or _state(one) in HALTED for one in self._neighbours.values())
         while not everyone.Test():
-            if time.monotonic() - began > (GRACE_AFTER_DEATH if dead else GRACE):
+            if time.monotonic() - began > (GRACE_AFTER_DEATH if deaf else GRACE):
                 self._mpi.COMM_WORLD.Abort(code)
             time.sleep(PAUSE)
 
@@ -325,7 +328,7 @@ class Communicator:
             time.sleep(PAUSE)
 
     def _give_up(self, what: str) -> None:
-        halted = [rank for rank, process in self._neighbours.items() if _state(process) in "tT"]
+        halted = [rank for rank, process in self._neighbours.items() if _state(process) in HALTED]
         late = "a rank is gone or far behind"
         if halted:
             late = f"rank {', '.join(map(str, halted))} has been halted"
