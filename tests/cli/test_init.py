@@ -222,6 +222,33 @@ def test_a_column_that_misses_everywhere_at_a_site_is_left_out(folder):
     assert "crp" not in str(load_study("study.toml").model.formula)
 
 
+def test_a_column_that_says_what_another_says_is_left_out(folder):
+    for name in SITES:
+        path = folder / f"{name}.csv"
+        rewritten(path, "unit", lambda row: ["0.5", "2.25"][row % 2])  # of the arm
+        rewritten(path, "crp", lambda row: str(3 * (1 + row % 3) - 40))  # of the grade
+    outcome = init("--response", "died")
+    assert outcome.exit_code == 0
+    assert "unit: arm says the same in every row" in outcome.stdout
+    assert "crp: grade says the same in every row" in outcome.stdout
+    assert load_study("study.toml").model.formula == "died ~ age + arm + grade + site"
+    rewritten(folder / "bern.csv", "unit", lambda row: ["0.5", "2.25"][row % 5 == 1])
+    again = init("--response", "died", "--force")
+    assert again.exit_code == 0
+    assert "unit: " not in again.stdout
+
+
+def test_the_response_in_other_words_is_no_term(folder):
+    for name in SITES:
+        path = folder / f"{name}.csv"
+        first, *rows = path.read_text().splitlines()
+        separator = SITES[name]
+        said = ["1" if row.endswith("yes") else "0" for row in rows]
+        rows = [f"{row}{separator}{one}" for row, one in zip(rows, said, strict=True)]
+        path.write_text("\n".join([f"{first}{separator}dead", *rows, ""]))
+    assert "dead: died says the same in every row" in init("--response", "died").stdout
+
+
 def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
     rewritten(folder / "bern.csv", "crp", lambda row: "NA" if row < 30 else "3.1")
     rewritten(folder / "bern.csv", "age", lambda row: "61.5" if row < 30 else "NA")

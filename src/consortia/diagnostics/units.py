@@ -12,14 +12,13 @@ are those of the turned parameters.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from consortia.errors import InputError
-from consortia.store.metadata import Scaling, scaling_of
+from consortia.store.metadata import Scaling, recorded, scaling_of
 
 SLOPES, CONSTANT, NOISE = "coefficients", "intercept", "log_noise_scale"
 """The variables of the ready models that have a linear predictor."""
@@ -27,10 +26,7 @@ SLOPES, CONSTANT, NOISE = "coefficients", "intercept", "log_noise_scale"
 
 def scaling_in(tree: Any) -> Scaling | None:
     """Return how the columns of a result were standardised, from its record; None where not."""
-    record = getattr(tree, "attrs", {}).get("scaling")
-    if not record:
-        return None
-    return scaling_of({"scaling": json.loads(record) if isinstance(record, str) else record})
+    return scaling_of({"scaling": recorded(tree, "scaling")})
 
 
 def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:

@@ -19,6 +19,7 @@ from consortia.core.parameters import posterior_arrays
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
+from consortia.store.metadata import recorded
 
 R_HAT = (1.01, 1.05)
 ESS = (400, 100)
@@ -254,10 +255,8 @@ class Evidence:
 
 def prediction_in(tree: Any) -> BiasPrediction | None:
     """Return the predicted bias that a result's record keeps, or None."""
-    kept = getattr(tree, "attrs", {}).get("prediction")
-    if not kept:
-        return None
-    return BiasPrediction.read(json.loads(kept) if isinstance(kept, str) else kept)
+    kept = recorded(tree, "prediction")
+    return BiasPrediction.read(kept) if kept else None
 
 
 def judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -128,6 +129,15 @@ def with_labels(dataset: Any, labels: Labels) -> Any:
             if axis is not None and len(axis) == dataset.sizes[dim]:
                 names[dim] = np.array([str(name) for name in axis], dtype=object)
     return dataset.assign_coords(names) if names else dataset
+
+
+def recorded(tree: Any, name: str) -> Any:
+    """Return an entry of a result's record that is no text; None where there is none.
+
+    Draws in a mapping have no record. A result keeps lists and mappings as JSON.
+    """
+    kept = getattr(tree, "attrs", {}).get(name)
+    return json.loads(kept) if isinstance(kept, str) else kept
 
 
 def scaling_of(record: Mapping[str, Any]) -> Scaling | None:

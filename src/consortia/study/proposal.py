@@ -146,8 +146,8 @@ def propose(
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
-    Columns that tell rows apart, dates, texts of many levels, columns of one value, and those that
-    a site lacks are left out.
+    Columns that tell rows apart, dates, texts of many levels, columns of one value, those that say
+    what another says, and those that a site lacks are left out.
 
     Args:
         tables: of each site, by its name.
@@ -183,11 +183,14 @@ def propose(
         _check_family(tables, family, of_response)
         why = f"Family {family}, as you asked."
     family = family or guessed
-    used, left_out = [], []
+    used: list[Used] = []
+    left_out: list[tuple[str, str]] = []
     for name in names:
         if name in of_response:
             continue
         reason = "you left it out" if name in drop else _reason(tables, name)
+        if not reason and name != by_site and name not in chosen:
+            reason = _repeats(tables, name, [*of_response, *(one.name for one in used)])
         if reason:
             left_out.append((printable(name), reason))
         else:
@@ -426,6 +429,31 @@ def _reason(tables: Mapping[str, Table], name: str) -> str:
     if kind == "text" and len(distinct) > LEVELS_MAX:
         return f"a text of {len(distinct)} levels; write it in if each shall have an effect"
     return ""
+
+
+def _repeats(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
+    """Return that another column says the same in every row; "" where none does."""
+    own = _columns(tables, name)
+    for other in others:
+        found = _columns(tables, other)
+        gaps = [(own[site].missing, found[site].missing) for site in own]
+        if all(np.array_equal(a, b) for a, b in gaps) and _alike(own, found):
+            return f"{other} says the same in every row"
+    return ""
+
+
+def _alike(own: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
+    """Return True if each of two columns follows from the other, of numbers linearly."""
+    first, second = (
+        np.concatenate([one[site].values[~one[site].missing] for site in own])
+        for one in (own, other)
+    )
+    if "text" not in (next(iter(own.values())).kind, next(iter(other.values())).kind):
+        first, second = first - first.mean(), second - second.mean()
+        sizes = np.sqrt(np.sum(first**2) * np.sum(second**2))
+        return bool(abs(np.sum(first * second)) > (1 - 1e-12) * sizes > 0)
+    pairs = {*zip(first.tolist(), second.tolist(), strict=True)}
+    return len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs})
 
 
 def _tells_rows_apart(

@@ -215,3 +215,13 @@ def test_another_prior_of_the_spread_has_its_posterior() -> None:
     assert "prior of the spread" in str(table)
     with pytest.raises(InputError, match="sensitivity: the formula has no group term"):
         made("age").sensitivity(draws_of(made("age"), 2))
+
+
+def test_ratios_of_a_column_in_tiny_units_have_finite_ends_and_no_warning() -> None:
+    rng = np.random.default_rng(0)
+    common, deviation = rng.normal(0, 2000, (2, 500)).astype(np.float32)
+    one = Varying("dose", common, np.full(500, 3000.0), {"oslo": deviation})
+    table = site_effects([one], "rate ratio", 0.95, seed=0)
+    for row in table.rows:
+        assert np.isfinite([row.lower, row.median, row.upper]).all(), row
+    assert table.rows[1].above == pytest.approx(np.mean(common > 0))

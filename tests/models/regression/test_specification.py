@@ -403,3 +403,24 @@ def test_collinear_columns_are_said() -> None:
     assert any(note.startswith("age, months are collinear") for note in made.notes)
     fine = regression("died ~ age + arm", SITES, family="bernoulli").notes
     assert not any("collinear" in note for note in fine)
+
+
+def test_an_identifier_among_the_terms_is_noted_once() -> None:
+    tables = {
+        site: {
+            "died": np.arange(60) % 2,
+            "who": np.array([f"{site}{number}" for number in range(60)]),
+            "ward": np.array([f"{site}{number % 5}" for number in range(60)]),
+        }
+        for site in ("oslo", "lima", "bern")
+    }
+    (doubt, rest) = regression("died ~ who", tables, family="bernoulli").notes[:2]
+    assert doubt.startswith("who has 180 levels in 180 rows: leave it out if it tells rows apart")
+    assert rest == (
+        "180 of the 180 levels of who are not at all sites: who = 'bern0' is at site 'bern' only, "
+        "for one"
+    )
+    notes = regression("died ~ ward", tables, family="bernoulli").notes
+    assert not any("tells rows apart" in one for one in notes)
+    assert sum("levels of ward are not at all sites" in one for one in notes) == 1
+    assert len(notes) <= 2

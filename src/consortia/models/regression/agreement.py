@@ -24,6 +24,10 @@ from consortia.models.regression.specification import GAP, Specification, Unit
 INTERVALS = 5
 """Of a piecewise constant hazard, when no breaks are given."""
 
+LEVELS_NAMED, LEVELS_DOUBTED = 8, 20
+"""So many levels at most are named for the sites that lack them; from so many on, if they are more
+than half as many as the rows, a column may be an identifier."""
+
 
 def agree(
     question: Question,
@@ -55,7 +59,7 @@ def agree(
     levels: dict[str, tuple[str, ...]] = {}
     for text, factor in parsed.factors.items():
         if is_levels(factor, kinds):
-            found, said = _levels_of(question, factor, facts, names, kinds)
+            found, said = _levels_of(question, factor, facts, names, kinds, sum(rows))
             levels[text] = found
             notes += said
             continue
@@ -166,10 +170,11 @@ def _levels_of(
     facts: Sequence[TableFacts],
     names: Sequence[str],
     kinds: Mapping[str, str],
+    rows: int,
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the levels of a factor, the reference first, and what is to be said of them."""
     text, column = factor.text, str(factor.column)
-    notes = []
+    notes: list[str] = []
     if column == SITE:
         levels = tuple(names)
     elif column in question.levels:
@@ -179,13 +184,23 @@ def _levels_of(
         levels = in_order(sorted({level for found in parts.values() for level in found}))
         if kinds[column] == "truth":
             levels = ("False", "True")
+        if len(levels) > max(LEVELS_DOUBTED, rows / 2):
+            notes.append(
+                f"{text} has {len(levels)} levels in {rows} rows: leave it out if it tells rows "
+                "apart, or its coefficients are known from the prior only"
+            )
+        somewhere = []
         for one in levels:
             having = [name for name, found in parts.items() if one in found]
             lacking = [name for name in names if name not in having]
             if len(having) == 1 and len(names) > 2:
-                notes.append(f"{column} = {one!r} is at site {having[0]!r} only")
+                somewhere.append(f"{column} = {one!r} is at site {having[0]!r} only")
             elif lacking and having:
-                notes.append(f"{column} = {one!r} is not at {', '.join(map(repr, lacking))}")
+                somewhere.append(f"{column} = {one!r} is not at {', '.join(map(repr, lacking))}")
+        if len(somewhere) > LEVELS_NAMED:
+            rest = f"{len(somewhere)} of the {len(levels)} levels of {column} are not at all sites"
+            somewhere = [f"{rest}: {somewhere[0]}, for one"]
+        notes += somewhere
     if factor.reference is not None:
         if factor.reference not in levels:
             raise InputError(

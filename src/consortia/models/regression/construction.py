@@ -40,8 +40,9 @@ NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 MOST_INTEGRATED = 2
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
 
-COLLINEAR = 1e-9
-"""Smallest eigenvalue of the columns' correlations, below which they are called collinear."""
+COLLINEAR, COLLINEAR_NAMED = 1e-9, 8
+"""Smallest eigenvalue of the columns' correlations, below which they are called collinear; of so
+many at most the names are told."""
 
 
 @arguments.hinted
@@ -356,5 +357,8 @@ def _collinear(agreed: Specification, sites: Sites) -> tuple[str, ...]:
         return ()
     loud = np.abs(vectors[:, values <= COLLINEAR]).max(axis=1) > 0.05
     names = [name for name, some in zip(agreed.names, vary, strict=True) if some]
-    found = ", ".join(name for name, one in zip(names, loud, strict=True) if one)
-    return (f"{found} are collinear: what each of them does is known from the priors only",)
+    found = [name for name, one in zip(names, loud, strict=True) if one]
+    text = ", ".join(found[:COLLINEAR_NAMED])
+    if len(found) > COLLINEAR_NAMED:
+        text += f" and {len(found) - COLLINEAR_NAMED} others"
+    return (f"{text} are collinear: what each of them does is known from the priors only",)

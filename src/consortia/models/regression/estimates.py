@@ -120,9 +120,8 @@ def estimates_of(
         raise InputError("the formula has no coefficients: there are no effects to show.")
     values = draws["coefficients"]
     names = flat_names("coefficients", values.shape[2:], labels)
-    columns = values.reshape(-1, len(names)).astype(float)
-    # of a column in tiny units exp(coefficient) may be no number: infinite ends have no quantile
-    effects = columns if effect is None else np.exp(np.clip(columns, -EXPONENT_MAX, EXPONENT_MAX))
+    columns = values.reshape(-1, len(names))
+    effects = effects_of(columns, effect)
     low, high = np.quantile(effects, interval_ends(level), axis=0)
     return Estimates(
         effect or "difference",
@@ -134,6 +133,15 @@ def estimates_of(
         level,
         notes,
     )
+
+
+def effects_of(coefficients: np.ndarray, effect: str | None) -> np.ndarray:
+    """Return what is shown of coefficients: exp(coefficient), or themselves where effect is None.
+
+    Of a column in tiny units exp(coefficient) may be no number, and infinite ends have no quantile.
+    """
+    values = np.asarray(coefficients, float)
+    return values if effect is None else np.exp(np.clip(values, -EXPONENT_MAX, EXPONENT_MAX))
 
 
 def flat_names(

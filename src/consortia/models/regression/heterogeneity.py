@@ -16,7 +16,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.diagnostics.summary import Shown
-from consortia.models.regression.estimates import interval_ends, short, shorts
+from consortia.models.regression.estimates import effects_of, interval_ends, short, shorts
 
 Kind = Literal["site", "common", "new site", "spread"]
 ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd between sites"}
@@ -157,7 +157,7 @@ def site_effects(
 
     def row(term: str, name: str, kind: Kind, values: np.ndarray, shrinkage: float) -> Row:
         spread = kind == "spread"
-        scaled = values if effect is None or spread else np.exp(values)
+        scaled = effects_of(values, None if spread else effect)
         low, high = np.quantile(scaled, interval_ends(level))
         above = np.nan if spread else float(np.mean(values > 0))
         middle = float(np.median(scaled))

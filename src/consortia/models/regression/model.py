@@ -22,6 +22,7 @@ from consortia.core.parameters import (
 from consortia.data.sites import Sites
 from consortia.data.tables import Table, column_of, read_table, rows_of
 from consortia.diagnostics.natural import natural
+from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
 from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
 from consortia.models.regression.correlations import LKJ
@@ -30,7 +31,7 @@ from consortia.models.regression.design import (
     new_rows,
     time_rows,
 )
-from consortia.models.regression.estimates import Estimates, estimates_of
+from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, as_levels
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
@@ -59,7 +60,7 @@ from consortia.models.regression.question import (
 )
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
-from consortia.store.metadata import Metadata, Scaling
+from consortia.store.metadata import Metadata, Scaling, recorded
 
 MOST_DRAWS = 4000
 """For which levels are drawn at sites and effects are averaged over rows, in tables."""
@@ -194,7 +195,26 @@ class Regression:
             `xarray.Dataset` of (chain, draw, ...): intercept, coefficients, and the parameters of
             the family on their natural scale.
         """
+        self._check_origin(tree)
         return natural(tree, self.model, self.labels)
+
+    def _check_origin(self, tree: Any) -> None:
+        """Refuse draws whose record says that they are of another formula, family or coding.
+
+        Their shapes may be equal: other columns' names would stand beside their numbers.
+        """
+        settings, scaling = recorded(tree, "settings") or {}, scaling_in(tree)
+        said = settings.get("regression", settings)
+        if not {"formula", "family"} <= set(said):
+            return
+        then = said["formula"], said["family"], scaling.columns if scaling else ()
+        now = self.specification.question.parsed.text, self.family.name, self.names
+        for what, theirs, own in zip(("formula", "family", "columns"), then, now, strict=True):
+            if theirs != own:
+                raise InputError(
+                    f"tree: it is the result of a regression with the {what} {theirs!r}; of this "
+                    f"one it is {own!r}. Ask the regression that was sampled."
+                )
 
     def estimates(self, tree: Any, level: float = 0.95) -> Estimates:
         """Return the table of effects: ratios where the link has them, else differences.
@@ -297,7 +317,7 @@ class Regression:
             common = None
             if block.term in spec.names and not density.lead:
                 column = np.asarray(natural["coefficients"])[:, spec.names.index(block.term)]
-                common = column if effect is None else np.exp(column)
+                common = effects_of(column, effect)
             own, spread = self.density.priors[block.name], np.asarray(natural["sd"])[:, place]
             term = f"{block.term} | {block.by}"
             kept = [one for one in others if str(one) != str(own)]
@@ -500,6 +520,7 @@ class Regression:
 
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
         """Return the draws of all chains as they are sampled, (draws, ...) each."""
+        self._check_origin(tree)
         found = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
         return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
 
