@@ -61,8 +61,9 @@ def init(
 ) -> None:
     """Write a study of your tables: a formula of all columns that can be used, an exact sampler.
 
-    Columns that tell rows apart, dates, texts of many levels, columns of one value and columns that
-    a site lacks are left out, each with the reason. The tables are read here and sent nowhere.
+    Columns that tell rows apart, dates, texts of many levels, columns of one value, those that say
+    what another says and those that a site lacks are left out, each with the reason. The tables are
+    read here and sent nowhere.
     """
     with reported(quiet=False):
         from consortia.data.tables import read_table
