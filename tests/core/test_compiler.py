@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from consortia import LocalEngine, Sites, fa_hmc, few_rounds
+from consortia import LocalEngine, Sites, fa_hmc, federated_hmc, few_rounds
 from consortia.core import compiler
 from consortia.core.contract import Method
 from consortia.core.target import Target
@@ -38,6 +38,13 @@ def test_rounds_of_small_problems_are_optimised_less() -> None:
     assert options(FA_HMC, [10] * 16)[compiler.LEVEL] == 2
     assert options(FA_HMC, [10] * 17) == {}  # 68 states
     assert options(FA_HMC, [200_000, 200_000]) == {}
+
+
+def test_trajectories_are_compiled_in_less_time_whatever_their_rows() -> None:
+    for sizes in ([10] * 4, [200_000, 200_000]):
+        found = options(federated_hmc(step_size=0.1, mass_matrix="identity"), sizes)
+        assert found == compiler.for_brief_runs()
+        assert found[compiler.LEVEL] == 1
 
 
 def test_few_rounds_are_hardly_optimised_unless_they_read_many_rows() -> None:

@@ -49,17 +49,28 @@ def for_rounds() -> dict[str, Any]:
     return _on_processors(2)
 
 
+def for_brief_runs() -> dict[str, Any]:
+    """Return options for runs of thousands of rounds at most, on a processor; elsewhere none.
+
+    LLVM's first level with the older code generator: of a Hamiltonian trajectory, whose time goes
+    into products, it compiles in six tenths of the time, and rounds take as long: measured with 1
+    to 20,000 rows at 3 to 100 sites. Of agents or local steps they take up to half longer, and
+    three times as long where a round is little but one log-density (`consortia.surrogate_hmc`).
+    """
+    return for_once(1)
+
+
 def for_few_rounds(rows: int, *, integrated: bool) -> dict[str, Any]:
     """Return options for the rounds of a run that ends after few, on a processor; elsewhere none.
 
-    LLVM's first level with the older code generator compiles in half the time of its third, and
-    its programs run as fast; level 0 compiles in a quarter.
+    As `for_brief_runs`, or level 0 of LLVM, which compiles in half of that time.
 
     Args:
         rows: that a round reads at all its points.
         integrated: each is an integral over parameters of its site.
     """
-    return for_once(0 if rows <= (FEW_INTEGRALS if integrated else FEW_ROWS) else 1)
+    few = rows <= (FEW_INTEGRALS if integrated else FEW_ROWS)
+    return for_once() if few else for_brief_runs()
 
 
 def for_once(level: int = 0) -> dict[str, Any]:

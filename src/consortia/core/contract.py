@@ -378,10 +378,13 @@ class Method(metaclass=Named):
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
         effective_size: at which a run ends by itself; None: after all rounds.
+        brief: whether runs are of thousands of rounds at most, of many gradients each: they are
+            compiled in less time (`consortia.core.compiler.for_brief_runs`).
     """
 
     name: str
     step_size: Any
+    brief: bool = False
     most_warmup: int | None = None
     most_rounds: int | None = None
     effective_size: float | None = None

@@ -336,7 +336,7 @@ def _compiled(
         value, gradient = jax.value_and_grad(of)(x)
         return {"value": value, "gradient": gradient, "hessian": hessian(of, x, full=True)}
 
-    @jax.jit
+    @few_times
     def rows_at(x: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
         def add(total: Array, each: tuple[Array, PyTree]) -> tuple[Array, None]:
             index, row = each

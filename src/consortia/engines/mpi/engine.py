@@ -188,9 +188,8 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
-        # Where rounds do not end by themselves they are many, and worth full optimisation.
-        ends = method.most_warmup is not None
-        worth = effort(target, sites, method, layout) if ends else compiler.FULL
+        # Of other methods the rounds are many, and worth full optimisation.
+        worth = effort(target, sites, method, layout) if method.brief else compiler.FULL
         arguments = (
             RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),
