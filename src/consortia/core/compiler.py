@@ -49,13 +49,15 @@ def for_rounds() -> dict[str, Any]:
     return _on_processors(2)
 
 
-def for_brief_runs() -> dict[str, Any]:
-    """Return options for runs of thousands of rounds at most, on a processor; elsewhere none.
+def lightly() -> dict[str, Any]:
+    """Return options for rounds that take as long with them, on a processor; elsewhere none.
 
-    LLVM's first level with the older code generator: of a Hamiltonian trajectory, whose time goes
-    into products, it compiles in six tenths of the time, and rounds take as long: measured with 1
-    to 20,000 rows at 3 to 100 sites. Of agents or local steps they take up to half longer, and
-    three times as long where a round is little but one log-density (`consortia.surrogate_hmc`).
+    LLVM's first level with the older code generator compiles in six tenths of the time. Measured of
+    Hamiltonian trajectories with 1 to 20,000 rows at 3 to 100 sites, and of chains that travel and
+    parameter servers with batches of 10 to 1,000 rows of 30 to 123 columns (with the smallest a
+    round takes a tenth longer). Rounds of many agents or of local steps take half longer, and three
+    times as long those that are little but one log-density (`consortia.surrogate_hmc`) or one
+    gradient of 4,000 rows.
     """
     return for_once(1)
 
@@ -63,14 +65,14 @@ def for_brief_runs() -> dict[str, Any]:
 def for_few_rounds(rows: int, *, integrated: bool) -> dict[str, Any]:
     """Return options for the rounds of a run that ends after few, on a processor; elsewhere none.
 
-    As `for_brief_runs`, or level 0 of LLVM, which compiles in half of that time.
+    As `lightly`, or level 0 of LLVM, which compiles in half of that time.
 
     Args:
         rows: that a round reads at all its points.
         integrated: each is an integral over parameters of its site.
     """
     few = rows <= (FEW_INTEGRALS if integrated else FEW_ROWS)
-    return for_once() if few else for_brief_runs()
+    return for_once() if few else lightly()
 
 
 def for_once(level: int = 0) -> dict[str, Any]:

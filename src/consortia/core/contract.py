@@ -378,13 +378,10 @@ class Method(metaclass=Named):
             user says how long it is.
         most_rounds: rounds of draws where the user names none; None where the user must.
         effective_size: at which a run ends by itself; None: after all rounds.
-        brief: whether runs are of thousands of rounds at most, of many gradients each: they are
-            compiled in less time (`consortia.core.compiler.for_brief_runs`).
     """
 
     name: str
     step_size: Any
-    brief: bool = False
     most_warmup: int | None = None
     most_rounds: int | None = None
     effective_size: float | None = None
@@ -464,6 +461,14 @@ class Method(metaclass=Named):
     def gradient_rows(self) -> int | None:
         """Rows of a site that a gradient reads; None where it reads all."""
         return None
+
+    @property
+    def lightly_compiled(self) -> bool:
+        """True if rounds take as long with `consortia.core.compiler.lightly`, as measured.
+
+        Their time goes into products and random numbers, not into loops over all nodes or rows.
+        """
+        return False
 
     @property
     def dimension(self) -> int | None:

@@ -139,7 +139,7 @@ class FederatedHMC(Method):
     target_acceptance: float = 0.8
 
     name = "federated_hmc"
-    brief = True
+    lightly_compiled = True
     claims = Claims(
         samples="the posterior (Metropolis test on the summed log-density)",
         bias="none, however unlike the sites are; every site answers in every round",

@@ -124,7 +124,7 @@ class FewRounds(Method):
 
     name = "few_rounds"
     step_size = None
-    brief = True
+    lightly_compiled = True
     most_warmup = rounds.MOST_WARMUP
     most_rounds = rounds.MOST_DRAWS
     claims = Claims(

@@ -189,7 +189,7 @@ class MPIEngine(Engine):
             return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
         places = Places(len(sites), self.ranks, self.rank)
         # Of other methods the rounds are many, and worth full optimisation.
-        worth = effort(target, sites, method, layout) if method.brief else compiler.FULL
+        worth = effort(target, sites, method, layout) if method.lightly_compiled else compiler.FULL
         arguments = (
             RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),
