@@ -99,7 +99,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _of_earlier(file: str, scale: str) -> dict[str, dict[str, Any]]:
     """The parts of an earlier run; figures of two machines or scales make no table."""
-    record = json.loads(Path(file).read_text())
+    try:
+        record = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--beside {file}: give a file of runs/bench/, in JSON: {error}") from None
     for what, now in (("scale", scale), ("processor", machine()["processor"])):
         then = record["scale"] if what == "scale" else record["machine"]["processor"]
         if then != now:

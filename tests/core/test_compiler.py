@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from consortia import LocalEngine, Sites, fa_hmc, federated_hmc, few_rounds, fsgld, stale_sgld
+from consortia import LocalEngine, Sites, fa_hmc, federated_hmc, few_rounds
 from consortia.core import compiler
 from consortia.core.contract import Method
 from consortia.core.target import Target
@@ -46,15 +45,6 @@ def test_trajectories_are_compiled_in_less_time_whatever_their_rows() -> None:
         found = options(federated_hmc(step_size=0.1, mass_matrix="identity"), sizes)
         assert found == compiler.lightly()
         assert found[compiler.LEVEL] == 1
-
-
-@pytest.mark.parametrize(
-    "method", [partial(fsgld, 1e-3, local_steps=2), partial(stale_sgld, 1e-3, workers=2)]
-)
-def test_minibatches_of_one_site_at_a_time_too_but_no_full_batches(method: Any) -> None:
-    sizes = [200_000, 200_000]
-    assert options(method(batch_size=5), sizes) == compiler.lightly() != {}
-    assert options(method(batch_size=None), sizes) == {}
 
 
 def test_few_rounds_are_hardly_optimised_unless_they_read_many_rows() -> None:

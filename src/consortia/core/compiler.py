@@ -53,10 +53,9 @@ def lightly() -> dict[str, Any]:
     """Return options for rounds that take as long with them, on a processor; elsewhere none.
 
     LLVM's first level with the older code generator compiles in six tenths of the time. Measured of
-    Hamiltonian trajectories with 1 to 20,000 rows at 3 to 100 sites, and of chains that travel and
-    parameter servers with batches of 10 to 1,000 rows of 30 to 123 columns (with the smallest a
-    round takes a tenth longer). Rounds of many agents or of local steps take half longer, and three
-    times as long those that are little but one log-density (`consortia.surrogate_hmc`) or one
+    Hamiltonian trajectories with 1 to 20,000 rows at 3 to 100 sites. Other rounds take longer:
+    chains that travel and parameter servers by a tenth, many agents and local steps by half, and
+    three times as long those that are little but one log-density (`consortia.surrogate_hmc`) or one
     gradient of 4,000 rows.
     """
     return for_once(1)

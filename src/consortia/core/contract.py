@@ -466,7 +466,7 @@ class Method(metaclass=Named):
     def lightly_compiled(self) -> bool:
         """True if rounds take as long with `consortia.core.compiler.lightly`, as measured.
 
-        Their time goes into products and random numbers, not into loops over all nodes or rows.
+        Their time goes into many products with all rows, and not into other loops over them.
         """
         return False
 

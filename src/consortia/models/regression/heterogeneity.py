@@ -16,7 +16,9 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.diagnostics.summary import Shown
+from consortia.models.regression.density import Density
 from consortia.models.regression.estimates import effects_of, interval_ends, short, shorts
+from consortia.models.regression.formula import SITE
 
 Kind = Literal["site", "common", "new site", "spread"]
 ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd between sites"}
@@ -134,6 +136,41 @@ class SiteEffects(Shown):
         from consortia.report.forest import draw_forest  # Matplotlib is optional
 
         return draw_forest(self.blocks, self.effect, self.level, Path(path), title)
+
+
+def varying_between(
+    density: Density, natural: Mapping[str, Any], staying: Mapping[str, np.ndarray]
+) -> list[Varying]:
+    """Return what differs between sites, term after term, of each class of the response.
+
+    Args:
+        density: of a formula with levels or slopes by site.
+        natural: draws on the natural scale, (draws, ...).
+        staying: (draws, terms), u of terms that are integrated out, by the names of the sites
+            where they were drawn.
+    """
+    spec, labels = density.specification, density.labels
+    draws = {name: np.asarray(values) for name, values in natural.items()}
+    classes = labels.get("intercept") or labels.get("coefficients", [])[:-1] or [None]
+    found = []
+    for number, name in enumerate(classes[0] or [""]):
+        own = (slice(None), number) if name else (slice(None),)
+        for place, block in enumerate(spec.blocks):
+            if block.by != SITE:
+                continue
+            common = np.zeros(len(draws["sd"]))
+            if block.term in spec.names:
+                common = draws["coefficients"][own][:, spec.names.index(block.term)]
+            if spec.grouping == SITE:
+                at = spec.staying.index(place)
+                deviations = {site: values[:, at] for site, values in staying.items()}
+            else:
+                columns = np.flatnonzero(density.block_of == place)
+                effects = draws["effects"][own][:, columns]
+                deviations = dict(zip(spec.sites, effects.T, strict=True))
+            term = f"{block.term}, {name}" if name else block.term
+            found.append(Varying(term, common, draws["sd"][:, place], deviations))
+    return found
 
 
 def site_effects(

@@ -34,7 +34,7 @@ from consortia.models.regression.design import (
 from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, as_levels
-from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
+from consortia.models.regression.heterogeneity import SiteEffects, site_effects, varying_between
 from consortia.models.regression.margins import (
     MarginalEffects,
     Rows,
@@ -251,8 +251,7 @@ class Regression:
             InputError: the formula has no levels or slopes by site.
         """
         spec, params = self.specification, self._flat(tree)
-        blocks = [(i, one) for i, one in enumerate(spec.blocks) if one.by == SITE]
-        if not blocks:
+        if not self.differs_by_site:
             raise InputError(f"by_site: the formula has no group term: write (1 | {SITE}).")
         if spec.grouping == SITE:
             kept = spaced(len(params["log_sd"]), MOST_DRAWS)
@@ -262,26 +261,7 @@ class Regression:
         staying = {}
         if spec.grouping == SITE:
             staying = {name: self._levels(params, name, seed)[:, 0] for name in here}
-        classes = self.labels.get("intercept") or self.labels.get("coefficients", [])[:-1] or [None]
-        varying = []
-        for number, name in enumerate(classes[0] or [""]):
-            own = (slice(None), number) if name else (slice(None),)
-            for place, block in blocks:
-                common = np.zeros(len(params["log_sd"]))
-                if block.term in spec.names:
-                    common = np.asarray(natural["coefficients"])[own][
-                        :, spec.names.index(block.term)
-                    ]
-                if spec.grouping == SITE:
-                    at = spec.staying.index(place)
-                    deviations = {site: values[:, at] for site, values in staying.items()}
-                else:
-                    columns = np.flatnonzero(self.density.block_of == place)
-                    effects = np.asarray(natural["effects"])[own][:, columns]
-                    deviations = dict(zip(spec.sites, effects.T, strict=True))
-                term = f"{block.term}, {name}" if name else block.term
-                spread = np.asarray(natural["sd"])[:, place]
-                varying.append(Varying(term, common, spread, deviations))
+        varying = varying_between(self.density, natural, staying)
         notes: tuple[str, ...] = ()
         if spec.grouping == SITE and len(here) < len(spec.sites):
             notes = ("the levels of other sites stay there",)
