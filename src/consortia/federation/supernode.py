@@ -40,8 +40,8 @@ STARTED = "flower-superexec"
 PAUSE, SHARE = 0.2, 0.05
 """Seconds between two looks for a message, or this share of the time since the last, if longer.
 
-The hub answers some hundred looks a second, of all its sites together. Flower's own pause, three
-seconds, is the longest: a minute after a message, and before the first."""
+A look takes 3 ms of a core at the SuperLink, which answers those of all sites. Flower's own pause,
+three seconds, is the longest: a minute after a message, and before the first."""
 
 STUDY = "study.toml"
 """Name of the file in an app that makes it one of consortia."""
