@@ -69,7 +69,8 @@ def test_ctrl_c_ends_all_ranks_and_keeps_their_draws(tmp_path, algorithm):
 
 
 HEARS = """
-import signal, time
+import os, signal, time
+os.register_at_fork(after_in_parent=lambda: time.sleep({pause}))  # as libraries do
 from consortia.engines.mpi.guard import stand_guard
 signal.signal(signal.SIGINT, signal.default_int_handler)
 stand_guard("")
@@ -84,10 +85,13 @@ print(len(heard), flush=True)
 """
 
 
-def guarded(seconds):
-    """A rank that says how often it was interrupted, under its guard, in a group of their own."""
+def guarded(seconds, pause=0.0):
+    """A rank that says how often it was interrupted, under its guard, in a group of their own.
+
+    The guard is still in its fork for ``pause`` seconds when the rank is ready.
+    """
     guard = subprocess.Popen(
-        [sys.executable, "-c", HEARS.format(seconds=seconds)],
+        [sys.executable, "-c", HEARS.format(seconds=seconds, pause=pause)],
         stdout=subprocess.PIPE,
         text=True,
         env=launch.environment(PMI_RANK="0"),
@@ -99,10 +103,10 @@ def guarded(seconds):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 def test_a_rank_hears_once_of_an_interrupt_and_ends_with_its_guard():
-    for interrupt in (os.killpg, os.kill):
-        guard = guarded(30.0)
+    for interrupt, pause in ((os.killpg, 0.0), (os.kill, 0.0), (os.killpg, 1.0), (os.kill, 1.0)):
+        guard = guarded(30.0, pause)
         interrupt(guard.pid, signal.SIGINT)
-        assert guard.communicate(timeout=30)[0] == "1\n"
+        assert guard.communicate(timeout=60)[0] == "1\n"
         assert guard.returncode == 0
     guard = guarded(60.0)
     guard.kill()

@@ -40,15 +40,19 @@ def stand_guard(hint: str) -> None:
         return
     sys.stdout.flush()
     guard, prctl = os.getpid(), _prctl()
+    # Libraries run functions of their own after a fork: an interrupt that came there would be lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads that a fork would lose: none has been started
         child = os.fork()
     if child == 0:
         if prctl is not None:
             _apart(guard, prctl)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     for number in SIGNALS:
         signal.signal(number, lambda received, _: _passed_on(child, received))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
