@@ -207,7 +207,7 @@ class Regression:
         said = settings.get("regression", settings)
         if not {"formula", "family"} <= set(said):
             return
-        then = said["formula"], said["family"], scaling.columns if scaling else ()
+        then = said["formula"], said["family"], scaling.columns if scaling else self.names
         now = self.specification.question.parsed.text, self.family.name, self.names
         for what, theirs, own in zip(("formula", "family", "columns"), then, now, strict=True):
             if theirs != own:
