@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from consortia.core.parameters import posterior_arrays
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
-from consortia.store.metadata import recorded
+from consortia.store.metadata import decoded, recorded
 
 R_HAT = (1.01, 1.05)
 ESS = (400, 100)
@@ -338,9 +337,8 @@ def _end(run: Evidence) -> Check | None:
 
 def _faults(run: Evidence) -> list[Check]:
     """Return what the method's own numbers say against its draws."""
-    kept = run.record.get("faults", "[]")
     checks = []
-    for fault in json.loads(kept) if isinstance(kept, str) else kept:
+    for fault in decoded(run.record.get("faults", [])):
         severity = Severity.BAD if fault["wrong"] else Severity.WARNING
         value = "wrong" if fault["wrong"] else "in doubt"
         checks.append(Check(severity, "What does the method say?", value, f"{fault['text']}."))

@@ -202,7 +202,7 @@ class Loopback:
         """Start a node that was killed, with its key, as soon as the SuperLink lets it in.
 
         For 37 to 60 s after a kill the SuperLink believes the node to be connected, and refuses a
-        second one of its key. A refused attempt costs seconds of a core: the first comes then.
+        second one of its key. A refused attempt costs seconds of a core: none is made before.
         """
         end = time.monotonic() + self.deadline
         next_attempt = self._killed.pop(name, -math.inf) + BELIEVED_SECONDS

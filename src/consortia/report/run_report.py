@@ -28,7 +28,7 @@ from consortia.diagnostics.units import scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.store.durable import read_regular
-from consortia.store.metadata import Labels, with_labels
+from consortia.store.metadata import Labels, decoded, with_labels
 from consortia.store.runs import REQUEST, open_run
 from consortia.theory.bias import predict_bias
 
@@ -554,17 +554,8 @@ def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:
 
 
 def _record(tree: Any) -> dict[str, Any]:
-    """Return the attributes as they were before `consortia.store.results.plain_attributes`."""
-
-    def read(value: Any) -> Any:
-        if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
-            try:
-                return json.loads(value)
-            except (json.JSONDecodeError, RecursionError):
-                return value
-        return value
-
-    return {key: read(value) for key, value in tree.attrs.items()}
+    """Return all attributes, decoded."""
+    return {name: decoded(value) for name, value in tree.attrs.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -131,13 +131,19 @@ def with_labels(dataset: Any, labels: Labels) -> Any:
     return dataset.assign_coords(names) if names else dataset
 
 
-def recorded(tree: Any, name: str) -> Any:
-    """Return an entry of a result's record that is no text; None where there is none.
+def decoded(value: Any) -> Any:
+    """Return an attribute as it was before `consortia.store.results.plain_attributes`."""
+    if isinstance(value, str) and value[:1] in ("{", "[", "t", "f", "n"):
+        try:
+            return json.loads(value)
+        except (json.JSONDecodeError, RecursionError):
+            return value
+    return value
 
-    Draws in a mapping have no record. A result keeps lists and mappings as JSON.
-    """
-    kept = getattr(tree, "attrs", {}).get(name)
-    return json.loads(kept) if isinstance(kept, str) else kept
+
+def recorded(tree: Any, name: str) -> Any:
+    """Return an entry of a result's record; None where there is none, as of draws in a mapping."""
+    return decoded(getattr(tree, "attrs", {}).get(name))
 
 
 def scaling_of(record: Mapping[str, Any]) -> Scaling | None:

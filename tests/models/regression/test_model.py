@@ -42,13 +42,10 @@ def result_of(made, *, study: bool = False) -> xarray.DataTree:
 @pytest.mark.parametrize("study", [False, True])
 @pytest.mark.parametrize(
     ("other", "what"),
-    [
-        (made_of("sick ~ dose"), "formula"),
-        (made_of("sick ~ age", family="poisson"), "family"),
-    ],
+    [(("sick ~ dose",), "formula"), (("sick ~ age", "poisson"), "family")],
 )
 def test_draws_of_another_regression_are_refused(other, what, study):
-    made = made_of("sick ~ age")
+    made, other = made_of("sick ~ age"), made_of(*other)
     tree = result_of(made, study=study)
     assert made.estimates(tree).names == ("age",)
     assert np.shape(made.predict(tree, TABLE)) == (2, 30, 40)
@@ -63,6 +60,11 @@ def test_draws_with_other_levels_in_their_columns_are_refused():
     assert first.names != second.names
     with pytest.raises(InputError, match="with the columns"):
         second.estimates(result_of(first))
+
+
+def test_spaces_make_no_other_formula():
+    tree = result_of(made_of("sick ~ age + dose"))
+    assert made_of("sick~age  +dose ").estimates(tree).names == ("age", "dose")
 
 
 def test_draws_without_a_record_are_taken_as_they_are():

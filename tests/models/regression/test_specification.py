@@ -405,6 +405,17 @@ def test_collinear_columns_are_said() -> None:
     assert not any("collinear" in note for note in fine)
 
 
+def test_of_many_collinear_columns_eight_are_named() -> None:
+    doses = {f"dose{number}": number for number in range(12)}
+    sites = {
+        name: part.assign(**{dose: k * part["age"] + 1 for dose, k in doses.items() if k})
+        for name, part in SITES.items()
+    }
+    made = regression("died ~ age + " + " + ".join(list(doses)[1:]), sites, family="bernoulli")
+    said = next(note for note in made.notes if "collinear" in note)
+    assert said.startswith("age, dose1, dose2, dose3, dose4, dose5, dose6, dose7 and 4 others are ")
+
+
 def test_an_identifier_among_the_terms_is_noted_once() -> None:
     tables = {
         site: {
@@ -414,7 +425,7 @@ def test_an_identifier_among_the_terms_is_noted_once() -> None:
         }
         for site in ("oslo", "lima", "bern")
     }
-    (doubt, rest) = regression("died ~ who", tables, family="bernoulli").notes[:2]
+    doubt, rest = regression("died ~ who", tables, family="bernoulli").notes
     assert doubt.startswith("who has 180 levels in 180 rows: leave it out if it tells rows apart")
     assert rest == (
         "180 of the 180 levels of who are not at all sites: who = 'bern0' is at site 'bern' only, "
@@ -424,3 +435,15 @@ def test_an_identifier_among_the_terms_is_noted_once() -> None:
     assert not any("tells rows apart" in one for one in notes)
     assert sum("levels of ward are not at all sites" in one for one in notes) == 1
     assert len(notes) <= 2
+
+
+def test_an_identifier_of_thousands_of_rows_is_refused_before_its_columns_are_made() -> None:
+    tables = {
+        site: {
+            "died": np.arange(20_000) % 2,
+            "who": np.array([f"{site}{number}" for number in range(20_000)]),
+        }
+        for site in ("oslo", "lima")
+    }
+    with pytest.raises(InputError, match="who has 40000 levels in 40000 rows: it tells rows apart"):
+        regression("died ~ who", tables, family="bernoulli")

@@ -24,9 +24,12 @@ from consortia.models.regression.specification import GAP, Specification, Unit
 INTERVALS = 5
 """Of a piecewise constant hazard, when no breaks are given."""
 
-LEVELS_NAMED, LEVELS_DOUBTED = 8, 20
-"""So many levels at most are named for the sites that lack them; from so many on, if they are more
-than half as many as the rows, a column may be an identifier."""
+LEVELS_NAMED = 8
+"""So many levels at most are named for the sites that lack them."""
+
+LEVELS_DOUBTED, LEVELS_REFUSED = 20, 1000
+"""Above so many levels, if they are more than half as many as the rows, a column may be an
+identifier; above so many it is refused: the square of its columns would be computed for nothing."""
 
 
 def agree(
@@ -180,14 +183,19 @@ def _levels_of(
     elif column in question.levels:
         levels = question.levels[column]
     else:
-        parts = {name: one.levels.get(text, ()) for name, one in zip(names, facts, strict=True)}
+        parts = {
+            name: set(one.levels.get(text, ())) for name, one in zip(names, facts, strict=True)
+        }
         levels = in_order(sorted({level for found in parts.values() for level in found}))
         if kinds[column] == "truth":
             levels = ("False", "True")
         if len(levels) > max(LEVELS_DOUBTED, rows / 2):
+            counts = f"{text} has {len(levels)} levels in {rows} rows"
+            if len(levels) > LEVELS_REFUSED:
+                raise InputError(f"{counts}: it tells rows apart. Leave it out of the formula.")
             notes.append(
-                f"{text} has {len(levels)} levels in {rows} rows: leave it out if it tells rows "
-                "apart, or its coefficients are known from the prior only"
+                f"{counts}: leave it out if it tells rows apart, or its coefficients are known "
+                "from the prior only"
             )
         somewhere = []
         for one in levels:

@@ -201,7 +201,8 @@ class Regression:
     def _check_origin(self, tree: Any) -> None:
         """Refuse draws whose record says that they are of another formula, family or coding.
 
-        Their shapes may be equal: other columns' names would stand beside their numbers.
+        Their shapes may be equal: other columns' names would stand beside their numbers. Spaces
+        make no other formula.
         """
         settings, scaling = recorded(tree, "settings") or {}, scaling_in(tree)
         said = settings.get("regression", settings)
@@ -210,7 +211,7 @@ class Regression:
         then = said["formula"], said["family"], scaling.columns if scaling else self.names
         now = self.specification.question.parsed.text, self.family.name, self.names
         for what, theirs, own in zip(("formula", "family", "columns"), then, now, strict=True):
-            if theirs != own:
+            if "".join(str(theirs).split()) != "".join(str(own).split()):
                 raise InputError(
                     f"tree: it is the result of a regression with the {what} {theirs!r}; of this "
                     f"one it is {own!r}. Ask the regression that was sampled."
