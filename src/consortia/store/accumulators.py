@@ -15,6 +15,7 @@ from consortia.core import arguments, fingerprints
 from consortia.core import parameters as naming
 from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.store.results import dataset_of
 
 BLOCK_BYTES = 2**20
 """Draws in double precision that are added at once."""
@@ -241,7 +242,6 @@ class MomentAccumulator(Accumulator):
     def groups(self, variables: Sequence[naming.Variable]) -> dict[str, Any]:
         """Return ``moments`` and ``posterior``, and ``sample_stats`` of weighted draws."""
         import xarray
-        from arviz_base import dict_to_dataset
 
         total, mean, spread = self._all_sums()
         scale = self._count / max(self._count - 1, 1) / total
@@ -252,17 +252,11 @@ class MomentAccumulator(Accumulator):
             arrays[f"{name}_variance"] = value
         if self._full:
             arrays["covariance"] = spread
-        chain: dict[Any, Any] = {"chain": np.arange(len(mean))}
+        chain = {"chain": np.arange(len(mean))}
         draws = chain | {"draw": self._stride * np.arange(1, self._kept + 1) - 1}
-        moments = dict_to_dataset(
-            arrays, sample_dims=["chain"], check_conventions=False, coords=chain
-        )
-        posterior = dict_to_dataset(
-            naming.split(self._draws[:, : self._kept], variables),
-            check_conventions=False,
-            coords=draws,
-        )
-        moments.attrs, posterior.attrs = {"draws": self._count}, {}
+        moments = dataset_of(arrays, chain, ["chain"]).assign_attrs(draws=self._count)
+        kept = naming.split(self._draws[:, : self._kept], variables)
+        posterior = dataset_of(kept, draws, ["chain", "draw"])
         found = {"moments": moments, "posterior": posterior}
         if self._weighted:
             weight = xarray.DataArray(

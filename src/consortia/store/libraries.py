@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-IN_MEMORY = ("xarray", "arviz_base")
+IN_MEMORY = ("xarray",)
 IN_A_STORE = (*IN_MEMORY, "zarr")
 
 

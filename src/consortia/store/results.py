@@ -102,23 +102,19 @@ def datasets(
         labels: names along the axes of the variables, see `consortia.store.metadata.Metadata`.
     """
     import xarray
-    from arviz_base import dict_to_dataset
 
     coordinates: dict[str, Any] = {
         "chain": np.arange(records.draws.shape[0]),
         "draw": np.arange(first_draw, first_draw + records.draws.shape[1]),
     }
 
-    def dataset(arrays: Mapping[str, np.ndarray], **options: Any) -> Any:
-        coords = coordinates | options.pop("coords", {})
-        made = dict_to_dataset(dict(arrays), check_conventions=False, coords=coords, **options)
-        made.attrs.clear()  # the root of the tree carries the record of the run
-        return with_labels(made, labels or {})
+    def dataset(arrays: Mapping[str, np.ndarray], *over: str) -> Any:
+        return with_labels(dataset_of(arrays, coordinates, over), labels or {})
 
-    groups = {"posterior": dataset(parameters.split(records.draws, variables))}
+    groups = {"posterior": dataset(parameters.split(records.draws, variables), "chain", "draw")}
     stats = xarray.Dataset()
     if records.hub_info:
-        stats = dataset(records.hub_info, sample_dims=["chain", "draw"])
+        stats = dataset(records.hub_info, "chain", "draw")
     if weights is not None:
         over = ("chain", "draw")[-weights.ndim :]
         coords = {dim: coordinates[dim] for dim in over}
@@ -129,13 +125,31 @@ def datasets(
     if records.agents is not None:
         arrays |= parameters.split(records.agents, variables)
     if arrays:
-        dims = {
-            name: ["agent", *(f"{name}_dim_{i}" for i in range(array.ndim - 3))]
-            for name, array in arrays.items()
-        }
-        names = np.array(sites, dtype=object)  # Zarr has no stable form of fixed-length text
-        groups["agents"] = dataset(arrays, dims=dims, coords={"agent": names})
+        # Zarr has no stable form of fixed-length text
+        coordinates["agent"] = np.array(sites, dtype=object)
+        groups["agents"] = dataset(arrays, "chain", "draw", "agent")
     return groups
+
+
+def dataset_of(
+    arrays: Mapping[str, np.ndarray], coordinates: Mapping[str, np.ndarray], over: Sequence[str]
+) -> Any:
+    """Return arrays as a dataset in ArviZ's layout.
+
+    Args:
+        arrays: by name.
+        coordinates: along the axes that have them; others are counted from 0.
+        over: names of the first axes of every array; the others are ``NAME_dim_0`` and so on.
+    """
+    import xarray  # heavy, and only wanted here
+
+    variables, along = {}, {}
+    for name, array in arrays.items():
+        axes = [*over, *(f"{name}_dim_{i}" for i in range(array.ndim - len(over)))]
+        variables[name] = (axes, array)
+        for axis, size in zip(axes, array.shape, strict=True):
+            along[axis] = coordinates.get(axis, np.arange(size))
+    return xarray.Dataset(variables, coords=along)
 
 
 def tree_of(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
