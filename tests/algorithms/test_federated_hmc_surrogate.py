@@ -387,13 +387,14 @@ def test_rounds_after_the_choice_of_an_angle_cost_what_they_cost_without_it(site
     """Sorts and transforms of the trials must stay in the round that ends them."""
     seconds = {}
     for angle in (None, 0.9):
-        method = consortia.surrogate_hmc(trajectory_angle=angle)
-        for rounds in (10, 5000):  # the first call compiles
+        method, taken = consortia.surrogate_hmc(trajectory_angle=angle), []
+        for rounds in (10, 5000, 5000, 5000):  # the first call compiles
             began = time.process_time()
             consortia.sample(
                 logistic, sites, method, rounds=rounds, warmup=300, progress=False, chains=1
             )
-            seconds[angle] = time.process_time() - began
+            taken.append(time.process_time() - began)
+        seconds[angle] = min(taken[1:])
     print("seconds of 5,300 rounds", seconds)
     # Twenty times and more where they are made in every round; 1.5 was seen without.
     assert seconds[None] < 5 * seconds[0.9]

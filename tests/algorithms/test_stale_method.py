@@ -6,6 +6,7 @@ import re
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -187,10 +188,11 @@ def test_the_program_of_the_largest_curvature_is_as_long_with_many_sites(
     lengths = []
 
     def noted(*arguments: Any) -> Any:
-        lengths.append(len(power.lower(*arguments).as_text().splitlines()))
+        lengths.append(len(program.lower(*arguments).as_text().splitlines()))
         return power(*arguments)
 
     power = estimates._power
+    program = jax.jit(power.__wrapped__, static_argnums=(0, 1))
     monkeypatch.setattr(estimates, "_power", noted)
     for count in (2, 20):
         parts = [{"scale": np.ones((3, 2)), "centre": np.zeros((3, 2))} for _ in range(count)]

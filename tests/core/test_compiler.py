@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,3 +68,44 @@ def test_sites_of_one_padded_shape_have_the_same_options() -> None:
     method, longest = few_rounds(), 12_000
     assert method.cost(np.array([longest, 10]), 2).row_gradients < compiler.FEW_ROWS
     assert options(method, [longest, 10]) == options(method, [longest, longest])
+
+
+@pytest.mark.parametrize(("length", "at_once"), [(1, 4), (4, 4), (9, 4), (10, 4), (3, 100), (7, 1)])
+def test_blocks_give_what_one_value_after_another_gives(length: int, at_once: int) -> None:
+    values = np.arange(2.0 * length, dtype=np.float32).reshape(length, 2), np.arange(length)
+
+    def function(given: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
+        place, number = given
+        return {"outer": jnp.outer(place, place), "number": number + 1}
+
+    found = compiler.map_in_blocks(function, values, at_once)
+    wanted = jax.lax.map(function, values)
+    assert found.keys() == wanted.keys()
+    for name, leaf in wanted.items():
+        np.testing.assert_array_equal(found[name], leaf)
+
+
+def test_a_function_is_compiled_for_one_length_of_blocks() -> None:
+    traced = []
+
+    def function(value: jax.Array) -> jax.Array:
+        traced.append(value)
+        return value
+
+    np.testing.assert_array_equal(compiler.map_in_blocks(function, np.arange(9), 4), np.arange(9))
+    assert len(traced) == 1
+    jax.lax.map(function, np.arange(9), batch_size=4)
+    assert len(traced) == 3  # so that the line above can fail
+
+
+def test_options_are_asked_for_at_the_first_call_and_once() -> None:
+    asked = []
+
+    def options() -> dict[str, Any]:
+        asked.append(1)
+        return compiler.lightly()
+
+    double = compiler.jit(lambda value: 2 * value, options=options)
+    assert not asked
+    assert [float(double(1.0)), float(double(2.0))] == [2.0, 4.0]
+    assert len(asked) == 1

@@ -39,7 +39,7 @@ from consortia.core.contract import (
     Site,
 )
 from consortia.core.random import RandomStreams
-from consortia.core.target import Target
+from consortia.core.target import Target, in_jax_width
 from consortia.dynamics.langevin import Langevin
 from consortia.dynamics.splitting import SplittingHMC
 from consortia.dynamics.state import Dynamics, State
@@ -222,7 +222,7 @@ class StaleGradients(Workers, Method):
         chains = places.reshape(self.servers, -1, places.shape[-1])
         values = []
         for f, own, over in zip(shares, chains, each / self.noise_strength, strict=True):
-            g = np.asarray(gradients(jnp.asarray(own.mean(axis=0))), np.float64)
+            g = np.asarray(gradients(in_jax_width(own.mean(axis=0))), np.float64)
             between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
             values.append(over * np.maximum(between, 0))
         return {

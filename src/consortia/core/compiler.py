@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 MOST_NUMBERS = 1_000_000
 """In the data of a small problem."""
@@ -37,6 +39,47 @@ FULL = Effort({}, {})
 
 LEVEL = "xla_backend_optimization_level"
 FUSION = "xla_cpu_use_fusion_emitters"
+
+
+def jit(function: Callable[..., Any], *, options: Callable[[], Any], **of_jit: Any) -> Any:
+    """Return `jax.jit(function, **of_jit)` with options that are asked for at its first call.
+
+    For a function of a module: what options there are depends on the device, which is not asked for
+    while modules are imported.
+    """
+
+    @functools.cache
+    def compiled() -> Any:
+        return jax.jit(function, compiler_options=options(), **of_jit)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return compiled()(*args)
+
+    return call
+
+
+def map_in_blocks(function: Callable[[Any], Any], values: Any, at_once: int) -> Any:
+    """Return a function of each of the values, as many side by side as are allowed.
+
+    As `jax.lax.map` with a ``batch_size``, which compiles a shorter last block anew: here blocks
+    are of one length, and the last value fills the last of them.
+
+    Args:
+        function: of one value.
+        values: arrays with a common first axis, which is not empty.
+        at_once: values side by side, at most.
+    """
+    length = jax.tree.leaves(values)[0].shape[0]
+    blocks = -(-length // at_once)
+    width = -(-length // blocks)
+
+    def divided(leaf: Any) -> Any:
+        filled = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], blocks * width - length, axis=0)])
+        return filled.reshape(blocks, width, *leaf.shape[1:])
+
+    made = jax.lax.map(jax.vmap(function), jax.tree.map(divided, values))
+    return jax.tree.map(lambda leaf: leaf.reshape(blocks * width, *leaf.shape[2:])[:length], made)
 
 
 def for_rounds() -> dict[str, Any]:

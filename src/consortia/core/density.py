@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -76,7 +76,7 @@ def check_density(target: Target, shard: PyTree) -> None:
         of_site = target.model.site_log_likelihood
         if of_site is not None:
             name, mask = "site_log_likelihood", jax.ShapeDtypeStruct((rows,), bool)
-            of = functools.partial(_of_site, target, of_site)
+            of = partial(_of_site, target, of_site)
             if (shape := _shape(name, of, position, batch, mask)) != ():
                 raise InputError(
                     f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
@@ -128,17 +128,12 @@ def check_values(target: Target, shard: PyTree, parameters: PyTree) -> None:
     batches = [jax.tree.map(lambda leaf, i=i: in_jax_width(leaf[i]), shard) for i in take]
     point = jax.tree.map(lambda leaf: np.asarray(leaf).astype(target.dtype), parameters)
     of_rows = length > 1 and not target.model.by_site
-    values, priors = _compiled_values()(target.model, point, batches if of_rows else [])
+    values, priors = _values(target.model, point, batches if of_rows else [])
     _check_rows_independent(np.asarray(values))
     _check_prior(None if priors is None else np.asarray(priors))
 
 
-@functools.cache
-def _compiled_values() -> Callable[..., tuple[list[Array], Array | None]]:
-    """Return `_values`, compiled once for a model and shapes."""
-    return jax.jit(_values, static_argnums=0, compiler_options=compiler.for_once())
-
-
+@partial(compiler.jit, options=compiler.for_once, static_argnums=0)
 def _values(
     model: Model, parameters: PyTree, batches: list[PyTree]
 ) -> tuple[list[Array], Array | None]:

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.compiler import map_in_blocks
 from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_imputations,
@@ -307,4 +308,4 @@ def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
 @partial(jax.jit, static_argnums=0)
 def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-    return jax.lax.map(lambda one: target.summands(one, rows, mask), positions, batch_size=64)
+    return map_in_blocks(lambda one: target.summands(one, rows, mask), positions, 64)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from consortia.core.arguments import hinted
+from consortia.core.compiler import map_in_blocks
 from consortia.core.model import Model
 from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
 from consortia.data.sites import Sites
@@ -107,7 +108,7 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
 
     @jax.jit
     def at_all(flat: Any, rows: Any, keys: Any) -> Any:
-        return jax.lax.map(lambda one: draw(one[0], rows, one[1]), (flat, keys), batch_size=AT_ONCE)
+        return map_in_blocks(lambda one: draw(one[0], rows, one[1]), (flat, keys), AT_ONCE)
 
     flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
     found = at_all(flat, rows, jax.random.split(key, chains * draws))

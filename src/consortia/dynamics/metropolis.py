@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.target import Target
 
@@ -153,8 +154,7 @@ def at_all(
     most = VALUES_AT_ONCE // length
     if target.model.by_site:
         most = NUMBERS_AT_ONCE // (NUMBERS_OF_ROW * length)
-    at_once = int(min(max(most, 1), positions.shape[0]))
-    return jax.lax.map(function, positions, batch_size=at_once)
+    return compiler.map_in_blocks(function, positions, max(most, 1))
 
 
 def _potential(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int32, PyTree
 
 from consortia.core.contract import Algorithm, Mailbox
+from consortia.core.target import in_jax_width
 from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
 from consortia.errors import warn
@@ -143,11 +144,10 @@ class Arrivals:
             start = index * STRETCH
             rows = [column[:, start : start + STRETCH] for column in self._columns]
             missing = STRETCH - rows[0].shape[1]
-            worker, task, staleness = (
-                jnp.asarray(np.pad(row, ((0, 0), (0, missing)))) for row in rows
-            )
-            shares = jnp.asarray(self.shares, jnp.result_type(float))
-            self._here = Events(jnp.int32(start), worker, task, staleness, shares)
+            padded = [in_jax_width(np.pad(row, ((0, 0), (0, missing)))) for row in rows]
+            shares = in_jax_width(np.asarray(self.shares, np.float64))
+            # Put as they are: `jnp.asarray` would compile a program for each type.
+            self._here = Events(*jax.device_put((np.int32(start), *padded, shares)))
             self._index = index
         return self._here, (index + 1) * STRETCH
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core import random
+from consortia.core import compiler, random
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -187,7 +187,8 @@ class LocalRun(Run):
     ) -> Callable[[Float[Array, " d"]], Float[Array, "nodes d"]] | None:
         """Return position (d,) ↦ ∇U_c of all rows of each site, (nodes, d)."""
         arrays = self._arrays._replace(events=())
-        return lambda position: gradients(target.model, target.unravel(position), arrays)
+        example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), target.structure)
+        return lambda position: gradients(target.model, example, arrays, position)
 
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
@@ -201,14 +202,23 @@ class LocalRun(Run):
         return self._keys
 
 
-@partial(jax.jit, static_argnums=0)
-def gradients(model: Model, parameters: Any, arrays: SiteArrays) -> Float[Array, "nodes d"]:
-    """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
+@partial(compiler.jit, options=compiler.lightly, static_argnums=0)
+def gradients(
+    model: Model, parameters: Any, arrays: SiteArrays, position: Float[Array, " d"]
+) -> Float[Array, "nodes d"]:
+    """Return ∇U_c of all rows of each site; compiled once for a model and shapes.
+
+    Args:
+        model: the model.
+        parameters: an example of the parameters.
+        arrays: the sites' rows.
+        position: θ.
+    """
     target = Target(model, parameters)
 
     def at_node(node: Array) -> Array:
         site = arrays.site(node)
         rows, mask = site.all()
-        return jax.grad(target.potential)(target.ravel(parameters), rows, mask, site)
+        return jax.grad(target.potential)(position, rows, mask, site)
 
     return jax.lax.map(at_node, jnp.arange(arrays.sizes.shape[0], dtype=jnp.int32))

@@ -296,16 +296,10 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
         array([1.   , 0.5  , 0.333], dtype=float32)
     """
     wanted = np.asarray(list(iterations), dtype=np.int32)
-    # In blocks of one shape, so that a run of another length compiles nothing.
-    blocks = np.pad(wanted, (0, -len(wanted) % BLOCK), mode="edge" if len(wanted) else "constant")
-    try:
-        made = [jax.vmap(schedule)(jnp.asarray(block)) for block in blocks.reshape(-1, BLOCK)]
-    except jax.errors.ConcretizationTypeError as error:
-        raise InputError(
-            f"{name}: the function needs the value of the iteration while it is compiled; "
-            "choose with jnp.where instead of if, or give an array"
-        ) from error
-    result = np.concatenate([np.asarray(block) for block in made])[: len(wanted)]
+    if isinstance(schedule, Constant):
+        result = np.full(len(wanted), schedule.value, _float_type())
+    else:
+        result = _evaluated(schedule, wanted, name)
     if result.shape != wanted.shape or not np.issubdtype(result.dtype, np.floating):
         raise InputError(
             f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
@@ -319,6 +313,19 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
             "and finite at every iteration of the run"
         )
     return result
+
+
+def _evaluated(schedule: Schedule, wanted: np.ndarray, name: str) -> np.ndarray:
+    # In blocks of one shape, so that a run of another length compiles nothing.
+    blocks = np.pad(wanted, (0, -len(wanted) % BLOCK), mode="edge" if len(wanted) else "constant")
+    try:
+        made = [jax.vmap(schedule)(block) for block in blocks.reshape(-1, BLOCK)]
+    except jax.errors.ConcretizationTypeError as error:
+        raise InputError(
+            f"{name}: the function needs the value of the iteration while it is compiled; "
+            "choose with jnp.where instead of if, or give an array"
+        ) from error
+    return np.concatenate([np.asarray(block) for block in made])[: len(wanted)]
 
 
 def varying(schedule: Schedule, iterations: Iterable[int]) -> np.ndarray | None:

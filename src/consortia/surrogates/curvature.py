@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.target import Target
 
@@ -18,7 +19,7 @@ MOST_ROWS = 1024
 """Rows that a curvature is computed from; larger sites take a random sample of them."""
 
 ROWS_AT_ONCE = 64
-COLUMNS_AT_ONCE = 8
+COLUMNS_AT_ONCE = 16
 
 NEWTON_STEPS = 100
 NEWTON_TOLERANCE = 1e-6
@@ -84,7 +85,7 @@ def hessian(function: Callable[[Array], Array], position: Array, *, full: bool) 
         return product if full else product[index]
 
     indices = jnp.arange(position.size, dtype=jnp.int32)
-    result = jax.lax.map(column, indices, batch_size=min(COLUMNS_AT_ONCE, position.size))
+    result = compiler.map_in_blocks(column, indices, COLUMNS_AT_ONCE)
     return (result + result.T) / 2 if full else result
 
 
@@ -136,22 +137,21 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
         The minimum (d,), the second derivative (d, d), and whether it was reached.
     """
 
-    def look(position: Array) -> tuple[Array, Array, Array]:
-        value, gradient = jax.value_and_grad(function)(position)
-        return value, gradient, hessian(function, position, full=True)
-
     def goes_on(search: _Search) -> Array:
         return ~search.converged & (search.step < NEWTON_STEPS)
 
     def advance(search: _Search) -> _Search:
+        first = search.step < 0  # looks at the start itself, so that one program looks at both
         damped = search.matrix + search.damping * jnp.eye(start.size, dtype=start.dtype)
         change = -jnp.linalg.solve(damped, search.gradient)
         fall = -jnp.dot(search.gradient, change)
         trial = search.position + change
-        value, gradient, matrix = look(trial)
+        value, gradient = jax.value_and_grad(function)(trial)
+        matrix = hessian(function, trial, full=True)
         # Near the minimum a fall is lost in the rounding of the sum.
         slack = 8 * jnp.finfo(start.dtype).eps * jnp.abs(search.value)
         better = (fall >= 0) & (value <= search.value + slack) & jnp.all(jnp.isfinite(matrix))
+        better = better | first
         size = jnp.max(jnp.abs(jnp.diag(search.matrix)))
 
         def take(new: Array, old: Array) -> Array:
@@ -159,20 +159,20 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
 
         smaller = jnp.where(search.damping < 1e-6 * size, 0, search.damping / 10)
         larger = jnp.maximum(10 * search.damping, 1e-3 * size)
+        damping = jnp.where(better, smaller, larger)
+        begin = 1e-3 * jnp.max(jnp.abs(jnp.diag(matrix)))
         return _Search(
             take(trial, search.position),
             take(value, search.value),
             take(gradient, search.gradient),
             take(matrix, search.matrix),
-            jnp.where(better, smaller, larger),
+            jnp.where(first, begin, damping),
             search.step + 1,
-            better & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3 * size),
+            ~first & better & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3 * size),
         )
 
-    value, gradient, matrix = look(start)
-    begin = 1e-3 * jnp.max(jnp.abs(jnp.diag(matrix)))
-    search = _Search(
-        start, value, gradient, matrix, begin, jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-    )
+    zero, one = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)
+    nothing = jnp.zeros_like(start), jnp.zeros((start.size, start.size), start.dtype)
+    search = _Search(start, zero, *nothing, one, jnp.int32(-1), jnp.zeros((), bool))
     search = jax.lax.while_loop(goes_on, advance, search)
     return search.position, search.matrix, search.converged

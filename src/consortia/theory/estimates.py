@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consortia.core import arguments
+from consortia.core import arguments, compiler
 from consortia.core.model import Model
 from consortia.core.parameters import spaced
 from consortia.core.target import Target, in_jax_width
@@ -133,21 +133,21 @@ def largest_curvature(
         >>> round(consortia.largest_curvature(model, sites, model.init), 2)
         9.0
     """
-    parameters = jax.tree.map(jnp.asarray, position)
+    parameters = jax.tree.map(lambda leaf: in_jax_width(np.asarray(leaf)), position)
     if rows is None:
         rows = _affordable_rows(model, parameters, sites, iterations)
     picked, counts = _rows_of_all(sites, rows)
     each = np.repeat(np.asarray(sites.sizes) / counts, counts)
-    weights = jnp.asarray(each, jnp.result_type(float))
+    weights = in_jax_width(each)
     dimension = sum(leaf.size for leaf in jax.tree.leaves(parameters))
-    start = jnp.asarray(np.random.default_rng(0).normal(size=dimension), weights.dtype)
-    limit = jnp.asarray(tolerance)
+    start = np.random.default_rng(0).normal(size=dimension).astype(weights.dtype)
+    limit = weights.dtype.type(tolerance)
     return float(_power(model, iterations, parameters, picked, weights, start, limit))
 
 
 def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: int) -> int:
     """Return a number of rows whose products with the Hessian take some seconds at most."""
-    row = jax.tree.map(lambda leaf: jnp.asarray(in_jax_width(leaf[:1])), sites.first)
+    row = jax.tree.map(lambda leaf: in_jax_width(leaf[:1]), sites.first)
 
     def value(params: Any, row: Any) -> Array:
         return jnp.sum(jnp.asarray(model.log_likelihood(params, row)))
@@ -158,7 +158,7 @@ def _affordable_rows(model: Model, parameters: Any, sites: Sites, iterations: in
     return int(np.clip(AFFORDABLE_FLOPS / work, LEAST_ROWS, SITE_ROWS))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(compiler.jit, options=compiler.lightly, static_argnums=(0, 1))
 def _power(
     model: Model,
     iterations: int,
@@ -205,7 +205,7 @@ def _rows_of_all(sites: Sites, most: int) -> tuple[Any, np.ndarray]:
     """Return rows of all sites, one site after the other, and how many each has (sites,)."""
     parts = [_picked(shard, most) for shard in sites]
     counts = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *parts), counts
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), counts
 
 
 def _picked(shard: Any, most: int) -> Any:

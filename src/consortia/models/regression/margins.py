@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.arguments import unknown
+from consortia.core.compiler import map_in_blocks
 from consortia.data.tables import Table, rows_of
 from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
@@ -442,4 +443,4 @@ def _averages(
         change = jax.jvp(mean, (first,), (second,))[1] if derivative else mean(second) - mean(first)
         return jnp.tensordot(share, change, axes=1)
 
-    return jax.lax.map(one, (params, levels), batch_size=AT_ONCE)
+    return map_in_blocks(one, (params, levels), AT_ONCE)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.compiler import map_in_blocks
 from consortia.errors import InputError
 from consortia.models._integrated import drawn
 from consortia.models._shared import Array, PyTree
@@ -177,7 +178,7 @@ def _of_draws(density: Density, what: str, params: PyTree, shift: Array, rows: P
         start = before.reshape(*before.shape, *[1] * (own.ndim - 1))
         return of_batch(density, what, values, {**rows, "offset": start + own})
 
-    return jax.lax.map(one, (params, shift), batch_size=AT_ONCE)
+    return map_in_blocks(one, (params, shift), AT_ONCE)
 
 
 def of_batch(density: Density, what: str, values: PyTree, batch: PyTree) -> Array:
