@@ -7,6 +7,7 @@ exit codes in `exits`.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from consortia.cli.reference import begun_early
@@ -18,5 +19,6 @@ def main() -> None:
         from consortia.cli.commands import app
         from consortia.run.compiled import keep_compiled_programs
 
+        gc.freeze()  # what is imported stays: no collection looks at it, nor does Python's end
         keep_compiled_programs()
         app(obj=early)

@@ -6,6 +6,7 @@ Run as ``python -P reference.py STUDY DIRECTORY``, this file samples the referen
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
@@ -202,6 +203,7 @@ def main(study: str, directory: str) -> None:
     from consortia.run.compiled import keep_compiled_programs
     from consortia.study.build import load_study
 
+    gc.freeze()  # what is imported stays: no collection looks at it, nor does Python's end
     keep_compiled_programs()
     given = load_study(study)
     sampled(given, given.build(), Path(directory))
