@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -52,7 +53,17 @@ class Yield(NamedTuple):
     hub_info: dict[str, Any]
 
 
-def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
+def zeros_from_host(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return zeros on the device, for which nothing is compiled."""
+    return jax.device_put(np.zeros(shape, dtype))
+
+
+def empty_buffers(
+    shapes: Yield,
+    layout: Layout,
+    per_iteration: int,
+    zeros: Callable[[tuple[int, ...], Any], Array] = zeros_from_host,
+) -> Buffers:
     """Return buffers without a draw, for iterations that yield arrays of these shapes."""
     draw = shapes.draw
     if per_iteration > 1:
@@ -62,10 +73,10 @@ def empty_buffers(shapes: Yield, layout: Layout, per_iteration: int) -> Buffers:
     slots = layout.slots + 1
 
     def empty(shape: jax.ShapeDtypeStruct) -> Array:
-        return jnp.zeros((slots, *shape.shape), shape.dtype)
+        return zeros((slots, *shape.shape), shape.dtype)
 
     def averages(shape: jax.ShapeDtypeStruct) -> Array:
-        return jnp.zeros((slots, *shape.shape), jnp.result_type(float))
+        return zeros((slots, *shape.shape), jnp.result_type(float))
 
     return Buffers(
         empty(draw),
@@ -79,7 +90,7 @@ def emptied(buffers: Buffers) -> Buffers:
     """Return the buffers for the next chunk: draws are written over, averages start from zero."""
 
     def zeros(leaf: Array) -> Array:
-        return jax.device_put(np.zeros(leaf.shape, leaf.dtype))  # nothing is compiled
+        return zeros_from_host(leaf.shape, leaf.dtype)
 
     hub, node = jax.tree.map(zeros, (buffers.hub_info, buffers.node_info))
     return buffers._replace(hub_info=hub, node_info=node)

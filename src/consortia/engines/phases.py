@@ -495,7 +495,6 @@ class Program(Iteration):
             compiler_options=effort.often,
         )
         self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=effort.once)
-        self.empty = jax.jit(self._empty)
 
     def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
         """Return `advance` for rounds in which these phases do not run."""
@@ -656,12 +655,8 @@ class Program(Iteration):
 
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
         """Return empty buffers of one chunk."""
-        self.shapes(carry, sites, keys)
-        return self.empty()
-
-    def _empty(self) -> Buffers:
-        assert self._shapes is not None
-        return empty_buffers(self._shapes[0], self.drawn, self.algorithm.draws.per_iteration)
+        made, _ = self.shapes(carry, sites, keys)
+        return empty_buffers(made, self.drawn, self.algorithm.draws.per_iteration)
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of all chains."""

@@ -26,7 +26,7 @@ from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route,
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
-from consortia.engines.buffers import Buffers, Window
+from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
@@ -365,7 +365,7 @@ class ShardedProgram(Program):
         arrays, at = division.specs(ARRAYS), division.specs(later)
         before, buffers = division.specs(first), division.specs(BUFFERS)
         of_keys = division.specs(self.key_axes(rng.ROUND))
-        self.empty = jax.jit(self._empty, out_shardings=division.shardings(BUFFERS))
+        self._empty = jax.jit(self._zeros, out_shardings=division.shardings(BUFFERS))
         self.emptied = jax.jit(_emptied, donate_argnums=0)
         self.start_values = compiled(
             start_values,
@@ -442,6 +442,16 @@ class ShardedProgram(Program):
             )
             for phase in self.phases_of(stage)
         )
+
+    def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
+        """Return empty buffers of one chunk, on the devices."""
+        self.shapes(carry, sites, keys)
+        return self._empty()
+
+    def _zeros(self) -> Buffers:
+        assert self._shapes is not None
+        each = self.algorithm.draws.per_iteration
+        return empty_buffers(self._shapes[0], self.drawn, each, jnp.zeros)
 
     def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
         """Return `advance`: here all phases are compiled at once."""
