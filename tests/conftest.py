@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +22,6 @@ if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
 # Where an operation stands in the source is for profilers: it is written into no program here.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-# What one process of the tests has compiled, the others read, also those that tests start. The key
-# of an entry is the program with all options of the compiler; the folder lasts for one run.
-COMPILED = None
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    COMPILED = tempfile.mkdtemp(prefix="consortia-compiled-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-
 import jax
 import numpy as np
 import pytest
@@ -40,8 +29,10 @@ from _pytest.doctest import DoctestModule
 from jax._src.interpreters import mlir
 
 from consortia.core.contract import Algorithm, Claims, Method
+from consortia.core.fingerprints import of_processor
 from consortia.core.target import Target
 from consortia.run import prediction
+from consortia.run.compiled import remove_oldest
 from consortia.study.model import MODELS
 
 # JAX makes a context of MLIR for each program and keeps it with the program: of thousands the tests
@@ -53,13 +44,31 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
 
+# What one process of the tests has compiled the others read, also those that tests start, and the
+# next run, which takes a third less time. The key of an entry is the program with all options of
+# the compiler.
+COMPILED = TESTS.parent / ".pytest_cache" / "compiled" / of_processor()
+KEPT = {
+    "jax_compilation_cache_dir": str(COMPILED),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    for option, value in KEPT.items():
+        jax.config.update(option, value)
+        os.environ[option.upper()] = str(value)
+
+
+def pytest_configure() -> None:
+    """Make room for compiled programs, in the first process of a run."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and COMPILED.is_dir():
+        remove_oldest(COMPILED, most_bytes=2**30)
+
 
 def pytest_unconfigure() -> None:
-    """Look for garbage once more, in place of several times over; remove the compiled programs."""
+    """Look for garbage once more, in place of several times over."""
     gc.collect()
     gc.freeze()
-    if COMPILED is not None:  # this process, the first of a run, has made the folder
-        shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

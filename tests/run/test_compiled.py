@@ -80,13 +80,12 @@ def test_a_folder_that_cannot_be_made_is_said_and_nothing_is_kept(tmp_path):
     assert any("compiled programs are not kept" in text for text in found["warned"])
 
 
-def test_the_oldest_programs_go_when_there_are_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "MOST_BYTES", 100)
+def test_the_oldest_programs_go_when_there_are_too_many(tmp_path):
     for age, name in enumerate("dcba"):
         (tmp_path / name).write_bytes(bytes(25))
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    compiled._remove_oldest(tmp_path)
+    compiled.remove_oldest(tmp_path, 100)
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d"]
     (tmp_path / "e").write_bytes(bytes(1))
-    compiled._remove_oldest(tmp_path)
+    compiled.remove_oldest(tmp_path, 100)
     assert sorted(os.listdir(tmp_path)) == ["d", "e"]

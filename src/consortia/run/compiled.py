@@ -37,7 +37,7 @@ def keep_compiled_programs() -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_own(folder)
-        _remove_oldest(folder)
+        remove_oldest(folder, MOST_BYTES)
     except OSError as error:
         warn(
             f"compiled programs are not kept for the next run: {error}. Set CONSORTIA_CACHE to a "
@@ -57,15 +57,15 @@ def _check_own(folder: Path) -> None:
         raise PermissionError(f"others may write to {folder}")
 
 
-def _remove_oldest(folder: Path) -> None:
-    """Remove the oldest half of the programs where there are too many."""
+def remove_oldest(folder: Path, most_bytes: int) -> None:
+    """Remove the oldest programs down to half of so many bytes, where there are more."""
     with os.scandir(folder) as entries:
         files = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
     total = sum(size for _, size, _ in files)
-    if total <= MOST_BYTES:
+    if total <= most_bytes:
         return
     for _, size, path in sorted(files):
         Path(path).unlink(missing_ok=True)
         total -= size
-        if total <= MOST_BYTES // 2:
+        if total <= most_bytes // 2:
             return
