@@ -35,8 +35,8 @@ from consortia.run import prediction
 from consortia.run.compiled import remove_oldest
 from consortia.study.model import MODELS
 
-# JAX makes a context of MLIR for each program and keeps it with the program: of thousands the tests
-# take half as long again, and twice the memory. The programs are the same in one.
+# JAX makes a context of MLIR for each program and keeps it with the program: with thousands of them
+# the tests take a twelfth longer, and nearly twice the memory. The programs are the same in one.
 mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -45,7 +45,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 TESTS = Path(__file__).parent
 
 # What one process of the tests has compiled the others read, also those that tests start, and the
-# next run, which takes a third less time. The key of an entry is the program with all options of
+# next run, which takes a fifth less time. The key of an entry is the program with all options of
 # the compiler.
 COMPILED = TESTS.parent / ".pytest_cache" / "compiled" / of_processor()
 KEPT = {
