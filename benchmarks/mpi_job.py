@@ -59,7 +59,7 @@ class Consensus(Method):
             draws=Draws(node=lambda state, inbox: inbox[:1]),
         )
 
-    def cost(self, sizes: np.ndarray) -> Cost:
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """No gradient."""
         return Cost(0, 0)
 
