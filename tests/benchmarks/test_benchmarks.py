@@ -195,6 +195,17 @@ def test_the_command_prints_a_table_and_writes_its_rows(tmp_path: Path) -> None:
     assert all(row["figure"] > 0 for row in record["rows"])
 
 
+@pytest.mark.engines
+def test_the_benchmark_over_ranks_runs(tmp_path: Path) -> None:
+    command = ["-m", "benchmarks", "--scale", "tiny", "--only", "mpi", "--output", str(tmp_path)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True)
+    (written,) = tmp_path.glob("*-tiny.json")
+    rows = json.loads(written.read_text())["parts"]["mpi"]["rows"]
+    assert rows
+    assert all(row["figure"] or row["skipped"] for row in rows)
+
+
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -35,3 +37,23 @@ def test_it_is_as_before_after_an_error():
     with pytest.raises(ZeroDivisionError):
         failing()
     assert gc.get_threshold() == (700, 10, 10)
+
+
+MODEL = """
+class Named:
+    def __del__(self):
+        print("finalised")
+
+one = Named()
+one.itself = one
+"""
+
+
+@pytest.mark.parametrize(("made", "told"), [("after", ["finalised"]), ("before", [])])
+def test_a_model_that_is_imported_after_the_rest_was_set_aside_is_finalised(tmp_path, made, told):
+    (tmp_path / "model.py").write_text(MODEL)
+    aside = "from consortia.core.garbage import set_imports_aside; set_imports_aside()"
+    lines = [aside, "import model"] if made == "after" else ["import model", aside]
+    command = [sys.executable, "-c", "; ".join(lines)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == told

@@ -7,7 +7,6 @@ exit codes in `exits`.
 
 from __future__ import annotations
 
-import gc
 import sys
 
 from consortia.cli.reference import begun_early
@@ -17,8 +16,9 @@ def main() -> None:
     """Run the command ``consortia``; a process for a study's reference is begun beside it."""
     with begun_early(sys.argv[1:]) as early:
         from consortia.cli.commands import app
+        from consortia.core.garbage import set_imports_aside
         from consortia.run.compiled import keep_compiled_programs
 
-        gc.freeze()  # what is imported stays: no collection looks at it, nor does Python's end
+        set_imports_aside()
         keep_compiled_programs()
         app(obj=early)

@@ -6,7 +6,6 @@ Run as ``python -P reference.py STUDY DIRECTORY``, this file samples the referen
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consortia.core.garbage import collect_seldom
+from consortia.core.garbage import collect_seldom, set_imports_aside
 
 if TYPE_CHECKING:
     from consortia.study.build import Built, Study
@@ -203,7 +202,7 @@ def main(study: str, directory: str) -> None:
     from consortia.run.compiled import keep_compiled_programs
     from consortia.study.build import load_study
 
-    gc.freeze()  # what is imported stays: no collection looks at it, nor does Python's end
+    set_imports_aside()
     keep_compiled_programs()
     given = load_study(study)
     sampled(given, given.build(), Path(directory))

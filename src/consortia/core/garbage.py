@@ -24,6 +24,15 @@ def collect_seldom() -> None:
     gc.set_threshold(*SELDOM)
 
 
+def set_imports_aside() -> None:
+    """Let no collection look at what is there by now, nor the one at Python's end: .1 s of it.
+
+    For a process of our own, after its imports. What is made later, by a user's model as well, is
+    finalised as ever.
+    """
+    gc.freeze()
+
+
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
     """Set it for as long as something of ours is prepared and run; then as the user has it."""
