@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -206,14 +206,9 @@ def test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves(refit: bo
 # --- the search ----------------------------------------------------------------------------------
 
 
-def searched(
-    model: consortia.Model, sites: consortia.Sites, start: Any, seen: list[float] | None = None
-) -> tuple[Any, int]:
-    """The search after its last round, and how many rounds it took.
-
-    ``seen``: takes how far each round's candidates are; it begins at the start itself, as the
-    searches from elsewhere do.
-    """
+@cache
+def step_of(model: consortia.Model, sites: consortia.Sites) -> Any:
+    """A round of the search, compiled once."""
     target = Target(model, model.init)
     method = consortia.few_rounds()
     arrays = site_arrays(model, sites, method, np.arange(len(sites)))
@@ -229,8 +224,20 @@ def searched(
             target, state, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), answers)
         )
 
+    return step
+
+
+def searched(
+    model: consortia.Model, sites: consortia.Sites, start: Any, seen: list[float] | None = None
+) -> tuple[Any, int]:
+    """The search after its last round, and how many rounds it took.
+
+    ``seen``: takes how far each round's candidates are; it begins at the start itself, as the
+    searches from elsewhere do.
+    """
+    step = step_of(model, sites)
     begin = search.first if seen is None else partial(search.first, shrunk=(1.0,))
-    state, rounds = begin(jnp.asarray(start, target.dtype)), 0
+    state, rounds = begin(jnp.asarray(start, jnp.float32)), 0
     while rounds < 40 and not bool(search.ended(state)):
         state, rounds = step(state), rounds + 1
         if seen is not None:
@@ -511,8 +518,9 @@ def test_a_start_without_a_density_is_refused_with_the_site() -> None:
         consortia.sample(model, sites, METHOD, progress=False, chains=1)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> None:
+@cache
+def separated() -> tuple[consortia.Model, consortia.Sites]:
+    """Logistic regression without a prior on rows that a line tells apart."""
     x = np.random.default_rng(0).normal(size=20).astype(np.float32)
     rows = {"x": x, "y": (x > 0).astype(np.float32)}
 
@@ -524,6 +532,12 @@ def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> 
     model = consortia.Model(None, log_likelihood, init)
     parts = (slice(8), slice(8, 20))
     sites = consortia.Sites.from_list([{n: v[part] for n, v in rows.items()} for part in parts])
+    return model, sites
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_separated_data_without_a_prior_are_refused_or_called_bad(seed: int) -> None:
+    model, sites = separated()
     with pytest.warns(UserWarning, match="the posterior may be improper"):
         # With its usual number of points; of 256 one run in four does not see the heavy tail.
         said = refusal_or_verdict(model, sites, seed, consortia.few_rounds())

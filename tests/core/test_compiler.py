@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia import LocalEngine, Sites, fa_hmc, federated_hmc, few_rounds
+from consortia import (
+    LocalEngine,
+    Sites,
+    dsgld,
+    fa_hmc,
+    federated_hmc,
+    few_rounds,
+    stale_sgld,
+)
 from consortia.core import compiler
 from consortia.core.contract import Method
 from consortia.core.target import Target
@@ -46,6 +55,15 @@ def test_trajectories_are_compiled_in_less_time_whatever_their_rows() -> None:
         found = options(federated_hmc(step_size=0.1, mass_matrix="identity"), sizes)
         assert found == compiler.lightly()
         assert found[compiler.LEVEL] == 1
+
+
+@pytest.mark.parametrize("method_of", [partial(dsgld, 0.1, 2), partial(stale_sgld, 0.1, workers=4)])
+def test_small_minibatches_of_one_site_at_a_time_are_compiled_in_less_time(method_of: Any) -> None:
+    few, many = method_of(batch_size=64), method_of(batch_size=65)
+    assert options(few, [100] * 4) == compiler.lightly()
+    for method in (many, method_of(batch_size=None)):
+        assert options(method, [100] * 4) == compiler.for_rounds()
+    assert options(few, [100_000] * 4) == {}
 
 
 def test_few_rounds_are_hardly_optimised_unless_they_read_many_rows() -> None:

@@ -84,6 +84,11 @@ class StaleGradients(Workers, Method):
         """Rows of a minibatch."""
         return self.batch_size
 
+    @property
+    def lightly_compiled(self) -> bool:
+        """True of minibatches."""
+        return self.batch_size is not None
+
     def __post_init__(self) -> None:
         arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
         arguments.one_of("weighting", self.weighting, ("time", "equal"))

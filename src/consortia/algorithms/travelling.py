@@ -115,6 +115,11 @@ class DSGLD(Method):
         """Rows of a minibatch."""
         return self.batch_size
 
+    @property
+    def lightly_compiled(self) -> bool:
+        """True of minibatches."""
+        return self.batch_size is not None
+
     def __post_init__(self) -> None:
         arguments.keep(
             self,

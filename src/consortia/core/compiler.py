@@ -27,6 +27,9 @@ FEW_INTEGRALS = 1_000_000
 """The same where each row is an integral over parameters of its site (3 sites of 30 and of 150
 rows, 3.6e5 and 1.8e6)."""
 
+FEW_IN_BATCH = 64
+"""Rows of a minibatch, up to which rounds were measured that are hardly optimised."""
+
 
 class Effort(NamedTuple):
     """Options of the compiler: for what runs once in a run, and for its rounds."""
@@ -96,10 +99,11 @@ def lightly() -> dict[str, Any]:
     """Return options for rounds that take as long with them, on a processor; elsewhere none.
 
     LLVM's first level with the older code generator compiles in six tenths of the time. Measured of
-    Hamiltonian trajectories with 1 to 20,000 rows at 3 to 100 sites. Other rounds take longer:
-    chains that travel and parameter servers by a tenth, many agents and local steps by half, and
-    three times as long those that are little but one log-density (`consortia.surrogate_hmc`) or one
-    gradient of 4,000 rows.
+    Hamiltonian trajectories with 1 to 20,000 rows at 3 to 100 sites, and, in small problems, of
+    chains that travel and of parameter servers with minibatches of 10 to 64 rows (.83 to 1.06 of
+    the time of a round). Other rounds take longer: local steps and agents with minibatches by a
+    tenth, with all rows by up to half, and three times as long those that are little but one
+    log-density (`consortia.surrogate_hmc`) or one gradient of 4,000 rows.
     """
     return for_once(1)
 

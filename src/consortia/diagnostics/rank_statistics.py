@@ -62,31 +62,34 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
     size = rows.shape[1]
     order = np.argsort(rows, axis=1)
     ordered = np.take_along_axis(rows, order, axis=1)
-    twice_rank = np.broadcast_to(2 * np.arange(1, size + 1), rows.shape)
     first = np.ones(rows.shape, dtype=bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    if not first.all():
+    if first.all():
+        of_ranks = _scores(size, 1)[None]
+    else:
         last = np.ones(rows.shape, dtype=bool)
         last[:, :-1] = first[:, 1:]
-        place = np.arange(1, size + 1)
+        place = np.arange(size)
         lowest = np.maximum.accumulate(np.where(first, place, 0), axis=1)
         highest = np.minimum.accumulate(np.where(last, place, size)[:, ::-1], axis=1)[:, ::-1]
-        twice_rank = lowest + highest
+        of_ranks = _scores(size, 2)[lowest + highest]
     scores = np.empty_like(rows)
-    np.put_along_axis(scores, order, _score_table(size)[twice_rank], axis=1)
+    np.put_along_axis(scores, order, of_ranks, axis=1)
     return scores.reshape(values.shape)
 
 
-@functools.lru_cache(maxsize=4)
-def _score_table(size: int) -> np.ndarray:
-    """Return the scores by twice the mean rank, from 2 to 2S; the first two are unused."""
-    rank = np.maximum(np.arange(2 * size + 1), 2) / 2
-    levels = (rank - 0.375) / (size + 0.25)
+@functools.lru_cache(maxsize=8)
+def _scores(size: int, parts: int) -> np.ndarray:
+    """Return the scores of the ranks 1, 1 + 1/parts, ..., S; they are symmetric around zero."""
+    count = parts * (size - 1) + 1
+    levels = (1 + np.arange((count + 1) // 2) / parts - 0.375) / (size + 0.25)
     if size <= WITHOUT_SCIPY:
-        return np.array([*map(NormalDist().inv_cdf, levels.tolist())])
-    from scipy.special import ndtri  # heavy
+        lower = np.array([*map(NormalDist().inv_cdf, levels.tolist())])
+    else:
+        from scipy.special import ndtri  # heavy
 
-    return ndtri(levels)
+        lower = ndtri(levels)
+    return np.concatenate([lower, -lower[: count // 2][::-1]])
 
 
 def _r_hat(chains: np.ndarray) -> np.ndarray:

@@ -301,7 +301,8 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
         rows = method.cost(padded, target.dimension).row_gradients
         few = compiler.for_few_rounds(rows, integrated=target.model.by_site)
         return compiler.Effort(once, few)
-    if method.lightly_compiled:
+    batch = method.gradient_rows
+    if method.lightly_compiled and (batch is None or (small and batch <= compiler.FEW_IN_BATCH)):
         return compiler.Effort(once, compiler.lightly())
     return compiler.Effort(once, compiler.for_rounds() if small else {})
 
