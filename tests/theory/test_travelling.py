@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from consortia.oracles import (
     travelling_law,
 )
 from consortia.surrogates import Gaussian
+from consortia.theory.affine import AffineMap
+from consortia.theory.travelling import TravellingRecursion
 
 
 def published_shards() -> list[np.ndarray]:
@@ -262,6 +265,26 @@ def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():
 
 
 # --- helpers of the user -------------------------------------------------------------------------
+
+
+def test_a_law_is_stable_where_the_radius_of_its_second_moments_is_below_one() -> None:
+    """By the sign of a solution; at chains that no step size makes normal, on both sides of one."""
+    rng = np.random.default_rng(0)
+    below = 0
+    for sites, d in itertools.product((1, 2, 3), (1, 2, 5)):
+        matrices = rng.normal(size=(sites, d, d))
+        shares = rng.dirichlet(np.ones(sites))
+        one = np.zeros((sites, d)), np.zeros((sites, d, d))
+        radius = TravellingRecursion(shares, AffineMap(matrices, *one), 1).mean_square_radius
+        for wanted in (0.5, 1 - 1e-6, 1 + 1e-6, 2.0):
+            scaled = AffineMap(np.sqrt(wanted / radius) * matrices, *one)
+            recursion = TravellingRecursion(shares, scaled, 1)
+            assert recursion.mean_square_radius == pytest.approx(wanted, rel=1e-9)
+            assert (recursion.instability == "") == (wanted < 1), (sites, d, wanted)
+            # The radius is asked for where the solution says no; it must not say yes wrongly.
+            assert recursion._settles == (wanted < 1), (sites, d, wanted)
+            below += wanted < 1
+    assert below == 18
 
 
 @pytest.mark.parametrize("replace", [True, False])

@@ -197,12 +197,28 @@ class TravellingRecursion(Recursion):
     def instability(self) -> str:
         """In words, what does not settle; empty when all does."""
         with np.errstate(over="ignore", invalid="ignore"):
-            radius = self.mean_square_radius
-        if radius < 1:
-            return ""
-        return f"the mean square grows by the factor {radius:.6g} a visit"
+            if self._settles or self.mean_square_radius < 1:
+                return ""
+        return f"the mean square grows by the factor {self.mean_square_radius:.6g} a visit"
 
-    @property
+    @cached_property
+    def _settles(self) -> bool:
+        """True if X − Σ_s f_s A_s^T X A_s^T' = I has a positive solution.
+
+        The map keeps covariances what they are, so that this is the same as a radius below one; its
+        eigenvalues take ten times as long as a solution.
+        """
+        step = self._second_moment_map
+        d = self.update.offset.shape[-1]
+        if not np.all(np.isfinite(step)):
+            return False
+        try:
+            found = np.linalg.solve(np.eye(d * d) - step, np.eye(d).ravel()).reshape(d, d)
+        except np.linalg.LinAlgError:
+            return False
+        return bool(np.linalg.eigvalsh((found + found.T) / 2)[0] > 0)
+
+    @cached_property
     def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
         matrices = self._visit.matrix
         d = matrices.shape[-1]
