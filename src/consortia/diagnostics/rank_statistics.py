@@ -82,7 +82,8 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 def _scores(size: int, parts: int) -> np.ndarray:
     """Return the scores of the ranks 1, 1 + 1/parts, ..., S; they are symmetric around zero."""
     count = parts * (size - 1) + 1
-    levels = (1 + np.arange((count + 1) // 2) / parts - 0.375) / (size + 0.25)
+    rank = 1 + np.arange((count + 1) // 2) / parts
+    levels = (rank - 0.375) / (size + 0.25)
     if size <= WITHOUT_SCIPY:
         lower = np.array([*map(NormalDist().inv_cdf, levels.tolist())])
     else:
