@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments as checks
-from consortia.core import fingerprints
+from consortia.core import density, fingerprints
 from consortia.core.contract import Fault, Method
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -107,19 +107,23 @@ def check_process() -> None:
         )
 
 
-def check_unchanged(target: Target, shard: PyTree) -> None:
-    """Refuse a model whose functions compute something else than in its first run in this process.
+def check_model(target: Target, shard: PyTree) -> None:
+    """Refuse a model with densities of wrong shapes, or of others than in its first run here.
 
     Compiled programs are kept by model: they would go on with what the functions closed over then.
+    As long as they compute the same, their shapes are looked at once.
 
     Raises:
-        InputError: they have changed.
+        InputError: see `consortia.core.density.check_density`; or they have changed.
     """
     leaves = [(leaf.shape[1:], str(leaf.dtype)) for leaf in jax.tree.leaves(shard)]
     numerics = (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
     key = str((target.structure, jax.tree.structure(shard), leaves, numerics))
+    known = _traced.setdefault(target.model, {})
+    if key not in known:
+        density.check_density(target, shard)
     now = fingerprints.of_model(target, shard)
-    if _traced.setdefault(target.model, {}).setdefault(key, now) != now:
+    if known.setdefault(key, now) != now:
         raise InputError(
             "the model's functions compute something else than when it was sampled first: what "
             "they close over, or a global name, has changed. Make a new consortia.Model of them; a "

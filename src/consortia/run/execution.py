@@ -145,8 +145,7 @@ def execute(
     def described() -> tuple[str | None, float | None]:
         """Check what is here; return what it says of the step size, if set, and its seconds."""
         density.check_data(model, sites.held)
-        density.check_density(target, sites.first)
-        checks.check_unchanged(target, sites.first)
+        checks.check_model(target, sites.first)
         density.check_values(target, sites.first, starts[0])
         taken = None
         if paced:
