@@ -37,6 +37,19 @@ def test_the_counter_counts(compilations: list[str]) -> None:
 
 
 def test_a_second_run_compiles_nothing_whatever_its_seed_length_and_data(
+    example: Any, draws_of: Any, model: Any, sites: Any, compilations: list[str]
+) -> None:
+    compiles_nothing_again(example, draws_of, model, sites, compilations)
+
+
+@pytest.mark.slow
+def test_a_second_run_with_everything_on_compiles_nothing(
+    rich: Any, draws_of: Any, model: Any, sites: Any, compilations: list[str]
+) -> None:
+    compiles_nothing_again(rich, draws_of, model, sites, compilations)
+
+
+def compiles_nothing_again(
     case: Any, draws_of: Any, model: Any, sites: Any, compilations: list[str]
 ) -> None:
     draws_of(case.method(), rounds=20)

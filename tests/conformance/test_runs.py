@@ -121,21 +121,25 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(
 # --- blocks of random numbers, node mode, chains -------------------------------------------------
 
 
+# A block of one draws numbers where the node runs.
 @pytest.mark.usefixtures("x64")
-def test_block_node_mode_and_other_chains_change_rounding_only(private: Any, draws_of: Any) -> None:
+@pytest.mark.parametrize(
+    ("block", "chains"), [(1, 1), pytest.param(7, 3, marks=pytest.mark.slow, id="7-3")]
+)
+def test_block_node_mode_and_other_chains_change_rounding_only(
+    private: Any, draws_of: Any, block: int, chains: int
+) -> None:
     def draws(chains: int, **engine: Any) -> np.ndarray:
         made = consortia.LocalEngine(**engine)
         return draws_of(private.method(), chains=chains, warmup=3, rounds=40, engine=made)
 
     usual = draws(3, node_mode="vmap")
     assert usual.dtype == np.float64
-    turned = draws(3, block=7, node_mode="map")
-    np.testing.assert_allclose(turned, usual, rtol=0, atol=ROUNDING)
     if private.method().with_chains(3)[1] == 1:
-        return  # one hub holds all chains, and divides the same points among them
-    # A single chain runs without a chain axis; a block of one draws numbers where the node runs.
-    alone = draws(1, block=1, node_mode="map")
-    np.testing.assert_allclose(alone, usual[:1], rtol=0, atol=ROUNDING)
+        chains = 3  # one hub holds all chains, and divides the same points among them
+    # A single chain runs without a chain axis.
+    turned = draws(chains, block=block, node_mode="map")
+    np.testing.assert_allclose(turned, usual[:chains], rtol=0, atol=ROUNDING)
 
 
 def test_chains_and_seeds_differ(case: Any, draws_of: Any) -> None:

@@ -44,6 +44,7 @@ def test_the_slope_over_the_table_is_that_of_root_d_with_its_logarithm() -> None
     assert dimension.slope(dimension.EXPECTED_ROUNDS) == pytest.approx(0.587, abs=0.001)
 
 
+@pytest.mark.slow
 def test_sampler_and_law_agree_in_the_quick_run() -> None:
     results = dimension.study("quick", 0)
     assert len(results["rounds"]) == 21

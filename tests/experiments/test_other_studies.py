@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from experiments.fa_hmc import images, neural_network
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_clothes_within_three_rounds(
     require_data: Callable[[str], Path],
 ) -> None:

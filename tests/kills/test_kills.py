@@ -118,10 +118,10 @@ def compare(one: Path, two: Path) -> None:
             np.testing.assert_array_equal(left[group][name], right[group][name], err_msg=str(name))
 
 
-def test_a_run_that_is_killed_five_times_has_the_bits_of_a_whole_one(
+def test_a_run_that_is_killed_three_times_has_the_bits_of_a_whole_one(
     tmp_path: Path, start: Any
 ) -> None:
-    killed_run("de_sgld", 5, 1, tmp_path, start)
+    killed_run("de_sgld", 3, 1, tmp_path, start)
 
 
 @pytest.mark.slow
