@@ -28,6 +28,12 @@ from consortia.engines.events import simulate
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def drawn(declare: Any, key: Any, at: Any) -> Any:
+    """The numbers that a phase declares."""
+    return random.declared(declare, key, at, 0, None)
+
+
 class Toy:
     """Runs an algorithm of one phase, one message after the other, from a given trace."""
 
@@ -48,9 +54,6 @@ class Toy:
         self.data = jax.tree.map(jnp.asarray, sites.padded())
         self.fitted = self.fit() if algorithm.fit else [()] * len(sites)
         self.local, self.hub = jax.jit(self.phase.local), self.phase.hub and jax.jit(self.phase.hub)
-        self.draw = jax.jit(
-            lambda declare, key, at: random.declared(declare, key, at, 0, None), static_argnums=0
-        )
         self.node_key = functools.cache(functools.partial(random.node_key, self.key))
         self.shared_key = random.shared_key(self.key)
 
@@ -68,10 +71,10 @@ class Toy:
         return [(own, total) for own, _, _ in made]
 
     def shared(self, at: int) -> Any:
-        return self.draw(self.phase.shared, self.shared_key, at)
+        return drawn(self.phase.shared, self.shared_key, at)
 
     def work(self, node: int, task: int, shared: Any, state: Any, inbox: Any) -> Any:
-        noise = self.draw(self.phase.noise, self.node_key(node), task)
+        noise = drawn(self.phase.noise, self.node_key(node), task)
         place = node if len(self.sites) > 1 else 0  # several workers may share one site
         site = self.site(place, self.fitted[place])
         return self.local(noise, shared, state, inbox, site)[:2]
@@ -277,11 +280,12 @@ def test_the_local_engine_moves_one_message_at_a_time_as_the_toy_does(
         sites=sites.names if several else None,
     )
     assert (box.max_staleness is not None) == bool(trace.dropped.any())
+    algorithm = make(box, 0.05)
     for chain in {0, total - 1}:
         server = chain // chains
         weights = trace.shares[server] if several else np.ones(1)
         priors = np.full(len(sites), 1 / len(sites))
-        toy = Toy(make(box, 0.05), sites, weights, seed, chain, priors)
+        toy = Toy(algorithm, sites, weights, seed, chain, priors)
         here = trace.server == server
         events = list(zip(trace.worker[here], trace.staleness[here], strict=True))
         limit = rounds if box.max_staleness is None else box.max_staleness
