@@ -1,4 +1,4 @@
-"""Every algorithm runs with the shapes and types that its annotations state."""
+"""Every algorithm is traced with the shapes and types that its annotations state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import warnings
 from jaxtyping import install_import_hook
 
 rooms = [f"consortia.{room}" for room in ("algorithms", "dynamics", "gradients")]
-with install_import_hook(rooms, "beartype.beartype"):
-    import consortia
+hook = install_import_hook(rooms, "beartype.beartype")  # modules are imported when first used
+import consortia
 
 import sys
 import numpy as np
 from consortia.algorithms.registry import ALGORITHMS
+
+
+class Planned(Exception):
+    pass  # all phases have been traced; what comes next compiles them
+
+
+def stop(plan):
+    raise Planned
+
 
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
@@ -29,7 +38,24 @@ for name in sys.argv[1:] or ALGORITHMS:
     sites = consortia.Sites.from_list(data)
     method = entry.factory(**entry.example)
     lengths = {"rounds": 2, "warmup": 2, "chains": 2}
-    consortia.sample(model, sites, method, **lengths, on_divergence="ignore", progress=False)
+    try:
+        consortia.sample(
+            model, sites, method, **lengths, on_divergence="ignore", progress=False, on_plan=stop
+        )
+    except Planned:
+        continue
+    raise AssertionError(name)
+
+# The control: a matrix is no vector.
+from jaxtyping import TypeCheckError
+from consortia.dynamics.metropolis import compensated_sum
+
+try:
+    compensated_sum(np.ones((2, 2), "f"))
+except TypeCheckError:
+    pass
+else:
+    raise AssertionError("nothing was checked")
 """
 
 

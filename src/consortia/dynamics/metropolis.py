@@ -40,27 +40,28 @@ class Potential(NamedTuple):
     """U as coarse + fine, so that sums over sites and differences lose nothing.
 
     Attributes:
-        coarse: in single precision a multiple of `COARSE`; in double precision U itself.
+        coarse: in single precision a multiple of `COARSE`; in double precision U itself; at each
+            of several points, where it is of several.
         fine: the rest.
     """
 
-    coarse: Float[Array, ""]
-    fine: Float[Array, ""]
+    coarse: Float[Array, "*points"]
+    fine: Float[Array, "*points"]
 
     @classmethod
-    def of(cls, total: Float[Array, ""], error: Float[Array, ""]) -> Potential:
+    def of(cls, total: Float[Array, "*points"], error: Float[Array, "*points"]) -> Potential:
         """Return a potential from a sum and the compensation that belongs to it."""
         if total.dtype == jnp.float64:
             return cls(total + error, jnp.zeros_like(total))
         coarse = COARSE * jnp.round(total / COARSE)
         return cls(coarse, (total - coarse) + error)
 
-    def above(self, other: Potential) -> Float[Array, ""]:
+    def above(self, other: Potential) -> Float[Array, "*points"]:
         """Return this potential minus another."""
         return (self.coarse - other.coarse) + (self.fine - other.fine)
 
     @property
-    def value(self) -> Float[Array, ""]:
+    def value(self) -> Float[Array, "*points"]:
         """U, rounded."""
         return self.coarse + self.fine
 
@@ -165,7 +166,7 @@ def _potential(
     return Potential.of(total, error + lost)
 
 
-def acceptance(energy_error: Float[Array, ""]) -> Float[Array, ""]:
+def acceptance(energy_error: Float[Array, "*chains"]) -> Float[Array, "*chains"]:
     """min(1, exp(−ΔH)), 0 where ΔH is not finite."""
     rate = jnp.exp(jnp.minimum(-energy_error, 0))
     return jnp.where(jnp.isfinite(energy_error), rate, 0)

@@ -98,7 +98,7 @@ def answer(
 
 
 def chosen(
-    search: Search | Limited, potentials: Float[Array, " M"], *parts: Float[Array, "M n"]
+    search: Search | Limited, potentials: Float[Array, " M"], *parts: Float[Array, "M _"]
 ) -> tuple[Count, Bool[Array, ""], Count]:
     """Return the best candidate, whether it is a better point, and rounds without one.
 
