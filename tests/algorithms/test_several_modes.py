@@ -17,34 +17,34 @@ from consortia.algorithms.few_rounds.state import Searches
 HALF, MASS = 4.0, 0.3
 
 
-def two_modes(half: float = HALF) -> consortia.Model:
+def log_prior(p: Any) -> Any:
+    return -jnp.sum(p["x"] ** 2) / 2e6  # as good as flat
+
+
+def log_likelihood(p: Any, row: Any) -> Any:
     """0.3 N((h, h), I) + 0.7 N((-h, -h), I), the likelihood of the row with y = 1."""
-
-    def log_likelihood(p: Any, row: Any) -> Any:
-        upper = jnp.log(MASS) - jnp.sum((p["x"] - half) ** 2) / 2
-        lower = jnp.log(1 - MASS) - jnp.sum((p["x"] + half) ** 2) / 2
-        return row["y"] * jnp.logaddexp(upper, lower)
-
-    def log_prior(p: Any) -> Any:
-        return -jnp.sum(p["x"] ** 2) / 2e6  # as good as flat
-
-    return consortia.Model(log_prior, log_likelihood, {"x": jnp.full(2, 0.1)})
+    x, h = p["x"][None], row["h"][:, None]
+    upper = jnp.log(MASS) - jnp.sum((x - h) ** 2, axis=1) / 2
+    lower = jnp.log(1 - MASS) - jnp.sum((x + h) ** 2, axis=1) / 2
+    return row["y"] * jnp.logaddexp(upper, lower)
 
 
-SITES = consortia.Sites.from_list([{"y": np.full(1, y, np.float32)} for y in (0, 1)])
+MODEL = consortia.Model(log_prior, log_likelihood, {"x": jnp.full(2, 0.1)})
 
 
-def sampled(model: consortia.Model, **options: Any) -> tuple[Any, list[str]]:
+def sampled(half: float = HALF, **options: Any) -> tuple[Any, list[str]]:
     """A run, and what it warned of."""
+    rows = [{"y": np.full(1, y, np.float32), "h": np.full(1, half, np.float32)} for y in (0, 1)]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         method = consortia.few_rounds(effective_size=400, **options)
-        tree = consortia.sample(model, SITES, method, chains=2, seed=1, progress=False)
+        sites = consortia.Sites.from_list(rows)
+        tree = consortia.sample(MODEL, sites, method, chains=2, seed=1, progress=False)
     return tree, [str(one.message) for one in seen]
 
 
 def test_modes_that_the_draws_lack_are_said_and_the_draws_are_called_bad() -> None:
-    tree, texts = sampled(two_modes())
+    tree, texts = sampled()
     told = json.loads(tree.attrs["modes"])
     # Laplace's approximation is exact for a Gaussian component.
     assert sorted(round(one["mass"], 2) for one in told) == [MASS, 1 - MASS]
@@ -58,7 +58,7 @@ def test_modes_that_the_draws_lack_are_said_and_the_draws_are_called_bad() -> No
 
 
 def test_with_a_component_for_each_mode_the_draws_have_the_exact_law() -> None:
-    tree, texts = sampled(two_modes(), components=4)
+    tree, texts = sampled(components=4)
     assert not texts
     x = np.asarray(tree.posterior["x"], float)
     above = (x[..., 0] > 0).mean(axis=1)
@@ -72,8 +72,7 @@ def test_with_a_component_for_each_mode_the_draws_have_the_exact_law() -> None:
 
 
 def test_one_mode_is_not_taken_for_several() -> None:
-    model = two_modes(half=0.4)
-    tree, texts = sampled(model)
+    tree, texts = sampled(half=0.4)
     assert "modes" not in tree.attrs
     assert not texts
 
