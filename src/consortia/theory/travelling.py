@@ -205,15 +205,15 @@ class TravellingRecursion(Recursion):
     def _settles(self) -> bool:
         """True if X − Σ_s f_s A_s^T X A_s^T' = I has a positive solution.
 
-        The map keeps covariances what they are, so that this is the same as a radius below one; its
-        eigenvalues take ten times as long as a solution.
+        The map takes covariances to covariances: it has one where its radius is below one, and
+        only there. Its eigenvalues take ten times as long.
         """
-        step = self._second_moment_map
+        image = self._second_moment_map
         d = self.update.offset.shape[-1]
-        if not np.all(np.isfinite(step)):
+        if not np.all(np.isfinite(image)):
             return False
         try:
-            found = np.linalg.solve(np.eye(d * d) - step, np.eye(d).ravel()).reshape(d, d)
+            found = np.linalg.solve(np.eye(d * d) - image, np.eye(d).ravel()).reshape(d, d)
         except np.linalg.LinAlgError:
             return False
         return bool(np.linalg.eigvalsh((found + found.T) / 2)[0] > 0)
