@@ -237,7 +237,7 @@ def searched(
     """
     step = step_of(model, sites)
     begin = search.first if seen is None else partial(search.first, shrunk=(1.0,))
-    state, rounds = begin(jnp.asarray(start, jnp.float32)), 0
+    state, rounds = begin(jnp.asarray(start, float)), 0
     while rounds < 40 and not bool(search.ended(state)):
         state, rounds = step(state), rounds + 1
         if seen is not None:

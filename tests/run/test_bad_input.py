@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core import start
 from consortia.core.target import Target
 from consortia.errors import InputError, StoreError
 
@@ -101,6 +102,23 @@ def test_a_gradient_that_is_not_finite_at_the_start_names_the_site():
 
     with pytest.raises(InputError, match="gradient of the log-density of site 'north'.*sqrt"):
         sample(changed(log_likelihood=kinked))
+
+
+def test_starts_are_looked_at_alike_side_by_side_and_one_after_the_other(monkeypatch):
+    positions = jnp.array([[0.0, 0.0], [0.3, -1.0], [jnp.nan, 0.0]], jnp.float32)
+    data = consortia.Sites.from_list([site(50), site(20)])
+    found = []
+    for at_once, loops in ((start.AT_ONCE, False), (0, True)):
+        monkeypatch.setattr(start, "AT_ONCE", at_once)
+        model = changed()  # of which no program has been made
+        method = consortia.fa_ld(0.01, local_steps=1)
+        run = consortia.LocalEngine().prepare(Target(model, model.init), data, method, 3)
+        program = run.program.start_values.lower(run._arrays, positions).as_text()
+        assert ("while" in program) == loops
+        found.append(run.start_values(positions))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_array_equal(found[0][2], [[True, True, False]] * 2)
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])

@@ -162,6 +162,10 @@ def test_a_model_that_computes_something_else_than_before_is_refused():
     Width.value = 3.0
     with pytest.raises(InputError, match=r"compute something else.*new consortia.Model"):
         sample(first)
+    Width.value = np.ones(7, np.float32)
+    with pytest.raises(InputError, match=r"Model.log_likelihood cannot be evaluated"):
+        sample(first)
+    Width.value = 3.0
     assert not np.array_equal(sample(model())["posterior"]["theta"].values, before)
 
 

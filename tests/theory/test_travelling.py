@@ -264,9 +264,6 @@ def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():
         _ = law.stationary
 
 
-# --- helpers of the user -------------------------------------------------------------------------
-
-
 def test_a_law_is_stable_where_the_radius_of_its_second_moments_is_below_one() -> None:
     """By the sign of a solution; at chains that no step size makes normal, on both sides of one."""
     rng = np.random.default_rng(0)
@@ -285,6 +282,9 @@ def test_a_law_is_stable_where_the_radius_of_its_second_moments_is_below_one() -
             assert recursion._settles == (wanted < 1), (sites, d, wanted)
             below += wanted < 1
     assert below == 18
+
+
+# --- helpers of the user -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replace", [True, False])

@@ -122,7 +122,11 @@ def check_model(target: Target, shard: PyTree) -> None:
     known = _traced.setdefault(target.model, {})
     if key not in known:
         density.check_density(target, shard)
-    now = fingerprints.of_model(target, shard)
+    try:
+        now = fingerprints.of_model(target, shard)
+    except Exception:
+        density.check_density(target, shard)  # says which function cannot be evaluated by now
+        raise
     if known.setdefault(key, now) != now:
         raise InputError(
             "the model's functions compute something else than when it was sampled first: what "
