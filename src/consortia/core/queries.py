@@ -1,0 +1,162 @@
+"""Queries: the contract of methods that need few messages.
+
+A method of thousands of small messages is a tuple of phases, compiled into a loop
+(`consortia.core.contract`). A method of a dozen messages is a *conversation*: a Python generator at
+the server that yields queries and receives answers, read from top to bottom like the algorithm on
+paper. What it decides between two messages is ordinary NumPy and is never traced.
+
+1. The server yields a `Query`: the name of a site function and arrays.
+2. Every site answers with that `SiteFunction`: pure, compiled once for each shape of the arrays.
+3. The engine returns the sum over the sites, in double precision.
+4. The server yields a `Batch` of draws when it has some, and returns an `Outcome` at its end.
+
+A conversation is a deterministic function of what it knows (`Known`) and of the answers. A stored
+run keeps the answers, and resuming runs the generator over them again: there is no other
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from consortia.core.contract import Algorithm, Array, Evaluation, Fault, Method, Site
+from consortia.core.target import Target
+
+Arrays = Mapping[str, np.ndarray]
+Reply = Mapping[str, Array]
+
+
+class Query(NamedTuple):
+    """One message to all sites.
+
+    Attributes:
+        function: name of the site function that answers it.
+        arrays: what it needs, by name.
+        purpose: one or two words for progress and record.
+    """
+
+    function: str
+    arrays: Arrays
+    purpose: str
+
+
+class Batch(NamedTuple):
+    """Draws that are ready.
+
+    Attributes:
+        draws: positions, (chains, draws, d).
+        stats: what the group ``sample_stats`` holds of them, each (chains, draws).
+    """
+
+    draws: Float[np.ndarray, "chains draws d"]
+    stats: Arrays
+
+
+class Outcome(NamedTuple):
+    """The end of a conversation.
+
+    Attributes:
+        reason: why it ended.
+        report: attributes of the record.
+        faults: problems that the method's diagnostics found in its draws.
+        failure: why there are no draws to be used, with advice; None where there are.
+    """
+
+    reason: str
+    report: Mapping[str, Any] = {}
+    faults: tuple[Fault, ...] = ()
+    failure: str | None = None
+
+
+Conversing = Generator[Query | Batch, Any, Outcome]
+"""A conversation in progress: it is sent the sums after a `Query`, None after a `Batch`."""
+
+
+def as_sent(arrays: Arrays) -> Arrays:
+    """Return the arrays themselves: they travel as the site function takes them."""
+    return arrays
+
+
+@dataclass(frozen=True)
+class SiteFunction:
+    """What a site computes for one kind of query.
+
+    Attributes:
+        answer: ``(target, arrays, site) -> arrays`` at one site: pure, traced and compiled.
+        evaluation: ``arrays -> Evaluation``, on the host: where it evaluates its rows, which the
+            site bounds before it computes.
+        describes: one sentence on what an answer says of the rows, for the person who permits it.
+        complete: ``arrays -> arrays``, on the host at both ends: the arrays that ``answer`` takes,
+            made from those that travel. Points that need not travel are drawn here.
+        summed: the server needs the sum over the sites only. Where False it receives the answers
+            side by side, site axis first.
+    """
+
+    answer: Callable[[Target, Mapping[str, Array], Site], Reply]
+    evaluation: Callable[[Arrays], Evaluation]
+    describes: str
+    complete: Callable[[Arrays], Arrays] = as_sent
+    summed: bool = True
+
+    def numbers(self, target: Target, arrays: Arrays, site: Site) -> int:
+        """Return how many row-dependent numbers an answer holds, from shapes alone.
+
+        Args:
+            target: the posterior.
+            arrays: of a query, completed, or their shapes.
+            site: its arrays, or their shapes.
+        """
+        shapes = jax.eval_shape(lambda given, at: self.answer(target, given, at), arrays, site)
+        return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows before the first query.
+
+    Attributes:
+        target: the posterior, of which it can evaluate the prior alone.
+        start: the model's start, (d,).
+        sizes: rows of the sites, (sites,).
+        chains: independent chains of the result.
+        batches: of draws, at most.
+        seed: of the run.
+    """
+
+    target: Target
+    start: Float[np.ndarray, " d"]
+    sizes: Int[np.ndarray, " sites"]
+    chains: int
+    batches: int
+    seed: int
+
+
+class Conversation(Method):
+    """A method that is a conversation: it has site functions and no phases.
+
+    Attributes:
+        functions: the site functions, by the names that queries give.
+        most_messages: messages of a run, at most.
+    """
+
+    functions: Mapping[str, SiteFunction]
+    most_messages: int
+
+    @abstractmethod
+    def converse(self, known: Known) -> Conversing:
+        """Yield queries and batches of draws; return the outcome."""
+
+    @abstractmethod
+    def usual_messages(self, dimension: int) -> int:
+        """Return after how many messages a run has ended as a rule."""
+
+    def build(self, target: Target) -> Algorithm:
+        """Raise: a conversation has no phases."""
+        raise TypeError(f"{self.name} is a conversation: it has no phases")
