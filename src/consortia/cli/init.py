@@ -67,8 +67,7 @@ def init(
     """
     with reported(quiet=False):
         from consortia.data.tables import read_table
-        from consortia.store.durable import replace_file
-        from consortia.store.runs import writing
+        from consortia.store.durable import replace_file, writing
         from consortia.study.files import names_of
         from consortia.study.proposal import propose
 

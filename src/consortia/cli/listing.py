@@ -12,7 +12,7 @@ import typer
 from consortia.cli.exits import reported
 from consortia.cli.options import Json
 from consortia.errors import InputError
-from consortia.store.runs import writing
+from consortia.store.durable import writing
 
 if TYPE_CHECKING:
     from consortia.algorithms.registry import Entry

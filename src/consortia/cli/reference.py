@@ -140,7 +140,8 @@ def reference_of(study: Study, built: Built, directory: Path, aside: Aside | Non
     What another process did not finish is sampled here, where an error can be raised.
     """
     from consortia.errors import StoreError
-    from consortia.store.runs import open_run, writing
+    from consortia.store.durable import writing
+    from consortia.store.runs import open_run
 
     if directory.exists():
         with contextlib.suppress(StoreError):  # it was cut short; it is made again as it was

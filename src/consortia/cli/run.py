@@ -27,8 +27,8 @@ from consortia.cli.options import (
 )
 from consortia.cli.reference import Aside, begun_aside, left_away, reference_of, stored
 from consortia.errors import InputError, MissingExtraError
-from consortia.store.durable import replace_file
-from consortia.store.runs import REQUEST, writing
+from consortia.store.durable import replace_file, writing
+from consortia.store.runs import REQUEST
 
 if TYPE_CHECKING:
     from consortia.models.regression.estimates import Estimates

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from consortia.core.contract import Algorithm, Array, Evaluation, Fault, Method, Site
+from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
 from consortia.core.target import Target
 
 Arrays = Mapping[str, np.ndarray]
@@ -89,7 +89,8 @@ class SiteFunction:
     """What a site computes for one kind of query.
 
     Attributes:
-        answer: ``(target, arrays, site) -> arrays`` at one site: pure, traced and compiled.
+        answer: ``(target, arrays, site) -> arrays`` at one site: pure, traced and compiled. A
+            function of a module: programs are kept by it, and a new one is compiled anew.
         evaluation: ``arrays -> Evaluation``, on the host: where it evaluates its rows, which the
             site bounds before it computes.
         describes: one sentence on what an answer says of the rows, for the person who permits it.
@@ -97,6 +98,8 @@ class SiteFunction:
             made from those that travel. Points that need not travel are drawn here.
         summed: the server needs the sum over the sites only. Where False it receives the answers
             side by side, site axis first.
+        disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
+            compared with those of other sites; None where nothing can be.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
@@ -104,8 +107,9 @@ class SiteFunction:
     describes: str
     complete: Callable[[Arrays], Arrays] = as_sent
     summed: bool = True
+    disclosure: Callable[[Arrays], Disclosure] | None = None
 
-    def numbers(self, target: Target, arrays: Arrays, site: Site) -> int:
+    def numbers(self, target: Target, arrays: Mapping[str, Any], site: Site) -> int:
         """Return how many row-dependent numbers an answer holds, from shapes alone.
 
         Args:
@@ -138,6 +142,18 @@ class Known:
     seed: int
 
 
+class Size(NamedTuple):
+    """The numbers of the largest message of a kind, each as wide as a parameter.
+
+    Attributes:
+        down: in the arrays that travel to a site.
+        up: in a site's answer.
+    """
+
+    down: int
+    up: int
+
+
 class Conversation(Method):
     """A method that is a conversation: it has site functions and no phases.
 
@@ -156,6 +172,13 @@ class Conversation(Method):
     @abstractmethod
     def usual_messages(self, dimension: int) -> int:
         """Return after how many messages a run has ended as a rule."""
+
+    def message_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the largest size of a message, by site function; functions left out are not known.
+
+        Plans and policies count with them; nothing is traced for that.
+        """
+        return {}
 
     def build(self, target: Target) -> Algorithm:
         """Raise: a conversation has no phases."""

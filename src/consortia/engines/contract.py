@@ -19,13 +19,15 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core.arguments import Hinted
 from consortia.core.contract import Method, Site
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.facts import SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
+from consortia.engines.panel import Panel
 from consortia.engines.phases import Carry, Program, SiteArrays
-from consortia.errors import StoreError
+from consortia.errors import InputError, StoreError
 
 
 class Engine(metaclass=Hinted):
@@ -128,6 +130,22 @@ class Engine(metaclass=Hinted):
         Raises:
             InputError: this engine cannot run the method on these sites.
         """
+
+    def panel(
+        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
+    ) -> Panel:
+        """Place the data for a conversation; compile nothing yet.
+
+        Args:
+            target: the posterior.
+            sites: the data.
+            method: the conversation.
+            lasting: the run is stored: its bits depend on nothing else that this process has run.
+
+        Raises:
+            InputError: this engine cannot run the method on these sites.
+        """
+        raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
 
 
 class Run(ABC):

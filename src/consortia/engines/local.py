@@ -18,11 +18,13 @@ from jax.sharding import Mesh
 from consortia.core import compiler, fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.model import Model
+from consortia.core.queries import Conversation
 from consortia.core.start import start_values
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.engines import rng, sharding
 from consortia.engines.contract import Engine
+from consortia.engines.conversing import LocalPanel, ShardedPanel, compiled_start
 from consortia.engines.phases import Program, SiteArrays
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
@@ -196,6 +198,40 @@ class LocalEngine(Engine):
         run.participation = self._participation
         return run
 
+    def panel(
+        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
+    ) -> LocalPanel | ShardedPanel:
+        """Place the data for a conversation; compile nothing yet.
+
+        Raises:
+            InputError: ``participation`` is given; or devices of some processes only.
+        """
+        if self._participation is not None:
+            raise InputError(
+                "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
+            )
+        arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
+        key = "conversation", target.model, _structure_key(target)
+        start = _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
+        options = {"mapped": self.node_mode == "map", "lasting": lasting}
+        division = self._division_of_sites(len(sites))
+        if division is None:
+            return LocalPanel(target, sites, method, arrays, start, **options)
+        return ShardedPanel(target, sites, method, arrays, start, division, **options)
+
+    def _division_of_sites(self, nodes: int) -> sharding.Sharding | None:
+        """Return over which devices sites are divided that answer queries; None: one alone."""
+        several = jax.process_count() > 1
+        devices = jax.devices() if several else jax.devices()[:1]
+        if self._mesh is not None:
+            sharding.check_mesh(self._mesh)
+            devices = list(self._mesh.devices.flat)
+        elif self._devices is not None:
+            devices = list(sharding.found(self._devices))
+        divided = sharding.of_sites(devices, nodes)
+        self._check_all_processes(divided)
+        return divided
+
     def _check_participation(self, algorithm: Algorithm, nodes: int) -> None:
         assert self._participation is not None
         if self._participation.ndim != 2 or self._participation.shape[1] != nodes:
@@ -227,13 +263,19 @@ class LocalEngine(Engine):
                 cut_nodes=asked or several,
                 all_of_them=asked or several,
             )
+        self._check_all_processes(divided)
+        return divided
+
+    @staticmethod
+    def _check_all_processes(divided: sharding.Sharding | None) -> None:
+        """Raise an `InputError` where a process of ``jax.distributed`` would have no device."""
+        several = jax.process_count() > 1
         if several and (divided is None or divided.processes < jax.process_count()):
             raise InputError(
                 f"the devices of this run belong to {1 if divided is None else divided.processes} "
                 f"of {jax.process_count()} processes: give a mesh or devices of all of them, or "
                 "start fewer."
             )
-        return divided
 
     def layout(
         self,

@@ -74,6 +74,16 @@ class Sharding:
         """Processes that hold a device of the mesh."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which devices, one line each, if there are several."""
+        held: dict[int, list[str]] = {}
+        for device in self.mesh.devices.flat:
+            held.setdefault(device.process_index, []).append(f"{device.platform}:{device.id}")
+        if len(held) == 1:
+            return []
+        return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
+
     def spec(self, axes: Axes) -> PartitionSpec:
         """Return how an array with such axes is cut."""
         names: list[str | None] = [None] * (1 + max(axes.node or 0, axes.chain or 0))
@@ -171,13 +181,8 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
     return tuple(there[:devices])
 
 
-def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
-    """Return the division that a mesh asks for.
-
-    Raises:
-        InputError: it is not a mesh, its axes have other names or do not divide, or the algorithm
-            cannot be cut there.
-    """
+def check_mesh(mesh: Any) -> None:
+    """Raise an `InputError` where this is no mesh, or its axes have other names."""
     if not isinstance(mesh, Mesh):
         raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
     strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
@@ -185,6 +190,22 @@ def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Shardin
         raise InputError(
             f"mesh has the axis {strange[0]!r}: name its axes 'nodes' and 'chains', or one of them."
         )
+
+
+def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
+    """Return the sites divided over as many of these devices as there are sites; None for one."""
+    used = np.asarray(devices[: max(min(len(devices), nodes), 1)])
+    return _division(used.reshape(-1, 1), 1)
+
+
+def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
+    """Return the division that a mesh asks for.
+
+    Raises:
+        InputError: it is not a mesh, its axes have other names or do not divide, or the algorithm
+            cannot be cut there.
+    """
+    check_mesh(mesh)
     parts = {name: int(mesh.shape.get(name, 1)) for name in (NODES, CHAINS)}
     for name, count in ((NODES, nodes), (CHAINS, chains)):
         if count % parts[name]:
@@ -627,12 +648,7 @@ class ShardedRun(LocalRun):
     @property
     def where(self) -> list[str]:
         """Which process holds which devices, one line each, if there are several."""
-        held: dict[int, list[str]] = {}
-        for device in self.division.mesh.devices.flat:
-            held.setdefault(device.process_index, []).append(f"{device.platform}:{device.id}")
-        if len(held) == 1:
-            return []
-        return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
+        return self.division.where
 
     # --- what is asked between rounds -------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from consortia.errors import StoreError
+
 PART = ".part"
 """How the names of files end that are being written; what a kill has left of one is of no use."""
 
@@ -107,3 +109,17 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file system's error when a file cannot be written; what was saved is still there."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved before is "
+            f"intact: make room, then go on with `consortia resume {path}` or consortia.resume."
+        ) from error

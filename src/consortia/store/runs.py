@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
-from consortia.store.durable import read_regular, remove_parts, replace_file
+from consortia.store.durable import read_regular, remove_parts, replace_file, writing
 from consortia.store.layout import check_hierarchy
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
@@ -238,20 +237,6 @@ class RunStore:
         tree = open_run(self.path)
         arrays = tree["posterior"].data_vars.items()
         return {str(name): np.asarray(array.isel(draw=slice(0, kept))) for name, array in arrays}
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Name the file system's error when a file cannot be written; what was saved is still there."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved before is "
-            f"intact: make room, then go on with `consortia resume {path}` or consortia.resume."
-        ) from error
 
 
 def checksum(content: Mapping[str, Any]) -> str:

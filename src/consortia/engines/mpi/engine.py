@@ -18,16 +18,19 @@ import numpy as np
 from consortia.core import arguments, compiler, fingerprints
 from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
+from consortia.core.queries import Conversation
 from consortia.core.start import start_values
 from consortia.core.target import Target, any_target, in_jax_width
 from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
+from consortia.engines.conversing import compiled_start
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
+from consortia.engines.mpi.panel import MPIPanel
 from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.program import RankProgram
 from consortia.engines.mpi.run import MPIRun
@@ -118,6 +121,8 @@ class MPIEngine(Engine):
         Raises:
             InputError: the method cannot run on so many ranks and sites.
         """
+        if isinstance(method, Conversation):
+            return Places(nodes, self.ranks, self.rank).own
         # What is exchanged does not depend on the model, which may be known only with the data.
         box = mailbox_of(method.build(any_target()))
         if box is None:
@@ -202,6 +207,27 @@ class MPIEngine(Engine):
             weights = method.site_weights(np.asarray(sites.sizes, np.int64))
             return TravellingRun(*arguments, weights=weights)
         return MPIRun(*arguments)
+
+    def panel(
+        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
+    ) -> MPIPanel:
+        """Place this rank's data for a conversation; compile nothing yet.
+
+        Raises:
+            InputError: more ranks than sites.
+        """
+        places = Places(len(sites), self.ranks, self.rank)
+        return MPIPanel(
+            target,
+            sites,
+            method,
+            site_arrays(target.model, sites, method, places.own),
+            compiled_start(partial(start_values, target)),
+            self._communicator,
+            places,
+            mapped=self._local.node_mode == "map",
+            lasting=lasting,
+        )
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """Return the data of this rank's site; of a server one row of zeros, for the shapes."""

@@ -1,0 +1,155 @@
+"""The sites of a study as a conversation asks them: a query goes to all, and their answers return.
+
+An engine prepares a panel as it prepares a run. The root asks; other processes of a job serve.
+"""
+
+# ruff: noqa: B027 (to do nothing is what suits one process)
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from consortia.core.queries import Arrays, Conversation, Query, SiteFunction
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
+from consortia.errors import InputError
+
+Answer = dict[str, np.ndarray]
+"""Arrays of an answer in double precision: sums over the sites, or site axis first."""
+
+
+class Panel(ABC):
+    """All sites of a study, ready to answer the queries of one conversation.
+
+    Args:
+        target: the posterior.
+        sites: names and sizes of all sites.
+        method: whose site functions answer.
+
+    Attributes:
+        names: names of all sites.
+        sizes: rows of all sites, (sites,).
+        root: this process runs the conversation, keeps the draws and writes to the terminal.
+        serves: this process only answers while the run lasts, see `serve`.
+        parts: into how many parts the sites are divided, each on its own device, and 1.
+        mapped: sites are always computed one after the other.
+        notes: sentences for the plan.
+    """
+
+    root: bool = True
+    serves: bool = False
+    parts: tuple[int, int] = (1, 1)
+    mapped: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:
+        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+        self.target, self.method = target, method
+
+    # --- queries ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
+
+        All processes call it, before the first query.
+        """
+
+    @abstractmethod
+    def ask(self, query: Query) -> Answer:
+        """Return the answer of all sites; only the root asks.
+
+        Raises:
+            SiteMissingError: a site did not answer, or refused.
+            RankError: another process is gone, late or has failed.
+        """
+
+    def serve(self) -> None:
+        """Answer the root's queries until it ends; only where ``serves`` is true."""
+
+    def finish(self) -> None:
+        """End the processes that serve."""
+
+    # --- identity over interruptions --------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """Return plain values by which the sites know the run again, to be kept with it."""
+        return {}
+
+    def continue_as(self, identity: Mapping[str, Any]) -> None:
+        """Take the identity of a stored run, before the first message to a site."""
+
+    # --- plan and record --------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that this process holds, by what they are for."""
+        return {}
+
+    def expected(self, messages: int) -> str | None:
+        """Return how long so many messages will take, where messages decide that."""
+        return None
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far.
+
+        It may be called from another thread. Empty where no site is remote.
+        """
+        return {}
+
+    def outcome(self) -> dict[str, Any]:
+        """Return attributes of the record that only the panel knows."""
+        return {}
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that this process uses."""
+        return jax.local_devices()[:1]
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each, if there are several processes."""
+        return []
+
+    # --- what all engines do alike ----------------------------------------------------------------
+
+    def function(self, query: Query) -> SiteFunction:
+        """Return the site function that answers a query.
+
+        Raises:
+            InputError: the method has none of this name.
+        """
+        found = self.method.functions.get(query.function)
+        if found is None:
+            raise InputError(
+                f"{self.method.name} asks for {query.function!r}, expected one of "
+                f"{', '.join(self.method.functions)}: correct the method."
+            )
+        return found
+
+
+def completed(function: SiteFunction, arrays: Arrays) -> Answer:
+    """Return the arrays that a site function takes, in JAX's own width."""
+    return as_arrays(function.complete(arrays))
+
+
+def as_arrays(arrays: Arrays) -> Answer:
+    """Return arrays on the host, in JAX's own width."""
+    return {name: in_jax_width(np.asarray(values)) for name, values in arrays.items()}
+
+
+def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:
+    """Return at how many points a site evaluates its rows for completed arrays, 0 for none."""
+    evaluation = function.evaluation(arrays)
+    positions = np.shape(evaluation.positions)
+    return int(np.prod(positions[:-1], dtype=np.int64)) * evaluation.points if positions else 0
+
+
+def doubled(tree: PyTree) -> Answer:
+    """Return the arrays of a reply on the host in double precision, by name."""
+    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}
