@@ -16,7 +16,7 @@ from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.asked import Asked
-from consortia.engines.panel import Answer, Panel, completed
+from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
 from consortia.store.answers import packed, unpacked
@@ -60,7 +60,7 @@ class LocalPanel(Panel):
     def ask(self, query: Query) -> Answer:
         """Return the answer of all sites."""
         function = self.function(query)
-        return self._asked.answer(function, completed(function, query.arrays))
+        return self._asked.answer(function, self.completed(query))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the data."""
@@ -144,7 +144,7 @@ class ShardedPanel(Panel):
     def _answer(self, query: Query) -> Answer:
         function = self.function(query)
         with rank_losses():
-            return self._asked.answer(function, completed(function, query.arrays), self._here)
+            return self._asked.answer(function, self.completed(query), self._here)
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction
 from consortia.core.target import Target, in_jax_width
@@ -51,6 +51,7 @@ class Panel(ABC):
     def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:
         self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
         self.target, self.method = target, method
+        self._completed: tuple[Arrays, Answer] = {}, {}
 
     # --- queries ----------------------------------------------------------------------------------
 
@@ -132,10 +133,16 @@ class Panel(ABC):
             )
         return found
 
+    def completed(self, query: Query) -> Answer:
+        """Return the arrays that the site function takes, in JAX's own width; made once a query."""
+        if self._completed[0] is not query.arrays:
+            function = self.function(query)
+            self._completed = query.arrays, as_arrays(function.complete(query.arrays))
+        return self._completed[1]
 
-def completed(function: SiteFunction, arrays: Arrays) -> Answer:
-    """Return the arrays that a site function takes, in JAX's own width."""
-    return as_arrays(function.complete(arrays))
+    def points(self, query: Query) -> int:
+        """Return at how many points each site evaluates its rows for a query."""
+        return evaluated_points(self.function(query), self.completed(query))
 
 
 def as_arrays(arrays: Arrays) -> Answer:
@@ -148,8 +155,3 @@ def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:
     evaluation = function.evaluation(arrays)
     positions = np.shape(evaluation.positions)
     return int(np.prod(positions[:-1], dtype=np.int64)) * evaluation.points if positions else 0
-
-
-def doubled(tree: PyTree) -> Answer:
-    """Return the arrays of a reply on the host in double precision, by name."""
-    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 
 from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
-from consortia.core import arguments, density, parameters, start
-from consortia.core.contract import Fault, Method, Plan
+from consortia.core import start
+from consortia.core.contract import Fault, Method
 from consortia.core.garbage import collected_seldom
 from consortia.core.model import Model
-from consortia.core.target import Target
+from consortia.core.queries import Conversation
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.engines import Engine
 from consortia.engines.mailbox import servers_of
 from consortia.errors import (
     InputError,
@@ -33,27 +31,19 @@ from consortia.errors import (
 from consortia.run import checks
 from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
+from consortia.run.conversation import converse
+from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.pace import WORK_TIMED, seconds_of_gradients, seconds_of_point
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
 from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
-from consortia.run.specification import (
-    Request,
-    check_extensible,
-    check_same,
-    requested_spec,
-    rounding_of,
-    specification_of,
-)
+from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
-from consortia.store import results
-from consortia.store.accumulators import AccumulatorSpec
-from consortia.store.checkpoint import Checkpoint
+from consortia.run.task import Resumption, Task
 from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
-from consortia.store.metadata import Metadata, check_metadata
-from consortia.store.runs import RunStore, open_run
+from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
 from consortia.theory.tuning import BiasTarget, completed, unchosen
 
@@ -61,76 +51,32 @@ STORED_BYTES = 8 * 1024 * 1024
 """Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
 time is up before."""
 
-DIAGNOSTICS_SHARE = 0.02
-"""R-hat and ESS may take this share of a run; `consortia.summary` computes the rest on demand."""
-
-DIAGNOSED_PER_SECOND = 4e6
-"""Numbers that R-hat and ESS get through in a second, measured on one core at 4 × 1,000 draws."""
-
-LONG_CHAIN, LONG_CHAIN_RATE = 10_000, 1.5e6
-"""Draws a chain beyond which they get through fewer: the same at 200,000 draws."""
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """The state from which a run is resumed.
-
-    Attributes:
-        specification: of the run in the directory.
-        checkpoint: None when it has none yet: it then starts from the beginning.
-        exact: refuse what would change rounding.
-        finished: nothing is left to do.
-    """
-
-    specification: dict[str, Any]
-    checkpoint: Checkpoint | None
-    exact: bool
-    finished: bool
-
 
 @collected_seldom
-def execute(
-    model: Model,
-    sites: Sites,
-    algorithm: Method,
-    request: Request,
-    *,
-    init: Any,
-    engine: Engine,
-    writer: RunStore | None,
-    progress: bool,
-    stop: StopWhen | None,
-    keep: AccumulatorSpec | None,
-    on_plan: Callable[[Plan], None] | None,
-    metadata: Metadata | None = None,
-    on_divergence: str = "warn",
-    bias_target: BiasTarget | None = None,
-    resumption: Resumption | None = None,
-) -> Any:
-    """Checks, plan, run, result; arguments and errors as of `consortia.sample`."""
+def execute(model: Model, sites: Sites, algorithm: Method, request: Request, **options: Any) -> Any:
+    """Checks, plan, run, result; options as of `Task`, arguments and errors of `sample`."""
     keep_compiled_programs()
+    task = Task(model, sites, algorithm, request, **options)
+    task.check()
+    if isinstance(algorithm, Conversation):
+        return converse(task, algorithm)
+    return _execute(task)
+
+
+def _execute(task: Task) -> Any:
+    """Run a method that is a loop over phases."""
+    model, sites, request = task.model, task.sites, task.request
+    init, engine, writer, stop, keep = task.init, task.engine, task.writer, task.stop, task.keep
+    on_plan, on_divergence, progress = task.on_plan, task.on_divergence, task.progress
+    bias_target, resumption = task.bias_target, task.resumption
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
-    algorithm, engine_chains = algorithm.with_chains(request.chains)
+    algorithm, engine_chains = task.algorithm.with_chains(request.chains)
     algorithm.check_warmup(warmup)
     warmup = max(warmup, algorithm.most_warmup or 0)
     length = RunLength(warmup, rounds, thin)
-    if keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
-        raise InputError(
-            "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
-            "stop_when(budget=...) or keep='draws'."
-        )
-    if not isinstance(engine, Engine):
-        raise InputError(
-            f"engine is {engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
-        )
-    if on_plan is not None and not callable(on_plan):
-        raise InputError(f"on_plan is {on_plan!r}: give a function of a Plan.")
-    progress = arguments.flag("progress", progress)
     checks.check_schedule(algorithm, length.total)
-    target = Target(model, start.starting_parameters(model, init, seed, 1)[0])
-    variables = parameters.variables(target.structure)
-    metadata = check_metadata(metadata, {part.name: part.shape for part in variables})
-    algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
+    posed = task.posed()
+    target, variables, metadata = posed.target, posed.variables, posed.metadata
     built = completed(algorithm, target.dimension).build(target)
     chains = engine_chains * servers_of(built)
     drawn = chains * built.draws.chains
@@ -144,9 +90,7 @@ def execute(
 
     def described() -> tuple[str | None, float | None]:
         """Check what is here; return what it says of the step size, if set, and its seconds."""
-        density.check_data(model, sites.held)
-        checks.check_model(target, sites.first)
-        density.check_values(target, sites.first, starts[0])
+        task.check_densities(target, starts[0])
         taken = None
         if paced:
             taken = seconds_of_point(target, sites, positions[0])
@@ -156,18 +100,13 @@ def execute(
             return None, taken
         return checks.judged_stability(algorithm, model, sites, starts[0]), taken
 
-    def asked() -> dict[str, Any]:
-        """Return what all processes must have been given."""
-        given = requested_spec(request, target, sites, algorithm)
-        return given | {"init": positions, "stop": stop, "keep": keep, "store": writer is not None}
-
     scaled = isinstance(algorithm, Preconditioned) and algorithm.scales is None
     to_choose = scaled or unchosen(algorithm)
     message = engine.seconds_per_message
     work = algorithm.open_points(target.dimension) * target.dimension * int(np.max(sites.sizes))
     paced = resumption is None and message is not None and work > WORK_TIMED
     effort = algorithm.effort(target.dimension)
-    told = engine.allgather(described, asked)
+    told = engine.allgather(described, lambda: task.common(target, algorithm, positions))
     judgements = [judgement for judgement, _ in told]
     slowest = max((seconds for _, seconds in told if seconds is not None), default=None)
     problem: Problem | None = None
@@ -215,11 +154,7 @@ def execute(
         stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
-        rounding = rounding_of(run, engine.name)
-        specification = specification_of(request, target, sites, algorithm, rounding, stop)
-        specification["keep"] = None if keep is None else keep.describe()
-        specification["chosen"] = algorithm.chosen
-        specification["metadata"] = json.loads(json.dumps(metadata.plain))
+        specification = task.specification(posed, algorithm, rounding_of(run, engine.name), stop)
     checkpoint = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification
@@ -367,7 +302,7 @@ def execute(
             record.update(
                 planning.cost_of(plan, algorithm, target, sites, chains, loop.done, full, phases)
             )
-            return _finished(recorder, writer, record, ending.kind.state, groups)
+            return finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
             ending = loop.execute()
@@ -433,30 +368,3 @@ def _reached(
         ended = None
     block = {name: a for name, a in checkpoint.arrays.items() if name.startswith("block")}
     return ResumePoint(checkpoint.done, header["seconds"], ended, block)
-
-
-def _finished(
-    recorder: Recorder,
-    writer: RunStore | None,
-    record: dict[str, Any],
-    state: str,
-    groups: dict[str, Any],
-) -> Any:
-    """Return the tree of a run that has ended, with R-hat and ESS."""
-    from consortia.diagnostics.convergence import add_diagnostics
-
-    rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
-    numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
-    coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
-    if writer is None:
-        tree = results.tree_of(recorder.groups() | groups, record)
-        if "posterior" in tree.children:
-            add_diagnostics(tree, max_coordinates=coordinates)
-        return tree
-    recorder.write()
-    writer.finish(record, recorder.groups() | groups, state)
-    tree = open_run(writer.path)
-    if "posterior" in tree.children:
-        add_diagnostics(tree, max_coordinates=coordinates)
-        writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
-    return open_run(writer.path)

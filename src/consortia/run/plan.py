@@ -15,6 +15,7 @@ from consortia.core.words import duration, size
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.engines.exchanges import describe
+from consortia.engines.panel import Panel
 from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
@@ -53,24 +54,19 @@ def plan_of(
     draws = draws if most_kept is None else min(draws, most_kept)
     held = draws * chains * run.program.algorithm.draws.chains
     kept = held * target.dimension * target.dtype.itemsize
-    sizes = np.asarray(sites.sizes)
     used = run.devices
-    devices = f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
     order = "one after the other" if layout.map_nodes else "batched"
     varies = any(phase.repeats is not None for phase in phases)
     most = "at most " if varies else ""
     stored = f"kept draws {'' if method.most_warmup is None else 'at most '}{size(kept)}"
-    rows = f"{sizes.min()} rows each"
-    if sizes.min() != sizes.max():
-        rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
     lines = [
         ("algorithm", f"{method.name}: samples {method.claims.samples}"),
         ("bias", method.claims.bias),
-        ("nodes", f"{len(sites)} sites, {rows}; run {order}"),
+        ("nodes", f"{rows_of(sites)}; run {order}"),
         ("chains", _chains(chains, run.program.algorithm.draws.chains)),
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", _rounds(length, method)),
-        ("engine", f"{engine}, devices: {devices}"),
+        ("engine", f"{engine}, devices: {devices_of(used)}"),
         ("memory", f"{_memory(memory)}; {stored}"),
     ]
     usual = method.usual_rounds(target.dimension) or length.total
@@ -103,13 +99,33 @@ def plan_of(
     if effort is not None and work is not None:
         text = f"{effort.gradients:,} gradients a communication round take about {work:.2g} s"
         lines.append(("sites' work", f"{text}, as measured: at most {duration(messages * work)}"))
-    notes = (*notes, *checks.precision_notes(sites))
+    notes = (*notes, *notes_on(sites))
+    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges), whole)
+
+
+def notes_on(sites: Sites) -> tuple[str, ...]:
+    """Return what the user should know of the data."""
+    notes = tuple(checks.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (
             f"unequal sites are padded to the largest: the data take {sites.padding_factor:.1f} "
             "times their size, and so do full-batch gradients.",
         )
-    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges), whole)
+    return notes
+
+
+def rows_of(sites: Sites) -> str:
+    """Return how many sites there are, and their rows, in words."""
+    sizes = np.asarray(sites.sizes)
+    rows = f"{sizes.min()} rows each"
+    if sizes.min() != sizes.max():
+        rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
+    return f"{len(sites)} sites, {rows}"
+
+
+def devices_of(used: list[Any]) -> str:
+    """Return how many devices are used, of how many, and their kind, in words."""
+    return f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
 
 
 def _graphs(run: Run) -> list[str]:
@@ -158,22 +174,32 @@ def record_of(
     run: Run, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
 ) -> dict[str, Any]:
     """Return the record of how a run is made."""
+    chains = run.layout.chains * run.program.algorithm.draws.chains
+    record = common_record(run, sites, method, engine, chains, seed) | {
+        "rounds": length.rounds,
+        "warmup": length.warmup,
+        "thin": length.thin,
+        "node_mode": "map" if run.layout.map_nodes else "vmap",
+        "block": run.layout.block,
+        "graph": "; ".join(_graphs(run)) or "star",
+    }
+    return record | (run.arrivals.record() if run.arrivals is not None else {})
+
+
+def common_record(
+    run: Run | Panel, sites: Sites, method: Method, engine: str, chains: int, seed: int
+) -> dict[str, Any]:
+    """Return the record of what runs where, of loops and of conversations."""
     return {
         "algorithm": method.name,
         "parameters": method.parameters(),
         "samples": method.claims.samples,
         "bias": method.claims.bias,
         "seed": seed,
-        "chains": run.layout.chains * run.program.algorithm.draws.chains,
-        "rounds": length.rounds,
-        "warmup": length.warmup,
-        "thin": length.thin,
+        "chains": chains,
         "engine": engine,
-        "node_mode": "map" if run.layout.map_nodes else "vmap",
-        "block": run.layout.block,
         "devices": [f"{device.platform}:{device.id}" for device in run.devices],
         "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
-        "graph": "; ".join(_graphs(run)) or "star",
         "participation": "full",
         "staleness": 0,
         "processes": run.where,
@@ -181,7 +207,7 @@ def record_of(
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
-    } | (run.arrivals.record() if run.arrivals is not None else {})
+    }
 
 
 def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) -> dict[str, Any]:

@@ -96,7 +96,11 @@ class Recorder:
         if not self.root:
             self.kept += filled
             return
-        records = results.Records.of_buffers(buffers, filled, self.chains)
+        self.take(results.Records.of_buffers(buffers, filled, self.chains))
+
+    def take(self, records: results.Records) -> None:
+        """Take records, whose arrays may change afterwards."""
+        filled = records.draws.shape[1]
         if self.accumulator is not None:
             self.accumulator.take(records.draws, self._weights(self._iterations(self.kept, filled)))
         elif self.store is None:
@@ -122,7 +126,7 @@ class Recorder:
         while taken < count:
             if not self._blocks or self._filled == self._blocks[-1].draws.shape[1]:
                 most = max(1, BLOCK_BYTES // max(records.bytes_per_draw, 1))
-                room = min(self.draws - self.kept - taken, most)
+                room = min(max(self.draws - self.kept, count) - taken, most)
                 self._blocks.append(records.room_for(room))
                 self._filled = 0
             block = self._blocks[-1]

@@ -15,7 +15,7 @@ from consortia.data.sites import Sites
 from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
-from consortia.run.execution import Resumption, execute
+from consortia.run.execution import execute
 from consortia.run.imputations import (
     check_imputations,
     engines_of,
@@ -26,6 +26,7 @@ from consortia.run.imputations import (
 from consortia.run.prediction import check_response
 from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
+from consortia.run.task import Resumption
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata

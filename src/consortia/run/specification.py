@@ -16,6 +16,7 @@ from consortia.core.target import Target
 from consortia.data import digest
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
+from consortia.engines.panel import Panel
 from consortia.errors import InputError, StoreError
 from consortia.run.stopping import StopWhen
 from consortia.store import results
@@ -91,14 +92,23 @@ def requested_spec(
 
 def rounding_of(run: Run, engine: str) -> dict[str, Any]:
     """Return what the bits of a run depend on beside the rest: programs, machine, versions."""
-    versions = results.versions()
     given = run.participation
     participation = {} if given is None else {"participation": fingerprints.of_value(given)}
-    return participation | {
+    layout = {"node_mode": "map" if run.layout.map_nodes else "vmap", "block": run.layout.block}
+    return participation | layout | _machine(run, engine)
+
+
+def rounding_of_answers(panel: Panel, engine: str) -> dict[str, Any]:
+    """Return what the bits of a conversation depend on beside the rest."""
+    layout = {"node_mode": "map" if panel.mapped else "auto", "block": 1}
+    return layout | _machine(panel, engine)
+
+
+def _machine(run: Run | Panel, engine: str) -> dict[str, Any]:
+    versions = results.versions()
+    return {
         "engine": engine,
         "processes": max(len(run.where), 1),
-        "node_mode": "map" if run.layout.map_nodes else "vmap",
-        "block": run.layout.block,
         "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
         "devices": list(run.parts),
         "processor": fingerprints.of_processor(),

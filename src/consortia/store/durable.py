@@ -91,7 +91,7 @@ def read_regular(path: Path, most: int) -> bytes:
             raise OSError(f"{path.name} is no regular file")
         if found.st_size > most:
             raise OSError(f"{path.name} has {found.st_size} bytes, the most is {most}")
-        return file.read(most + 1)
+        return file.read(found.st_size + 1)
 
 
 def remove_parts(directory: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
+from consortia.store.answers import Answers
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file, writing
@@ -140,6 +141,15 @@ class RunStore:
         self._files.cut({}, 0)
         self._write_record({**attributes, "state": "running"})
 
+    def cut_into(self, stride: int) -> None:
+        """Put ``stride`` draws into one file, before the first are appended."""
+        self._files = DrawStore(self.path / DRAWS, stride)
+
+    @property
+    def answers(self) -> Answers:
+        """The stored answers of a conversation."""
+        return Answers(self.path)
+
     def append(self, groups: Mapping[str, Any]) -> None:
         """Add the draws of one chunk to every group."""
         with writing(self.path):
@@ -193,6 +203,11 @@ class RunStore:
                 usable = checkpoint
                 break
             problems.append(f"the draws of round {checkpoint.done}: {problem}")
+        if usable is None and problems and self.answers.present:
+            for problem in problems:
+                warn(f"{problem}: all draws are made again from the stored answers")
+            _, self.specification = read_record(self.path)
+            return None
         if usable is None and problems:
             raise StoreError(
                 f"{str(self.path)!r} cannot be gone on with: {'; '.join(problems)}. Nothing was "

@@ -14,7 +14,7 @@ from consortia.engines.asked import Asked
 from consortia.engines.conversing import StartValues
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
-from consortia.engines.panel import Answer, Panel, completed
+from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.store.answers import packed, unpacked
 
@@ -100,7 +100,7 @@ class MPIPanel(Panel):
     def _answer(self, query: Query) -> Answer | None:
         """Return the answer of all sites at rank 0, None elsewhere."""
         function = self.function(query)
-        own = self._asked.answer(function, completed(function, query.arrays))
+        own = self._asked.answer(function, self.completed(query))
         if not function.summed:
             own = {name: self._of_all(values) for name, values in own.items()}
         shapes = {name: own[name].shape for name in sorted(own)}

@@ -1,0 +1,513 @@
+"""A run of a conversation: its generator over a panel of sites, from checks to result.
+
+Answers are stored as they arrive. Resuming runs the generator over them again, up to the first that
+is missing; draws that are stored already are not stored again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consortia.core import start
+from consortia.core.contract import Plan
+from consortia.core.queries import Batch, Conversation, Known, Outcome, Query
+from consortia.core.target import in_jax_width
+from consortia.core.words import size
+from consortia.engines.panel import Answer, Panel, as_arrays
+from consortia.errors import (
+    InputError,
+    NonFiniteError,
+    RankError,
+    SiteMissingError,
+    StoreError,
+    WarmupError,
+    warn,
+)
+from consortia.run import checks
+from consortia.run import plan as planning
+from consortia.run.finishing import finished
+from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.prediction import respond
+from consortia.run.progress import Progress, Written, doing, progress_of
+from consortia.run.recording import NEVER, Recorder
+from consortia.run.specification import check_same, rounding_of_answers
+from consortia.run.stopping import StopWhen
+from consortia.run.task import Posed, Resumption, Task
+from consortia.store.answers import Answers, digest_of
+from consortia.store.ending import Ending, RunEnd
+from consortia.store.libraries import imported_aside
+from consortia.store.results import Records
+from consortia.store.runs import RunStore, open_run
+from consortia.theory.bias import keeps_posterior, predict_bias
+
+STORED_BYTES = 8 * 1024 * 1024
+"""The most of the draws of all chains that goes into one file."""
+
+IDENTITY = "sites_know_it_as"
+"""Entry of a specification: by what the sites know the run again."""
+
+
+def converse(task: Task, method: Conversation) -> Any:
+    """Run a conversation; arguments and errors as of `consortia.sample`.
+
+    ``rounds`` are the most batches of draws.
+    """
+    request, engine, sites = task.request, task.engine, task.sites
+    method.check_warmup(request.warmup)
+    posed = task.posed()
+    target = posed.target
+    first = start.starting_parameters(task.model, task.init, request.seed, 1)[0]
+    positions: Any = np.asarray(target.flat(first))[None]
+    engine.allgather(
+        lambda: task.check_densities(target, first),
+        lambda: task.common(target, method, positions),
+    )
+    panel = engine.panel(target, sites, method, lasting=task.writer is not None)
+    if task.resumption is not None:
+        panel.continue_as(task.resumption.specification.get(IDENTITY, {}))
+    specification: dict[str, Any] = {}
+    if task.writer is not None:
+        rounding = rounding_of_answers(panel, engine.name)
+        specification = task.specification(posed, method, rounding, task.stop)
+        specification[IDENTITY] = panel.identity()
+    if task.resumption is not None:
+        assert task.writer is not None
+        _check_resumed(task.resumption, specification, task.writer)
+        if task.resumption.finished:
+            return open_run(task.writer.path) if engine.root else None
+    with doing("checking the start", show=task.progress and panel.root):
+        start.check_start_values(panel.start_values(positions), sites.names)
+    if panel.serves:
+        with Interrupts():  # the root decides when the run ends
+            panel.serve()
+        return None
+    prediction = None
+    if task.resumption is None and task.on_divergence != "ignore" and keeps_posterior(method):
+        prediction = predict_bias(task.model, sites, method, init=first)
+        respond(prediction, task.on_divergence, warned=False)
+        specification["prediction"] = prediction.plain()
+    elif task.resumption is not None and "prediction" in task.resumption.specification:
+        specification["prediction"] = task.resumption.specification["prediction"]
+    writer = task.writer if panel.root else None  # of processes that share devices one writes
+    plan = plan_of(panel, task, posed, method)
+    if writer is not None and task.resumption is None:
+        writer.claim()
+    if task.on_plan is not None and panel.root:
+        task.on_plan(plan)
+    record = _record_of(panel, task, method) | posed.metadata.record
+    if "prediction" in specification:
+        record["prediction"] = specification["prediction"]
+    known = Known(
+        target,
+        positions[0].astype(np.float64),
+        panel.sizes,
+        request.chains,
+        request.rounds,
+        request.seed,
+    )
+    talk = Talk(panel, method, known, task, posed, record, specification, writer)
+    return talk.run(plan)
+
+
+def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer: RunStore) -> None:
+    exact = resumption.exact and not resumption.finished
+    check_same(resumption.specification, specification, writer.path, exact=exact)
+
+
+# --- plan and record -----------------------------------------------------------------------------
+
+
+def plan_of(panel: Panel, task: Task, posed: Posed, method: Conversation) -> Plan:
+    """Return the plan of a conversation; nothing is traced for it."""
+    request, target, sites = task.request, posed.target, task.sites
+    usual = min(method.usual_messages(target.dimension), method.most_messages)
+    sizes, width = method.message_sizes(target.dimension).values(), target.dtype.itemsize
+    up, down = (
+        max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
+        for way in ("up", "down")
+    )
+    used = panel.devices
+    per_message = f", in each at most {size(up)} up and {size(down)} down" if sizes else ""
+    memory = ", ".join(f"{name} {size(value)}" for name, value in panel.memory().items())
+    lines = [
+        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
+        ("bias", method.claims.bias),
+        ("nodes", planning.rows_of(sites)),
+        ("chains", f"{request.chains}, all at the hub"),
+        ("parameters", f"{target.dimension}, {target.dtype}"),
+        ("rounds", f"at most {request.rounds} batches of draws"),
+        ("engine", f"{task.engine.name}, devices: {planning.devices_of(used)}"),
+    ]
+    if memory:
+        lines.append(("memory", memory))
+    lines.append(
+        ("network", f"{usual} messages as a rule, at most {method.most_messages}{per_message}")
+    )
+    lines += [("process", text) for text in panel.where]
+    expected = panel.expected(usual)
+    if expected is not None:
+        lines.append(("wall time", expected))
+    notes = (*panel.notes, *planning.notes_on(sites))
+    whole = usual, usual * up, usual * down
+    return Plan(tuple(lines), notes, up, down, 1, ((1, up, down),), whole)
+
+
+def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]:
+    request = task.request
+    parts = panel, task.sites, method, task.engine.name, request.chains, request.seed
+    return planning.common_record(*parts) | {
+        "rounds": request.rounds,
+        "warmup": 0,
+        "thin": request.thin,
+        "node_mode": "map" if panel.mapped else "auto",
+        "block": 1,
+        "graph": "star",
+    }
+
+
+# --- the conversation ----------------------------------------------------------------------------
+
+
+@dataclass
+class Asking:
+    """Queries on their way to the sites, or to the answers that are stored.
+
+    Attributes:
+        answers: of the run directory; None: nothing is stored.
+        messages: of each query its purpose, and the points at which sites evaluate their rows.
+        sent: bytes up and down, of all sites.
+        evaluations: of a site's rows at a point, and the rows that they read, of all sites.
+        replaying: answers are taken from the directory.
+    """
+
+    panel: Panel
+    answers: Answers | None
+    replaying: bool
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    sent: tuple[int, int] = (0, 0)
+    evaluations: tuple[int, int] = (0, 0)
+
+    def answer(self, query: Query) -> Answer:
+        """Return the answer of all sites to a query, in double precision.
+
+        Raises:
+            StoreError: the stored answer is that of another query.
+        """
+        query = query._replace(arrays=as_arrays(query.arrays))
+        number = len(self.messages) + 1
+        found = self._stored(number, query) if self.replaying else None
+        if found is None:
+            found = self.panel.ask(query)
+            if self.answers is not None:
+                self.answers.keep(number, digest_of(query), found)
+        self._count(query, found)
+        return found
+
+    def _stored(self, number: int, query: Query) -> Answer | None:
+        """Return a stored answer; None, from now on, where there is none to be used."""
+        assert self.answers is not None
+        stored, problem = self.answers.read(number)
+        if stored is None:
+            if problem is not None:
+                warn(f"{problem}: the sites are asked again from message {number} on")
+            self.answers.cut(number)
+            self.replaying = False
+            return None
+        if stored.query != digest_of(query):
+            raise StoreError(
+                f"{str(self.answers.path(number))!r} answers another query than message {number} "
+                f"({query.purpose}) of this run: the server has rounded otherwise, as another "
+                "version of NumPy or SciPy, or another processor does. Resume where the run was "
+                "begun, or start a new run in another directory."
+            )
+        return dict(stored.arrays)
+
+    def _count(self, query: Query, answer: Answer) -> None:
+        points, sites = self.panel.points(query), len(self.panel.names)
+        self.messages.append({"for": query.purpose, "points": points})
+        copies = sites if self.panel.function(query).summed else 1
+        width = self.panel.target.dtype.itemsize
+        up = sum(values.size for values in answer.values()) * width * copies
+        down = sum(values.nbytes for values in query.arrays.values()) * sites
+        self.sent = self.sent[0] + up, self.sent[1] + down
+        rows = int(self.panel.sizes.sum())
+        self.evaluations = (
+            self.evaluations[0] + points * sites,
+            self.evaluations[1] + points * rows,
+        )
+
+
+class Talk:
+    """One conversation in progress.
+
+    Args:
+        panel: the sites.
+        method: whose generator runs.
+        known: what it knows.
+        task: the arguments of the run.
+        posed: the posterior.
+        record: of the run so far.
+        specification: of the run, to be stored.
+        writer: the run directory; None: in memory.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        method: Conversation,
+        known: Known,
+        task: Task,
+        posed: Posed,
+        record: dict[str, Any],
+        specification: dict[str, Any],
+        writer: RunStore | None,
+    ) -> None:
+        self._panel, self._method, self._known, self._task = panel, method, known, task
+        self._record, self._specification, self._writer = record, specification, writer
+        self._checkpoint = None if task.resumption is None else task.resumption.checkpoint
+        before = 0.0 if self._checkpoint is None else float(self._checkpoint.header["seconds"])
+        self._started = time.monotonic() - before
+        self._batches, self._made = 0, 0  # draws of a chain, before thinning
+        self._stride = 1 if self._checkpoint is None else int(self._checkpoint.header["stride"])
+        answers = None if writer is None else writer.answers
+        self._asking = Asking(panel, answers, task.resumption is not None and answers is not None)
+        self._recorder = self._recorder_of(posed)
+        self._interrupts = Interrupts()
+
+    def _recorder_of(self, posed: Posed) -> Recorder:
+        """Return what takes the draws, after those that are stored."""
+        task, request, stored = self._task, self._task.request, self._checkpoint
+        accumulator = None
+        if task.keep is not None:
+            accumulator = task.keep.start(posed.target, request.chains)
+            if stored is not None:
+                accumulator.restore(stored.arrays)
+        return Recorder(
+            chains=request.chains,
+            draws=0,
+            thin=request.thin,
+            per_iteration=1,
+            warmup=0,
+            variables=posed.variables,
+            sites=task.sites.names,
+            step_weights=lambda iterations: None,
+            store=self._writer,
+            remember=task.stop is not None and task.keep is None,
+            stride=NEVER,
+            kept=0 if stored is None else stored.kept,
+            accumulator=accumulator,
+            labels=posed.metadata.labels,
+        )
+
+    # --- from the first query to the result -------------------------------------------------------
+
+    def run(self, plan: Plan) -> Any:
+        """Run the generator to its end; return the result."""
+        self._open()
+        with self._ended_panel(), self._shown(plan) as shown, self._interrupts:
+            try:
+                outcome, ending = self._ending(shown)
+            except NonFiniteError as error:
+                error.tree = self._result(Ending(RunEnd.NON_FINITE, str(error)))
+                raise
+            except SiteMissingError as error:
+                error.round = len(self._asking.messages)
+                error.tree = self._result(Ending(RunEnd.SITE_MISSING, str(error)))
+                raise
+            except RankError as error:
+                error.tree = self._result(Ending(RunEnd.RANK_LOST, str(error)))
+                raise
+            except KeyboardInterrupt as error:
+                if self._writer is not None and isinstance(error, Abrupt):
+                    raise
+                done = len(self._asking.messages)
+                outcome = Outcome("")
+                ending = Ending(RunEnd.INTERRUPTED, f"interrupted after message {done}")
+                how = ""
+                if self._writer is not None:
+                    how = f"; go on with `consortia resume {self._writer.path}`"
+                warn(f"{ending.text}; the draws so far are returned{how}")
+        tree = self._result(ending, outcome)
+        if outcome.failure is not None:
+            refused = WarmupError(outcome.failure)
+            refused.tree = tree
+            raise refused
+        checks.warn_of(outcome.faults)
+        return tree
+
+    @contextlib.contextmanager
+    def _ended_panel(self) -> Iterator[None]:
+        """End the processes that serve, unless one of them is lost."""
+        try:
+            yield
+        except (RankError, Abrupt):
+            raise
+        except BaseException:
+            self._panel.finish()
+            raise
+        self._panel.finish()
+
+    def _open(self) -> None:
+        """Begin the run directory, or go on in it."""
+        if self._writer is None:
+            return
+        if self._checkpoint is None:
+            if self._task.resumption is None:
+                self._asking.replaying = False
+            self._writer.begin(self._record, self._specification)
+            return
+        done = [*self._checkpoint.header["resumed_at"], self._checkpoint.done]
+        self._record["resumed_at"] = done
+        parts = self._checkpoint, self._record, self._specification, self._stride
+        self._writer.resume(*parts)
+
+    def _shown(self, plan: Plan) -> Progress:
+        method, task, panel = self._method, self._task, self._panel
+        most, usual = method.most_messages, method.usual_messages(self._known.target.dimension)
+        telling = progress_of(method.name, most, usual, show=task.progress and panel.root)
+        if self._writer is None:
+            return telling
+        traffic = plan.communication_rounds, plan.bytes_up, plan.bytes_down
+        lengths = most, 0, usual
+        parts = self._writer.path, method.name, lengths, traffic, panel.answering
+        return Written(telling, *parts)
+
+    def _ending(self, shown: Progress) -> tuple[Outcome, Ending]:
+        """Run the generator until it returns, or the stopping rule ends the run."""
+        talking = self._method.converse(self._known)
+        to_send: Any = None
+        try:
+            while True:
+                said = talking.send(to_send)
+                if isinstance(said, Batch):
+                    to_send = None
+                    reason = self._taken(said)
+                    if reason is not None:
+                        talking.close()
+                        ending = Ending(RunEnd.STOPPING_RULE, reason)
+                        return Outcome(reason), ending
+                elif isinstance(said, Query):
+                    with imported_aside(self._recorder.libraries):  # the first call compiles
+                        to_send = self._asking.answer(said)
+                else:
+                    raise InputError(
+                        f"{self._method.name} yields a {type(said).__name__}, expected a Query or "
+                        "a Batch: correct the method."
+                    )
+                messages = len(self._asking.messages)
+                sent = messages, *self._asking.sent
+                shown.update(messages, self._recorder.kept, sent)
+                if self._interrupts.requested:
+                    raise KeyboardInterrupt
+        except StopIteration as end:
+            return self._ended(end.value)
+
+    def _ended(self, outcome: Outcome) -> tuple[Outcome, Ending]:
+        if outcome.failure is not None:
+            return outcome, Ending(RunEnd.WARMUP_REFUSED, outcome.failure)
+        whole = self._batches >= self._known.batches
+        kind = RunEnd.ALL_ROUNDS if whole else RunEnd.STOPPING_RULE
+        return outcome, Ending(kind, outcome.reason)
+
+    # --- draws ------------------------------------------------------------------------------------
+
+    def _taken(self, batch: Batch) -> str | None:
+        """Record a batch; return why the run ends here by its stopping rule, or None.
+
+        Raises:
+            NonFiniteError: a draw is not finite.
+        """
+        records = self._records_of(batch)
+        known = self._recorder.kept
+        self._batches += 1
+        if records.draws.shape[1]:
+            if self._writer is not None and not known:
+                each = max(records.bytes_per_draw, 1)
+                self._stride = int(np.clip(STORED_BYTES // each, 1, records.draws.shape[1]))
+                self._writer.cut_into(self._stride)
+            self._recorder.take(records)
+            self._save(None)
+        if self._made // self._task.request.thin < self._recorder.kept or not self._recorder.kept:
+            return None  # these draws were judged before
+        return self._reason(self._task.stop)
+
+    def _reason(self, stop: StopWhen | None) -> str | None:
+        if stop is None:
+            return None
+        return stop.reason(self._recorder.draws_so_far, self._started)
+
+    def _records_of(self, batch: Batch) -> Records:
+        """Return the draws of a batch that are to be kept and are not yet."""
+        draws = in_jax_width(np.asarray(batch.draws, self._known.target.dtype))
+        chains, count, d = self._known.chains, draws.shape[1], self._known.target.dimension
+        if draws.shape != (chains, count, d):
+            raise InputError(
+                f"{self._method.name} yields draws of shape {draws.shape}, expected "
+                f"({chains}, draws, {d}): correct the method."
+            )
+        if not np.isfinite(draws).all():
+            chain, index, _ = (int(one) for one in np.argwhere(~np.isfinite(draws))[0])
+            raise NonFiniteError(
+                f"chain {chain} turned non-finite in batch {self._batches} of draws (counted from "
+                f"0), at its draw {index}: look at the model and the data there. "
+                f"{self._recorder.kept} draws before the batch are kept.",
+                round=self._batches,
+                chain=chain,
+                site=None,
+                position=draws[chain, index],
+            )
+        thin = self._task.request.thin
+        places = np.arange(self._made, self._made + count)
+        kept = ((places + 1) % thin == 0) & (places // thin >= self._recorder.kept)
+        self._made += count
+        stats = {name: in_jax_width(np.asarray(a))[:, kept] for name, a in batch.stats.items()}
+        return Records(draws[:, kept], None, stats, {})
+
+    def _save(self, ended: Ending | None) -> None:
+        self._recorder.write()
+        if self._writer is None:
+            return
+        header = {
+            "done": self._batches,
+            "kept": self._recorder.kept,
+            "warmup": 0,
+            "seconds": time.monotonic() - self._started,
+            "ended": ended,
+            "stride": self._stride,
+            "resumed_at": self._record.get("resumed_at", []),
+        }
+        self._writer.save(header, self._recorder.state())
+
+    # --- the result -------------------------------------------------------------------------------
+
+    def _result(self, ending: Ending, outcome: Outcome | None = None) -> Any:
+        if not self._panel.root:
+            return None
+        outcome = Outcome(ending.text) if outcome is None else outcome
+        asking, record = self._asking, self._record
+        record.update(self._panel.outcome())
+        record.update(outcome.report)
+        record.pop("faults", None)  # of a part of the run
+        if outcome.faults:
+            record["faults"] = [fault._asdict() for fault in outcome.faults]
+        record["end"], record["stopped"] = ending.kind.value, ending.text
+        record["seconds"] = time.monotonic() - self._started
+        up, down = asking.sent
+        record |= {
+            "iterations_run": self._batches,
+            "communication_rounds": len(asking.messages),
+            "bytes_up": up,
+            "bytes_down": down,
+            "bytes_sent": up + down,
+            "gradients": asking.evaluations[0],
+            "row_gradients": asking.evaluations[1],
+            "messages": asking.messages,
+        }
+        self._save(ending if ending.kind.state == "finished" else None)
+        return finished(self._recorder, self._writer, record, ending.kind.state, {})

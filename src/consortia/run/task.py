@@ -1,0 +1,154 @@
+"""A run as it was asked for: its arguments, and the checks that do not depend on its method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments, density, parameters, start
+from consortia.core.contract import Method, Plan
+from consortia.core.model import Model
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines import Engine
+from consortia.errors import InputError
+from consortia.run import checks
+from consortia.run.specification import Request, requested_spec, specification_of
+from consortia.run.stopping import StopWhen
+from consortia.store.accumulators import AccumulatorSpec
+from consortia.store.checkpoint import Checkpoint
+from consortia.store.metadata import Metadata, check_metadata
+from consortia.store.runs import RunStore
+from consortia.theory.tuning import BiasTarget
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The state from which a run is resumed.
+
+    Attributes:
+        specification: of the run in the directory.
+        checkpoint: None when it has none yet: it then starts from the beginning.
+        exact: refuse what would change rounding.
+        finished: nothing is left to do.
+    """
+
+    specification: dict[str, Any]
+    checkpoint: Checkpoint | None
+    exact: bool
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A posterior with its parameters' names, checked.
+
+    Attributes:
+        target: the posterior.
+        variables: the parameters' names and places in the flat position.
+        metadata: title, names and units, checked against them.
+    """
+
+    target: Target
+    variables: tuple[parameters.Variable, ...]
+    metadata: Metadata
+
+
+@dataclass(frozen=True)
+class Task:
+    """The arguments of a run; see `consortia.sample`.
+
+    Attributes:
+        request: how long it is, and what it starts from.
+        writer: the directory that it is written to; None: it stays in memory.
+        resumption: the state from which it is resumed; None for a new run.
+    """
+
+    model: Model
+    sites: Sites
+    algorithm: Method
+    request: Request
+    init: Any
+    engine: Engine
+    writer: RunStore | None
+    progress: bool
+    stop: StopWhen | None
+    keep: AccumulatorSpec | None
+    on_plan: Callable[[Plan], None] | None
+    metadata: Metadata | None = None
+    on_divergence: str = "warn"
+    bias_target: BiasTarget | None = None
+    resumption: Resumption | None = None
+
+    def check(self) -> None:
+        """Check the arguments that depend on no data.
+
+        Raises:
+            InputError: one cannot be used, or two not together.
+        """
+        stop = self.stop
+        if self.keep is not None and stop is not None and (stop.rhat, stop.ess) != (None, None):
+            raise InputError(
+                "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
+                "stop_when(budget=...) or keep='draws'."
+            )
+        if not isinstance(self.engine, Engine):
+            raise InputError(
+                f"engine is {self.engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
+            )
+        if self.on_plan is not None and not callable(self.on_plan):
+            raise InputError(f"on_plan is {self.on_plan!r}: give a function of a Plan.")
+        arguments.flag("progress", self.progress)
+
+    def posed(self) -> Posed:
+        """Return the posterior, once method and metadata are known to fit it.
+
+        Raises:
+            InputError: they do not.
+        """
+        first = start.starting_parameters(self.model, self.init, self.request.seed, 1)[0]
+        target = Target(self.model, first)
+        variables = parameters.variables(target.structure)
+        metadata = check_metadata(self.metadata, {part.name: part.shape for part in variables})
+        sites = self.sites
+        self.algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
+        return Posed(target, tuple(variables), metadata)
+
+    def check_densities(self, target: Target, first: Any) -> None:
+        """Check the data that are here, and the model at the start of the first chain.
+
+        Raises:
+            InputError: one cannot be used.
+        """
+        density.check_data(self.model, self.sites.held)
+        checks.check_model(target, self.sites.first)
+        density.check_values(target, self.sites.first, first)
+
+    def common(self, target: Target, algorithm: Method, positions: np.ndarray) -> dict[str, Any]:
+        """Return what all processes must have been given."""
+        given = requested_spec(self.request, target, self.sites, algorithm)
+        return given | {
+            "init": positions,
+            "stop": self.stop,
+            "keep": self.keep,
+            "store": self.writer is not None,
+        }
+
+    def specification(
+        self,
+        posed: Posed,
+        algorithm: Method,
+        rounding: Mapping[str, Any],
+        stop: StopWhen | None,
+    ) -> dict[str, Any]:
+        """Return what is stored of the run, to know it again."""
+        parts = self.request, posed.target, self.sites, algorithm, rounding, stop
+        return specification_of(*parts) | {
+            "keep": None if self.keep is None else self.keep.describe(),
+            "chosen": algorithm.chosen,
+            "metadata": json.loads(json.dumps(posed.metadata.plain)),
+        }
