@@ -194,7 +194,7 @@ def sites(count: int = 5) -> consortia.Sites:
     return consortia.Sites.from_list(
         [
             {
-                "x": rng.normal(number / 2, 1, (SIZES[number % 5], 2)),
+                "x": rng.normal(number % 5 / 2, 1, (SIZES[number % 5], 2)),
                 "y": (rng.uniform(size=SIZES[number % 5]) < 0.4).astype(np.int32),
             }
             for number in range(count)

@@ -1,0 +1,207 @@
+"""Queries over the engines of one process: sums, widths, devices, programs that are kept."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from engines import toy_conversation as toy
+from jax._src import compiler as jax_compiler
+
+import consortia
+from consortia.core.queries import Query, SiteFunction
+from consortia.core.target import Target
+from consortia.engines import asked
+from consortia.engines.panel import as_arrays
+from consortia.errors import InputError
+
+
+def panel_of(engine=None, sites=None, method=None, model=toy.MODEL, **more):
+    target = Target(model, model.init)
+    engine = consortia.LocalEngine() if engine is None else engine
+    rows = toy.sites() if sites is None else sites
+    return engine.panel(target, rows, toy.Toy() if method is None else method, **more)
+
+
+def answers_of(panel, queries=None):
+    asked_for = toy.queries() if queries is None else queries
+    return [panel.ask(one._replace(arrays=as_arrays(one.arrays))) for one in asked_for]
+
+
+def assert_same_answers(some, others, tolerance):
+    for one, other in zip(some, others, strict=True):
+        assert one.keys() == other.keys()
+        for name, values in one.items():
+            assert values.dtype == np.float64
+            np.testing.assert_allclose(values, other[name], rtol=tolerance, atol=tolerance)
+
+
+def by_hand(sites):
+    """The same answers from pooled rows, in NumPy."""
+    shards = [sites.site(number) for number in range(len(sites))]
+    x = np.concatenate([np.asarray(one["x"], np.float64) for one in shards])
+    y = np.concatenate([np.asarray(one["y"], np.float64) for one in shards])
+    design = np.column_stack([x, np.ones(len(x))])
+
+    def potential(theta):
+        at = design @ theta
+        prior = Target(toy.MODEL, toy.MODEL.init).log_prior(jax.numpy.asarray(theta))
+        return np.logaddexp(0, at).sum() - y @ at - float(prior)
+
+    drawing, slopes, _ = toy.queries()
+    points = toy.drawn(as_arrays(drawing.arrays))["points"]
+    above = [potential(one) - potential(np.zeros(3)) for one in points]
+    return np.array(above), np.array([potential(one) for one in slopes.arrays["points"]])
+
+
+def test_an_answer_is_the_sum_over_the_sites(x64):
+    found = answers_of(panel_of())
+    above, values = by_hand(toy.sites())
+    np.testing.assert_allclose(found[0]["above"], above, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found[1]["value"], values, rtol=1e-9)
+
+
+def test_an_answer_that_is_not_summed_has_the_sites_first():
+    (told,) = answers_of(panel_of(), toy.queries()[2:])
+    assert told["rows"].tolist() == list(toy.SIZES)
+    assert told["number"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_sites_side_by_side_answer_as_one_after_the_other(x64, monkeypatch, width):
+    monkeypatch.setattr(asked.Asked, "_width", lambda self, points: width)
+    assert_same_answers(answers_of(panel_of()), answers_of(panel_of(mapped())), 1e-12)
+
+
+def mapped():
+    return consortia.LocalEngine(node_mode="map")
+
+
+@pytest.mark.parametrize("width", [1, 7])
+def test_single_precision_loses_nothing_over_many_sites(monkeypatch, width):
+    def odd(target, arrays, site):
+        return {"a": 1e4 + jax.numpy.sin(site.number.astype(target.dtype))}
+
+    class Odd(toy.Toy):
+        functions = {
+            "sum": SiteFunction(odd, toy.nowhere, "Nothing."),
+            "each": SiteFunction(odd, toy.nowhere, "Nothing.", summed=False),
+        }
+
+    monkeypatch.setattr(asked.Asked, "_width", lambda self, points: width)
+    panel = panel_of(sites=toy.sites(3000), method=Odd())
+    each = panel.ask(Query("each", {}, "each"))["a"]
+    total = panel.ask(Query("sum", {}, "sum"))["a"]
+    assert abs(each.astype(np.float32).sum(dtype=np.float32) - each.sum()) > 1e-1
+    # The compensation itself is rounded: to 1e-7 of what it gathers, some hundred.
+    assert abs(total - each.sum()) < 1e-4
+
+
+def test_what_is_not_finite_at_one_site_is_not_finite_in_the_sum():
+    def lost(target, arrays, site):
+        infinite = jax.numpy.where(site.number == 2, jax.numpy.inf, 1.0)
+        return {"a": infinite, "b": -infinite, "c": jax.numpy.ones(2)}
+
+    class Losing(toy.Toy):
+        functions = {"lost": SiteFunction(lost, toy.nowhere, "Nothing.")}
+
+    for width in (1, 2, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asked.Asked, "_width", lambda self, points, width=width: width)
+            found = panel_of(method=Losing()).ask(Query("lost", {}, "lost"))
+        assert found["a"] == np.inf
+        assert found["b"] == -np.inf
+        assert found["c"].tolist() == [5.0, 5.0]
+
+
+def test_an_unknown_function_is_named():
+    with pytest.raises(InputError, match="toy asks for 'heights', expected one of differences"):
+        panel_of().ask(Query("heights", {}, "none"))
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The programs that are compiled, or read from disk."""
+    made = []
+    plain = jax_compiler.compile_or_get_cached
+
+    def counted(*arguments, **options):
+        made.append(arguments)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(jax_compiler, "compile_or_get_cached", counted)
+    return made
+
+
+def test_a_second_run_of_equal_shapes_compiles_nothing(compilations):
+    toy.sampled(seed=1)
+    first = len(compilations)
+    toy.sampled(seed=2)
+    assert 0 < first == len(compilations)
+
+
+def test_programs_are_fully_optimised_where_runs_are_many(monkeypatch):
+    monkeypatch.setattr(asked, "REPEATED_RUNS", 2)
+    monkeypatch.setattr(asked.compiler, "for_few_rounds", lambda rows, integrated: {"few": True})
+    model = consortia.models.logistic_regression(2, intercept=True)
+    chosen = []
+    monkeypatch.setattr(
+        asked,
+        "_compiled",
+        lambda body, division, options: chosen.append(options) or jax.jit(body, static_argnums=0),
+    )
+
+    class Plain(asked.Asked):
+        def answer(self, function, arrays):
+            self._program(function, arrays, 3)
+
+    monkeypatch.setattr("consortia.engines.conversing.Asked", Plain)
+    for _ in range(3):
+        panel = panel_of(model=model)
+        panel.ask(toy.queries()[1])
+        panel.ask(toy.queries()[1])  # of one run, which counts once
+    assert chosen == [{"few": True}, {}]
+    panel_of(model=model, lasting=True).ask(toy.queries()[1])
+    assert chosen == [{"few": True}, {}]  # a stored run's programs are those of the first
+
+
+def test_a_plan_traces_nothing(monkeypatch):
+    plans = []
+    toy.sampled(on_plan=plans.append)
+    monkeypatch.setattr(SiteFunction, "numbers", None)
+    toy.sampled(on_plan=plans.append)
+    plan = plans[1]
+    lines = dict(plan.lines)
+    assert lines["rounds"] == "at most 3 batches of draws"
+    assert lines["network"].startswith("8 messages as a rule, at most 50, in each at most 1.")
+    # 64 log-densities of single precision from each of 5 sites; 2 + 3 + 9 numbers to each.
+    assert (plan.bytes_up, plan.bytes_down) == (64 * 4 * 5, 14 * 4 * 5)
+    assert plan.whole == (8, 8 * 1280, 8 * 280)
+
+
+def test_the_row_dependent_numbers_of_an_answer_are_counted():
+    panel = panel_of()
+    arrays = as_arrays(toy.queries()[1].arrays)
+    site = panel._arrays.site(0)
+    found = toy.FUNCTIONS["slopes"].numbers(panel.target, arrays, site)
+    assert found == 3 * (1 + 3 + 9)
+
+
+def test_many_sites_are_summed_without_all_their_answers():
+    """The program of 10,000 sites and 4,000 points needs little more than their rows."""
+    many = toy.sites(10_000)
+    panel = panel_of(sites=many)
+    query = Query(
+        "differences",
+        as_arrays(toy.queries()[0].arrays | {"count": np.int32(4000)}),
+        "draws",
+    )
+    function = toy.FUNCTIONS["differences"]
+    arrays = panel.completed(query)
+    program = panel._asked._program(function, arrays, 4000)
+    numbers = np.array([0, 10_000], np.int32)
+    width = panel._asked._width(4000)
+    needed = program.lower(width, panel._arrays, arrays, numbers).compile().memory_analysis()
+    all_answers = 10_000 * 4000 * 4
+    assert needed.temp_size_in_bytes < all_answers / 10
+    assert needed.argument_size_in_bytes < 10_000 * 11 * 4 * 8
