@@ -82,11 +82,13 @@ def test_single_precision_loses_nothing_over_many_sites(monkeypatch, width):
     def odd(target, arrays, site):
         return {"a": 1e4 + jax.numpy.sin(site.number.astype(target.dtype))}
 
+    answering = {
+        "sum": SiteFunction(odd, toy.nowhere, "Nothing."),
+        "each": SiteFunction(odd, toy.nowhere, "Nothing.", summed=False),
+    }
+
     class Odd(toy.Toy):
-        functions = {
-            "sum": SiteFunction(odd, toy.nowhere, "Nothing."),
-            "each": SiteFunction(odd, toy.nowhere, "Nothing.", summed=False),
-        }
+        functions = answering
 
     monkeypatch.setattr(asked.Asked, "_width", lambda self, points: width)
     panel = panel_of(sites=toy.sites(3000), method=Odd())
@@ -102,8 +104,10 @@ def test_what_is_not_finite_at_one_site_is_not_finite_in_the_sum():
         infinite = jax.numpy.where(site.number == 2, jax.numpy.inf, 1.0)
         return {"a": infinite, "b": -infinite, "c": jax.numpy.ones(2)}
 
+    losing = {"lost": SiteFunction(lost, toy.nowhere, "Nothing.")}
+
     class Losing(toy.Toy):
-        functions = {"lost": SiteFunction(lost, toy.nowhere, "Nothing.")}
+        functions = losing
 
     for width in (1, 2, 4):
         with pytest.MonkeyPatch.context() as patch:

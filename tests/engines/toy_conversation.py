@@ -232,6 +232,11 @@ def main() -> None:
     kind, output = sys.argv[1:]
     if kind == "mpi":
         engine: Any = consortia.MPIEngine(deadline=60)
+    elif kind == "devices-mesh":
+        devices = np.asarray(jax.devices()[:4]).reshape(2, 2)
+        engine = consortia.LocalEngine(jax.sharding.Mesh(devices, ("nodes", "chains")))
+    elif kind.startswith("devices-"):
+        engine = consortia.LocalEngine(devices=int(kind.removeprefix("devices-")))
     else:
         from consortia.engines.sharding import join
 

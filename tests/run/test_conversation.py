@@ -38,11 +38,11 @@ def cut_run(path, at, error=Cut, **more):
     """A run that ends in the middle of message ``at``, counted from 1."""
     plain, asked = LocalPanel.ask, []
 
-    def ask(self, query):
+    def ask(self, query, number):
         asked.append(query)
         if len(asked) == at:
             raise error
-        return plain(self, query)
+        return plain(self, query, number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalPanel, "ask", ask)
@@ -73,9 +73,9 @@ def asked(monkeypatch):
     """The purposes of the queries that reach the sites."""
     found, plain = [], LocalPanel.ask
 
-    def ask(self, query):
+    def ask(self, query, number):
         found.append(query.purpose)
-        return plain(self, query)
+        return plain(self, query, number)
 
     monkeypatch.setattr(LocalPanel, "ask", ask)
     return found
@@ -203,8 +203,8 @@ def test_a_budget_that_is_spent_ends_the_run():
 def test_an_interrupt_keeps_the_draws_so_far(tmp_path, monkeypatch, whole):
     plain = LocalPanel.ask
 
-    def ask(self, query):
-        found = plain(self, query)
+    def ask(self, query, number):
+        found = plain(self, query, number)
         if len(found) == 1 and query.purpose == "draws":
             signal.raise_signal(signal.SIGINT)
         return found

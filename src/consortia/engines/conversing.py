@@ -57,7 +57,7 @@ class LocalPanel(Panel):
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         return self._start_values(self._arrays, positions)
 
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites."""
         function = self.function(query)
         return self._asked.answer(function, self.completed(query))
@@ -121,7 +121,7 @@ class ShardedPanel(Panel):
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         return self._start_values(self._undivided, positions)
 
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites.
 
         Raises:

@@ -63,8 +63,12 @@ class Panel(ABC):
         """
 
     @abstractmethod
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites; only the root asks.
+
+        Args:
+            query: the function and its arrays, in JAX's own width.
+            number: index of the message in its run.
 
         Raises:
             SiteMissingError: a site did not answer, or refused.

@@ -203,7 +203,7 @@ class Asking:
         number = len(self.messages) + 1
         found = self._stored(number, query) if self.replaying else None
         if found is None:
-            found = self.panel.ask(query)
+            found = self.panel.ask(query, number - 1)
             if self.answers is not None:
                 self.answers.keep(number, digest_of(query), found)
         self._count(query, found)

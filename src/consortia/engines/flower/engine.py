@@ -17,6 +17,7 @@ import numpy as np
 from consortia.core import arguments, fingerprints
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.queries import Conversation
 from consortia.core.start import start_values
 from consortia.core.target import Target, any_target
 from consortia.data.facts import SiteFacts
@@ -25,6 +26,7 @@ from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import HEADER_BYTES
 from consortia.engines.flower.handshake import joined
+from consortia.engines.flower.panel import FlowerPanel
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.stages import Stages, check_carried
@@ -144,7 +146,8 @@ class FlowerEngine(Engine):
         Raises:
             InputError: the method cannot be carried, or there is another number of sites.
         """
-        check_carried(method.build(any_target()))
+        if not isinstance(method, Conversation):
+            check_carried(method.build(any_target()))
         if nodes != len(self._channel.names):
             raise InputError(
                 f"the study has {nodes} sites, the engine was given {len(self._channel.names)} "
@@ -194,7 +197,6 @@ class FlowerEngine(Engine):
             InputError: the algorithm cannot be carried, or there is another number of sites.
         """
         algorithm = method.build(target)
-        check_carried(algorithm)
         self.local_sites(len(sites), method)
         self.barrier()
         layout = LocalEngine(block=1).layout(target, sites, method, chains)
@@ -213,11 +215,7 @@ class FlowerEngine(Engine):
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
-        begin = {
-            "facts": self._facts,
-            "model": fingerprints.of_model(target, sites.first),
-            "chosen": method.chosen,
-        }
+        begin = self._beginning(target, sites, method)
         return FlowerRun(
             program,
             stages,
@@ -230,6 +228,34 @@ class FlowerEngine(Engine):
             self.minimum_sites,
             self._bounds,
         )
+
+    def panel(
+        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
+    ) -> FlowerPanel:
+        """Meet the sites for a conversation.
+
+        Raises:
+            InputError: there is another number of sites, or a run may go on without one.
+            SiteMissingError: a site did not come.
+        """
+        if self.minimum_sites is not None:
+            raise InputError(
+                "on_missing='go on': the answers to a query are summed, and a sum without a site "
+                "belongs to another posterior; take on_missing='stop'."
+            )
+        self.local_sites(len(sites), method)
+        self.barrier()
+        arrays = _shapes(target.model, sites, 1)
+        begin = self._beginning(target, sites, method)
+        return FlowerPanel(target, sites, method, arrays, self._channel, begin, self._bounds)
+
+    def _beginning(self, target: Target, sites: Sites, method: Method) -> dict[str, Any]:
+        """Return what a run begins with, for the sites to agree to."""
+        return {
+            "facts": self._facts,
+            "model": fingerprints.of_model(target, sites.first),
+            "chosen": method.chosen,
+        }
 
 
 def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:

@@ -53,12 +53,14 @@ class Place:
         farthest: the largest distance from the prior's centre, over parameters and points.
         moved: the same from where the chain was evaluated before, for each round between.
         middles: the middle of each chain's points, (chains, d).
+        numbers: that depend on rows and would leave in the answer, where it is known.
     """
 
     points: int
     farthest: float
     moved: float
     middles: np.ndarray
+    numbers: int = 0
 
 
 def question_of(request: Envelope) -> Question:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,17 +13,17 @@ from jaxtyping import Array, Float, PyTree
 from consortia.core import random
 from consortia.core.prior import prior_scale
 from consortia.core.target import Target
-from consortia.core.words import duration
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import nonfinite
+from consortia.engines.flower.agreement import Flags, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.plausible import Judge
+from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.rounds import Rounds
-from consortia.engines.flower.site import AGREEMENT, FITTED
+from consortia.engines.flower.site import FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
@@ -70,33 +69,10 @@ class FlowerRun(Run):
 
         Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
         """
-        flags = self._begun(positions)
-        prior = jax.lax.map(self._target.log_prior, positions)
-        potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
-        return prior, potential, np.stack([one["gradient"] for one in flags])
+        return values_of(self._target, positions, self._begun(positions))
 
-    def _begun(self, positions: Float[Array, "chains d"]) -> list[Mapping[str, np.ndarray]]:
-        """Send all sites what the run begins with; return their flags."""
-        like = {
-            "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
-            "gradient": jax.ShapeDtypeStruct((len(positions),), bool),
-        }
-
-        def read(site: int, answer: Envelope) -> Mapping[str, np.ndarray]:
-            found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
-            if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
-                raise EnvelopeError("a flag is none")
-            return found
-
-        arrays = {"positions": np.asarray(positions)}
-        answers = self._channel.ask(
-            {
-                site: self._channel.request(AGREEMENT, site, values=self._begin, arrays=arrays)
-                for site in self._all
-            },
-            read,
-        )
-        return [answers[site] for site in self._all]
+    def _begun(self, positions: Float[Array, "chains d"]) -> list[Flags]:
+        return agreed(self._channel, self._begin, positions)
 
     def start(
         self,
@@ -238,29 +214,12 @@ class FlowerRun(Run):
 
     def answering(self) -> dict[str, tuple[float | None, float | None]]:
         """Return of each site the seconds of its last answer, and those waited for one so far."""
-        now, since, took = time.monotonic(), dict(self._channel.since), dict(self._channel.took)
-        return {
-            name: (took.get(site), now - since[site] if site in since else None)
-            for site, name in enumerate(self.names)
-        }
+        return seconds_of_sites(self._channel)
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
-        rejected = self._channel.rejected
-        received = {
-            name: list(self._channel.received.get(self._channel.node[site], (0, 0)))
-            for site, name in enumerate(self.names)
-        }
-        private = ", ".join(self.names[site] for site in sorted(self._channel.private))
-        facts: dict[str, Any] = {
-            "private_numbers": f"from secrets of {private}" if private else "none: from the seed",
-            "flower_run": self._channel.run,
-            "rejected_replies": rejected.count,
-            "rejected": rejected.lines,
-            "received": received,
-            "seconds_per_message": self._channel.seconds / max(self._channel.messages, 1),
-        }
+        facts = facts_of(self._channel)
         if not away:
             return facts, {}
         import xarray  # half a second that a site need not spend
@@ -281,14 +240,7 @@ class FlowerRun(Run):
 
     def expected(self, messages: int) -> str:
         """Return how long so many messages will take, as the messages so far have."""
-        each, how = self._channel.transport.seconds, self._channel.transport.kind
-        if self._channel.messages:
-            each, how = self._channel.seconds / self._channel.messages, f"{how}, as measured"
-        return (
-            f"about {duration(each * messages)}: {messages} messages to each "
-            f"site, one after the other, {each:.2g} s each ({how}), and "
-            "the sites' own work"
-        )
+        return expected(self._channel, messages)
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
@@ -319,8 +271,7 @@ class FlowerRun(Run):
     @property
     def where(self) -> list[str]:
         """Which process holds which sites, one line each."""
-        sites = [f"node {self._channel.node[site]}: {self.names[site]}" for site in self._all]
-        return [f"server ({self._channel.transport.kind}): no site", *sites]
+        return where(self._channel)
 
     def _whole_carry(self) -> Carry:
         """Return shapes of the carry of all nodes in one process."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from consortia.core import fingerprints, random, start
+from consortia.core import compiler, fingerprints, random, start
 from consortia.core.contract import Method, Phase, Route
 from consortia.core.model import Model
 from consortia.core.prior import PriorScale, prior_scale
@@ -80,16 +80,16 @@ class Job:
     init: Any = None
 
 
-class SiteRuntime:
-    """One run at one site.
+class SiteWork:
+    """What a site has of a run, whatever its method: the target, its rows, and where it was asked.
 
     Args:
         job: the study, with the rows of this site.
         number: of this site.
         files: of the run.
         begun: the arrays that the run began with: positions (chains, d).
-        run: identity of the run.
-        secret: of the site, from which it draws what is private; from the seed when None.
+        method: of the study.
+        chains: that travel in a message.
 
     Attributes:
         dimension: d.
@@ -101,19 +101,13 @@ class SiteRuntime:
         number: int,
         files: RunFiles,
         begun: Mapping[str, np.ndarray],
-        run: str,
-        secret: bytes | None,
+        method: Method,
+        chains: int,
     ) -> None:
         self._job, self._number, self._files = job, number, files
-        self._run, self._secret = run, secret
-        method, chains = job.algorithm.with_chains(job.chains)
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._algorithm = method.build(self._target)
-        check_carried(self._algorithm)
-        sizes = np.asarray(job.sites.sizes, np.int64)
         self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
-        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
         if self._positions.shape != (chains, d):
@@ -121,13 +115,6 @@ class SiteRuntime:
         expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
-        weights = method.site_weights(sizes)
-        worth = effort(self._target, job.sites, method, layout)
-        self._stages = Stages(self._algorithm, layout, d, self._arrays, weights, worth)
-        self._base = random.base_key(job.seed)
-        self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
-        self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
-        self._fitted_there = False
         self._evaluated: Mapping[str, np.ndarray] | None = None
 
     def check_model(self, fingerprint: str) -> None:
@@ -143,12 +130,71 @@ class SiteRuntime:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
         values_at = jax.jit(
             partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows),
-            compiler_options=self._stages.effort.once,
+            compiler_options=self._once,
         )
         _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
         potential = np.asarray(values)[0]
         codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3
         return {"potential": codes.astype(np.uint8), "gradient": np.asarray(finite)[0]}
+
+    @property
+    def _once(self) -> dict[str, Any]:
+        """Options of the compiler for what runs once."""
+        return compiler.for_once()
+
+    @functools.cached_property
+    def _scale(self) -> PriorScale:
+        return prior_scale(self._target, self._positions[0])
+
+    def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._evaluated is None:
+            self._evaluated = self._files.noted(PLACE)
+        return last_evaluated(self._evaluated, stage, self._positions)
+
+    def _note_evaluated(self, stage: int, middles: np.ndarray, iterations: np.ndarray) -> None:
+        parts = {"stage": np.array(stage), "middles": middles, "iterations": iterations}
+        self._evaluated = parts
+        self._files.note(PLACE, parts)
+
+
+class SiteRuntime(SiteWork):
+    """One run of phases at one site.
+
+    Args:
+        job: the study, with the rows of this site.
+        number: of this site.
+        files: of the run.
+        begun: the arrays that the run began with: positions (chains, d).
+        run: identity of the run.
+        secret: of the site, from which it draws what is private; from the seed when None.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        files: RunFiles,
+        begun: Mapping[str, np.ndarray],
+        run: str,
+        secret: bytes | None,
+    ) -> None:
+        method, chains = job.algorithm.with_chains(job.chains)
+        super().__init__(job, number, files, begun, method, chains)
+        self._run, self._secret = run, secret
+        self._algorithm = method.build(self._target)
+        check_carried(self._algorithm)
+        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
+        weights = method.site_weights(np.asarray(job.sites.sizes, np.int64))
+        worth = effort(self._target, job.sites, method, layout)
+        self._stages = Stages(self._algorithm, layout, self.dimension, self._arrays, weights, worth)
+        self._base = random.base_key(job.seed)
+        self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
+        self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
+        self._fitted_there = False
+
+    @property
+    def _once(self) -> dict[str, Any]:
+        return self._stages.effort.once
 
     def finish_fit(self, request: Envelope) -> dict[str, np.ndarray]:
         """Keep what ``fit`` has left here; return it, for the method to judge."""
@@ -224,18 +270,7 @@ class SiteRuntime:
         if isinstance(self._phase(label)[1].exchange, Route):
             which = self._chains_here(self._stages.of(label.stage), request)
         middles[which], iterations[which] = place.middles, label.iteration
-        stage = np.array(label.stage)
-        self._evaluated = {"stage": stage, "middles": middles, "iterations": iterations}
-        self._files.note(PLACE, self._evaluated)
-
-    @functools.cached_property
-    def _scale(self) -> PriorScale:
-        return prior_scale(self._target, self._positions[0])
-
-    def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._evaluated is None:
-            self._evaluated = self._files.noted(PLACE)
-        return last_evaluated(self._evaluated, stage, self._positions)
+        self._note_evaluated(label.stage, middles, iterations)
 
     # --- states -------------------------------------------------------------------------------
 

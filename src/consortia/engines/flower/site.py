@@ -18,16 +18,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from consortia.core import density
+from consortia.core.queries import Conversation
 from consortia.data.facts import SiteFacts
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
+from consortia.engines.flower.conversing import QueryRuntime
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.facts import SiteEngine
 from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
-from consortia.engines.flower.stages import STAGES, Label
+from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.store import results
 
 DESCRIPTION, AGREEMENT, FITTED = "description", "agreement", "fitted"
@@ -110,7 +112,7 @@ class FlowerSite:
         self._private = private
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
-        self._work: dict[str, SiteRuntime] = {}
+        self._work: dict[str, SiteRuntime | QueryRuntime] = {}
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; an error at the site is a refusal."""
@@ -203,8 +205,10 @@ class FlowerSite:
             work.check_model(model)
             return "description", {}, work.start_flags()
         work = self._worked(request.run, files, gate)
-        if request.kind == FITTED:
+        if request.kind == FITTED and isinstance(work, SiteRuntime):
             return "fit", {}, work.finish_fit(request)
+        if isinstance(work, QueryRuntime) != (request.kind == STAGES[QUERY]):
+            raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         place = work.place(label, request)
         gate.place(place, again=again)
@@ -219,7 +223,7 @@ class FlowerSite:
         beside = None if facts.beside is None else self._own(facts.beside)
         return replace(facts, digest=keyed.hexdigest(), beside=beside)
 
-    def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime:
+    def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime | QueryRuntime:
         work = self._work.get(run)
         if work is None:
             begun = files.kept("begun")
@@ -230,8 +234,12 @@ class FlowerSite:
             d = begun.arrays["positions"].shape[-1]  # `SiteRuntime` checks it
             chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]), d)
             job = replace(job, algorithm=chosen)
-            secret = secret_of(self.folder) if self._private else None
-            work = SiteRuntime(job, self.number, files, begun.arrays, run, secret)
+            parts = job, self.number, files, begun.arrays
+            if isinstance(chosen, Conversation):
+                work = QueryRuntime(*parts, chosen)
+            else:
+                secret = secret_of(self.folder) if self._private else None
+                work = SiteRuntime(*parts, run, secret)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension)
             self._work[run] = work
         return work

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from consortia.core import compiler, random
 from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
+from consortia.core.queries import Conversation
 from consortia.engines import exchanges, rng
 from consortia.engines.contract import named
 from consortia.engines.flower.envelope import EnvelopeError
@@ -19,12 +20,18 @@ from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
 
-STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round"}
+QUERY = 3
+"""Number of the stage of a conversation's queries; those of phases stand in `rng`."""
+
+STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round", QUERY: "query"}
 """Names of the stages, which are kinds of messages too."""
 
 
 class Label(NamedTuple):
-    """Where in a run a message stands; they are ordered as the messages are."""
+    """Where in a run a message stands; they are ordered as the messages are.
+
+    Of a query ``iteration`` is the index of the message, and ``phase`` that of its site function.
+    """
 
     stage: int
     iteration: int
@@ -46,6 +53,11 @@ class Sent(NamedTuple):
     node: PyTree
     outbox: PyTree
     info: dict[str, Any]
+
+
+def function_names(method: Conversation) -> list[str]:
+    """Return the names of a conversation's site functions, in the order of their indices."""
+    return sorted(method.functions)
 
 
 def check_carried(algorithm: Algorithm) -> None:

@@ -64,7 +64,7 @@ class MPIPanel(Panel):
         both = self._communicator.total(self._of_all(own))
         return prior, both[:, 0], both[:, 1] > 0
 
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites; only rank 0 asks.
 
         Raises:

@@ -1,0 +1,184 @@
+"""A panel whose sites answer messages: the server's side, which holds no row."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from consortia.core.contract import Phase, Sum
+from consortia.core.prior import prior_scale
+from consortia.core.queries import Conversation, Query, SiteFunction
+from consortia.core.target import Target
+from consortia.data.sites import Sites
+from consortia.engines.flower import nonfinite
+from consortia.engines.flower.agreement import agreed, values_of
+from consortia.engines.flower.asking import RequestChannel
+from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.plausible import Judge, Sent
+from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
+from consortia.engines.panel import Answer, Panel
+from consortia.engines.phases import SiteArrays
+from consortia.errors import SiteImplausibleError
+
+FLOWER_RUN = "flower run"
+"""Entry of an identity: the run, as the sites know it."""
+
+KEPT_SHAPES = 32
+
+
+class FlowerPanel(Panel):
+    """The sites of a study as nodes of a network; every query is one message to each.
+
+    Args:
+        target: the posterior.
+        sites: names and sizes of all sites.
+        method: whose site functions answer.
+        arrays: shapes of one site's data.
+        channel: to the sites.
+        begin: what the run begins with, for the sites to agree to.
+        bounds: farthest position and step that a site may send.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sites: Sites,
+        method: Conversation,
+        arrays: SiteArrays,
+        channel: RequestChannel,
+        begin: Mapping[str, Any],
+        bounds: tuple[float, float],
+    ) -> None:
+        super().__init__(target, sites, method)
+        self._arrays, self._channel, self._begin = arrays, channel, begin
+        self._bounds = bounds
+        self._judge: Judge | None = None
+        self._weights = method.site_weights(self.sizes)
+        self._shapes: OrderedDict[Any, Any] = OrderedDict()
+
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
+
+        Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
+        """
+        scale = prior_scale(self.target, np.asarray(positions)[0])
+        self._judge = Judge(scale, self._weights, *self._bounds)
+        flags = agreed(self._channel, self._begin, positions)
+        return values_of(self.target, positions, flags)
+
+    def ask(self, query: Query, number: int = 0) -> Answer:
+        """Return the answer of all sites, added in double precision in their order.
+
+        Raises:
+            SiteMissingError: a site did not answer, or refused.
+            SiteImplausibleError: a site's answer cannot be an honest one.
+        """
+        function = self.function(query)
+        like = self._reply_of(function, self.completed(query))
+        index = function_names(self.method).index(query.function)
+        label = Label(QUERY, number, index, 0)
+        channel = self._channel
+        requests = {
+            site: channel.request(
+                STAGES[QUERY],
+                site,
+                label=tuple(label),
+                values={"function": query.function},
+                arrays=query.arrays,
+            )
+            for site in range(len(self.names))
+        }
+        answers = channel.ask(requests, lambda site, one: _read(like, one), iteration=number)
+        self._check_plausible(function, query, answers, number)
+        ordered = [answers[site] for site in range(len(self.names))]
+        if not function.summed:
+            return {n: np.stack([one[n].astype(np.float64) for one in ordered]) for n in like}
+        with np.errstate(invalid="ignore"):
+            return {
+                n: np.asarray(np.sum([one[n] for one in ordered], axis=0, dtype=np.float64))
+                for n in like
+            }
+
+    def _check_plausible(
+        self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int
+    ) -> None:
+        if function.disclosure is None or self._judge is None:
+            return
+        inbox = self.completed(query)
+        phase = Phase(None, Sum(), evaluation=function.evaluation, disclosure=function.disclosure)
+        sent = {site: Sent(inbox, answer) for site, answer in answers.items()}
+        found = self._judge.implausible(phase, sent)
+        if found is not None:
+            site, reason = found
+            name = (self.names[site],)
+            raise SiteImplausibleError(name, reason=reason, waited=0.0, round=number)
+
+    def _reply_of(self, function: SiteFunction, arrays: Answer) -> dict[str, Any]:
+        """Return the shapes of a site's answer; they are traced once for those of the arrays."""
+        key = function.answer, str(jax.tree.map(np.shape, arrays))
+        if key not in self._shapes:
+            made = jax.eval_shape(
+                lambda sites, given: dict(function.answer(self.target, given, sites.site(0))),
+                self._arrays,
+                arrays,
+            )
+            self._shapes[key] = {
+                name: jax.ShapeDtypeStruct(leaf.shape, self.target.dtype)
+                for name, leaf in made.items()
+            }
+            while len(self._shapes) > KEPT_SHAPES:
+                self._shapes.popitem(last=False)
+        return self._shapes[key]
+
+    # --- identity over interruptions --------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """Return the run as the sites know it."""
+        return {FLOWER_RUN: self._channel.run}
+
+    def continue_as(self, identity: Mapping[str, Any]) -> None:
+        """Be that run again; the sites then know what they have answered."""
+        self._channel.run = str(identity.get(FLOWER_RUN, self._channel.run))
+
+    # --- plan and record --------------------------------------------------------------------------
+
+    def expected(self, messages: int) -> str:
+        """Return how long so many messages will take, as the messages so far have."""
+        return expected(self._channel, messages)
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far."""
+        return seconds_of_sites(self._channel)
+
+    def outcome(self) -> dict[str, Any]:
+        """Return the messages that came, and the replies that were not used."""
+        return facts_of(self._channel)
+
+    @property
+    def where(self) -> list[str]:
+        """Which process holds which sites, one line each."""
+        return where(self._channel)
+
+
+def _read(like: Mapping[str, Any], answer: Envelope) -> Answer:
+    """Return a site's arrays, checked.
+
+    Raises:
+        EnvelopeError: they are of other names, shapes or types.
+    """
+    arrays = nonfinite.unmarked(answer.arrays)
+    if arrays.keys() != like.keys():
+        raise EnvelopeError("it holds other arrays than this function answers")
+    for name, leaf in like.items():
+        array = arrays[name]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise EnvelopeError(
+                f"array {name!r} is {array.dtype} {array.shape}, not {leaf.dtype} {leaf.shape}"
+            )
+    return arrays

@@ -1,0 +1,54 @@
+"""What the server says of its sites in plans, records and while it waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from consortia.core.words import duration
+from consortia.engines.flower.asking import RequestChannel
+
+
+def seconds_of_sites(channel: RequestChannel) -> dict[str, tuple[float | None, float | None]]:
+    """Return of each site the seconds of its last answer, and those waited for one so far."""
+    now, since, took = time.monotonic(), dict(channel.since), dict(channel.took)
+    return {
+        name: (took.get(site), now - since[site] if site in since else None)
+        for site, name in enumerate(channel.names)
+    }
+
+
+def facts_of(channel: RequestChannel) -> dict[str, Any]:
+    """Return the attributes of a run's record on its messages."""
+    received = {
+        name: list(channel.received.get(channel.node[site], (0, 0)))
+        for site, name in enumerate(channel.names)
+    }
+    private = ", ".join(channel.names[site] for site in sorted(channel.private))
+    return {
+        "private_numbers": f"from secrets of {private}" if private else "none: from the seed",
+        "flower_run": channel.run,
+        "rejected_replies": channel.rejected.count,
+        "rejected": channel.rejected.lines,
+        "received": received,
+        "seconds_per_message": channel.seconds / max(channel.messages, 1),
+    }
+
+
+def expected(channel: RequestChannel, messages: int) -> str:
+    """Return how long so many messages will take, as the messages so far have."""
+    each, how = channel.transport.seconds, channel.transport.kind
+    if channel.messages:
+        each, how = channel.seconds / channel.messages, f"{how}, as measured"
+    return (
+        f"about {duration(each * messages)}: {messages} messages to each "
+        f"site, one after the other, {each:.2g} s each ({how}), and "
+        "the sites' own work"
+    )
+
+
+def where(channel: RequestChannel) -> list[str]:
+    """Return which process holds which sites, one line each."""
+    numbered = enumerate(channel.names)
+    sites = [f"node {channel.node[site]}: {name}" for site, name in numbered]
+    return [f"server ({channel.transport.kind}): no site", *sites]
