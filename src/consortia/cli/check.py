@@ -73,7 +73,7 @@ def check(
             if prediction.open:  # perhaps because nobody had asked
                 prediction = predict_bias(built.model, built.rows, built.algorithm)
             rounds = given.run.rounds * given.run.chains
-            verdict = judge(prediction, rounds=rounds, draws=costs["draws_kept"])
+            verdict = judge(prediction, rounds=rounds, draws=costs["draws_kept"] or None)
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}
@@ -123,6 +123,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     """
     import numpy as np
 
+    from consortia.core.queries import Conversation
     from consortia.core.start import starting_parameters
     from consortia.core.target import Target
     from consortia.engines.mailbox import servers_of
@@ -133,6 +134,8 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     run = study.run
     start = starting_parameters(built.model, None, run.seed, 1)[0]
     target = Target(built.model, start)
+    if isinstance(built.algorithm, Conversation):
+        return cost_of_queries(study, built, plan, target)
     method, chains = built.algorithm.with_chains(run.chains)
     algorithm = completed(method, target.dimension).build(target)
     chains *= servers_of(algorithm)
@@ -155,6 +158,16 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     whole["bytes_of_draws"] = (
         kept * chains * target.dimension * np.dtype(target.dtype).itemsize * copies
     )
+    times = max(built.imputations, 1)
+    return {name: times * value for name, value in whole.items()}
+
+
+def cost_of_queries(study: Study, built: Built, plan: Plan, target: Any) -> dict[str, Any]:
+    """Return the cost of a usual run of a conversation; its points and draws are not known."""
+    messages, up, down = plan.whole
+    whole = {"iterations": messages, "communication_rounds": messages, "bytes_up": up}
+    whole |= {"bytes_down": down, "bytes_sent": up + down, "gradients": 0, "row_gradients": 0}
+    whole |= {"draws": 0, "draws_kept": 0, "bytes_of_draws": 0}
     times = max(built.imputations, 1)
     return {name: times * value for name, value in whole.items()}
 
@@ -217,9 +230,12 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("rounds", f"{costs['iterations']:,}, {costs['communication_rounds']:,} of communication"),
         ("bytes", f"{costs['bytes_up']:,} up, {costs['bytes_down']:,} down, all chains"),
-        ("gradients", f"{costs['gradients']:,} of a site, {costs['row_gradients']:,} rows"),
-        ("draws", f"{draws}, {costs['bytes_of_draws'] / 1e6:,.1f} MB"),
     ]
+    if costs["draws"]:  # what a conversation computes and draws is not known before
+        lines += [
+            ("gradients", f"{costs['gradients']:,} of a site, {costs['row_gradients']:,} rows"),
+            ("draws", f"{draws}, {costs['bytes_of_draws'] / 1e6:,.1f} MB"),
+        ]
     if "seconds" in costs:
         lines.append(
             (

@@ -101,12 +101,11 @@ def new(
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
     with reported(False):
-        from consortia.core.target import any_target
-        from consortia.engines.flower.stages import check_carried
+        from consortia.engines.flower.stages import check_method
         from consortia.study.build import load_study
 
         given = load_study(study)
-        check_carried(given.method.build(any_target()))
+        check_method(given.method)
         if given.data.files is not None and len(given.data.files) == 2 and not two_sites:
             raise InputError(
                 "the study has two sites: from its own message and the average each computes the "

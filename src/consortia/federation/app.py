@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from consortia.core.contract import Algorithm
+from consortia.core.queries import Conversation
 from consortia.core.target import any_target
 from consortia.core.words import duration
 from consortia.data.facts import SiteFacts
@@ -23,7 +23,7 @@ from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
-from consortia.engines.flower.stages import check_carried
+from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import Transport
 from consortia.errors import InputError, PolicyError
 from consortia.run.verification import Verification
@@ -88,15 +88,14 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     from consortia.store.runs import holds_run, read_record
 
     study = load_study(path)
-    algorithm = study.method.build(any_target())
-    check_carried(algorithm)
-    print(expected(study, algorithm, transport), flush=True)
+    check_method(study.method)
+    print(expected(study, transport), flush=True)
     for one in study.besides:
-        then, name = one.method.build(any_target()), one.method.name
+        name = one.method.name
         if one.imputation == 0:
             name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
         if not one.imputation:
-            print(f"then {name}: {expected(one, then, transport)}", flush=True)
+            print(f"then {name}: {expected(one, transport)}", flush=True)
     beside, other, left_out = study.verification, study.compared, study.left_out
     directory = _directory(study, config)
     begun = holds_run(directory)
@@ -176,8 +175,17 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     )
 
 
-def expected(study: Study, algorithm: Algorithm, transport: Transport) -> str:
+def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
+    method = study.method
+    if isinstance(method, Conversation):
+        messages = method.usual_messages(method.dimension or 2) + len(BEFORE_PHASES)
+        return (
+            f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
+            f"work. {messages} messages to each site as a rule, one after the other, about "
+            f"{transport.seconds:g} s each ({transport.kind})."
+        )
+    algorithm = method.build(any_target())
     each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
     most = study.run.warmup + study.run.rounds

@@ -8,6 +8,7 @@ import numpy as np
 
 from consortia import graphs
 from consortia.core.contract import Route
+from consortia.core.queries import Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.errors import InputError
@@ -50,6 +51,8 @@ def _words(report: RunReport) -> str:
 def _exchanges(report: RunReport) -> list[Any]:
     """Return the exchanges of an iteration; none where the study is not at hand."""
     if report.model is None or report.algorithm is None:
+        return []
+    if isinstance(report.algorithm, Conversation):
         return []
     start = starting_parameters(report.model, None, 0, 1)[0]
     target = Target(report.model, start)

@@ -107,7 +107,11 @@ def test_a_refusal_has_every_reason() -> None:
 def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
     of_gate = {"apps", "minimum_rows", "maximum_bytes", "maximum_norm"}
     of_gate |= {"maximum_messages", "maximum_runs", "maximum_parameters_per_row"}
-    of_gate |= {"maximum_points", "minimum_level_rows"}  # the latter where facts are made
+    of_gate |= {
+        "maximum_numbers",
+        "maximum_points",
+        "minimum_level_rows",
+    }  # the latter where facts are made
     of_gate |= {"maximum_position", "maximum_step", "maximum_answers", "maximum_refusals"}
     tried = {rule for rule in BROKEN if "." not in rule} | of_gate
     assert set(Policy.model_fields) - {"noise"} == tried

@@ -19,7 +19,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
-from consortia.core.target import Target, any_target
+from consortia.core.target import Target
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
@@ -29,7 +29,7 @@ from consortia.engines.flower.handshake import joined
 from consortia.engines.flower.panel import FlowerPanel
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
-from consortia.engines.flower.stages import Stages, check_carried
+from consortia.engines.flower.stages import Stages, check_method
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError
@@ -146,8 +146,7 @@ class FlowerEngine(Engine):
         Raises:
             InputError: the method cannot be carried, or there is another number of sites.
         """
-        if not isinstance(method, Conversation):
-            check_carried(method.build(any_target()))
+        check_method(method)
         if nodes != len(self._channel.names):
             raise InputError(
                 f"the study has {nodes} sites, the engine was given {len(self._channel.names)} "

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from consortia.core import compiler, random
-from consortia.core.contract import Algorithm, Mailbox, Mix, Phase, Route
+from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
 from consortia.core.queries import Conversation
+from consortia.core.target import any_target
 from consortia.engines import exchanges, rng
 from consortia.engines.contract import named
 from consortia.engines.flower.envelope import EnvelopeError
@@ -58,6 +59,16 @@ class Sent(NamedTuple):
 def function_names(method: Conversation) -> list[str]:
     """Return the names of a conversation's site functions, in the order of their indices."""
     return sorted(method.functions)
+
+
+def check_method(method: Method) -> None:
+    """Refuse a method that cannot be carried out at seconds a message.
+
+    Raises:
+        InputError: with the reason.
+    """
+    if not isinstance(method, Conversation):
+        check_carried(method.build(any_target()))
 
 
 def check_carried(algorithm: Algorithm) -> None:

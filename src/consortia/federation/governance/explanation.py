@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from consortia.core.queries import Conversation
 from consortia.diagnostics.site_sums import LEFT_OUT
-from consortia.federation.governance.terms import StudyTerms
+from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SENT = {
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
     "round": "In each round and for each chain: a place that was computed from all your rows, or "
     "a sum over them.",
+    "query": "At each question of the server, one of these answers.",
 }
 """Each kind of message in one sentence."""
 
@@ -70,6 +72,7 @@ def sentences(
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
+    found += [("", f"{text} ({name})") for one in terms.every for name, text in one.answers]
     found += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(study, terms, rows, columns))
@@ -145,6 +148,11 @@ def _model(study: Study) -> str:
 
 def _length(study: Study, terms: StudyTerms) -> str:
     run = study.run
+    if terms.usual is not None:
+        return (
+            f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
+            f"rule, and at most {terms.exchanges:,}."
+        )
     warmup = f", {run.warmup} of them to warm up" if run.warmup else ""
     return (
         f"{terms.rounds:,} rounds{warmup}, {terms.chains} chains side by side: your site sends at "
@@ -180,7 +188,9 @@ def _of_a_patient(
             "There are two sites: the other one can compute your messages from its own and the "
             "average. Do not take part without agreeing to that."
         )
-    if rows is not None and columns is not None:
+    if rows is not None and columns is not None and terms.usual is not None:
+        found.append(_of_answers(study, terms, rows, columns))
+    elif rows is not None and columns is not None:
         unknowns, rounds = rows * columns, terms.rounds * terms.chains
         found.append(
             f"Your file holds {rows:,} rows × {columns} columns = {unknowns:,} numbers. The rounds "
@@ -195,3 +205,21 @@ def _of_a_patient(
         "all this on your own rows and tells in numbers what is read."
     )
     return found
+
+
+def _of_answers(study: Study, terms: StudyTerms, rows: int, columns: int) -> str:
+    """Return how many numbers the answers to questions hold, against those of the rows."""
+    method, unknowns = study.method, rows * columns
+    assert isinstance(method, Conversation)
+    each = max((one.up for one in method.message_sizes(columns).values()), default=0)
+    held = f"Your file holds {rows:,} rows × {columns} columns = {unknowns:,} numbers. "
+    if not each:
+        return f"{held}How many numbers the answers hold is not known; `maximum_numbers` bounds it."
+    usual, most = (
+        (messages - BEFORE_PHASES) * each for messages in (terms.usual or 0, terms.exchanges)
+    )
+    return (
+        f"{held}With {columns} parameters the answers hold at most {usual:,} numbers as a rule, "
+        f"and at most {most:,}: "
+        + ("more than your rows hold." if usual >= unknowns else "as a rule fewer than your rows.")
+    )

@@ -31,7 +31,7 @@ from consortia.errors import (
 )
 from consortia.federation.governance.ledger import BY_ROWS, Ledger
 from consortia.federation.governance.policy import forbidden, load_policy
-from consortia.federation.governance.terms import StudyTerms
+from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
 
 LEDGER = "ledger.jsonl"
@@ -94,6 +94,9 @@ class Reach(Protocol):
 
     @property
     def moved(self) -> float: ...  # noqa: D102
+
+    @property
+    def numbers(self) -> int: ...  # noqa: D102
 
 
 class Gate:
@@ -168,16 +171,21 @@ class Gate:
         """Check where rows would be looked at, before they are.
 
         Args:
-            place: in standard deviations of the prior.
+            place: in standard deviations of the prior, and how many numbers an answer would hold.
             again: the question was answered before, so that the chain has not moved.
 
         Raises:
-            PolicyError: too far out, too far from the last time, or at too many points.
+            PolicyError: too far out, too far from the last time, at too many points, or with too
+                many numbers in the answers of the run.
         """
         policy, found = self.policy, []
         if policy.maximum_points is not None and place.points > policy.maximum_points:
             text = f"{place.points} positions, more than {policy.maximum_points}"
             found.append(("maximum_points", text))
+        told = self._ledger.numbers[self.terms.run] + place.numbers
+        if policy.maximum_numbers is not None and not again and told > policy.maximum_numbers:
+            text = f"the answers of this run would hold {told} numbers, more than "
+            found.append(("maximum_numbers", f"{text}{policy.maximum_numbers}"))
         for rule, distance, most in (
             ("maximum_position", place.farthest, policy.maximum_position),
             ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
@@ -247,6 +255,9 @@ class Gate:
         at = question.round
         if kind == "round" and not (at is not None and 0 <= at < most):
             found.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
+        most = self.terms.exchanges - BEFORE_PHASES
+        if kind == "query" and not (at is not None and 0 <= at < most):
+            found.append(("maximum_messages", f"there are the questions 0 to {most - 1}"))
         again = question.digest in self._answers(question)
         answered, sent = (
             count[self.terms.run] for count in (self._ledger.answers, self._ledger.messages)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,9 @@ BY_ROWS = "by"
 
 REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""
+
+NOT_FINITE = "not finite: "
+"""How the name of an array of marks begins, see `consortia.engines.flower.nonfinite`."""
 
 LOCK_SECONDS = 60.0
 """How long a process waits for another that writes a line."""
@@ -125,6 +129,7 @@ class Ledger:
         runs: of each run that was opened the details of its last ``opened`` line.
         messages: of each run, the messages that left and were no refusals.
         answers: of each run, the questions that they answered, each counted once.
+        numbers: of each run, how many numbers answers to queries held, each question counted once.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, the digests of the questions that were answered.
@@ -139,6 +144,7 @@ class Ledger:
         self.runs: dict[str, Mapping[str, str]] = {}
         self.messages: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.strangers = 0
@@ -247,7 +253,10 @@ class Ledger:
             self.messages[entry.run] += 1
             if "place" in entry.details:
                 known = self.answered[entry.run, entry.details["place"]]
-                self.answers[entry.run] += entry.details["question"] not in known
+                new = entry.details["question"] not in known
+                self.answers[entry.run] += new
+                if entry.kind == "query" and new:
+                    self.numbers[entry.run] += _numbers_of(entry)
                 known.add(entry.details["question"])
         if entry.event == "refused":
             by_rows = BY_ROWS in entry.details
@@ -338,6 +347,12 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 # --- lines ---------------------------------------------------------------------------------------
+
+
+def _numbers_of(entry: Entry) -> int:
+    """Return how many numbers a message held; marks of those that are not finite are none."""
+    shapes = [shape for name, _, shape in entry.arrays if not name.startswith(NOT_FINITE)]
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:

@@ -94,7 +94,7 @@ class Policy(BaseModel):
         None, min_length=1, description="names of permitted algorithms; left out, all"
     )
     messages: list[str] = Field(
-        ["description", "setup", "fit", "round"],
+        ["description", "setup", "fit", "round", "query"],
         description="kinds of messages that may leave: "
         + "; ".join(f"{kind}: {text}" for kind, text in KINDS.items()),
     )
@@ -170,6 +170,12 @@ class Policy(BaseModel):
         ge=1,
         description="most questions of a run that are answered; one that is sent again, after a "
         "restart, is counted once",
+    )
+    maximum_numbers: int | None = Field(
+        None,
+        ge=1,
+        description="most numbers that the answers of a run to a server's questions may hold "
+        "together; each depends on the rows, and as many as the rows hold may settle them",
     )
     maximum_runs: int | None = Field(
         None,

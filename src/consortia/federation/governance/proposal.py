@@ -99,6 +99,7 @@ messages = [{names}]
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
 # maximum_points = {chains}        # positions in a message
+# maximum_numbers = 100_000  # in all answers of a run to questions
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """

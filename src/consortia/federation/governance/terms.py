@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from consortia.core.queries import Conversation
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
-    from consortia.core.contract import Algorithm, Phase
+    from consortia.core.contract import Method, Phase
     from consortia.study.build import Study
 
 BEFORE_PHASES = 2
@@ -26,6 +27,8 @@ KINDS = {
     "the method left_out sums over rows of how well each is predicted without it",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",
     "round": "of each chain and round: a position, a gradient or a log-density",
+    "query": "answers to a server's questions: sums over all rows, such as log-densities, "
+    "gradients or curvatures at points that it names; `consortia site check` lists them",
 }
 """Kinds of messages that leave a site, in the order in which they do."""
 
@@ -50,6 +53,9 @@ class StudyTerms:
         exchanges: messages that a site sends in an undisturbed run, at most.
         messages: kinds of messages that leave the site, of `policy.KINDS`.
         version: of consortia, with which the study is run elsewhere.
+        answers: of each function that answers a server's questions its name and what it says of the
+            rows, where the algorithm asks any.
+        usual: questions after which such a run has ended as a rule.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
         besides: requirements of the studies that are run after it on the same rows, of the same
@@ -67,6 +73,8 @@ class StudyTerms:
     exchanges: int
     messages: tuple[str, ...]
     version: str
+    answers: tuple[tuple[str, str], ...] = ()
+    usual: int | None = None
     own_levels: bool = False
     besides: tuple[StudyTerms, ...] = ()
 
@@ -100,16 +108,13 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     Raises:
         InputError: the module of the model's factory is not there, or is not Python.
     """
-    from consortia.core.target import any_target
     from consortia.core.version import __version__
 
     method, question = study.method, study.model.question
-    # Any number of parameters will do where no argument fixes it.
-    algorithm = method.build(any_target(method.dimension or 2))
     rounds = study.run.warmup + study.run.rounds
-    asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
-    each = max(asking) if algorithm.one_exchange else sum(asking)
-    before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
+    traffic = (
+        _of_queries(method) if isinstance(method, Conversation) else _of_phases(method, rounds)
+    )
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     asked = {"table": tables["model"], "modules": modules(*study.code)}
     if "compare" in tables:
@@ -124,21 +129,53 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         rounds=rounds,
         chains=study.run.chains,
         sites=len(study.data.files or ()),
-        exchanges=before + rounds * each,
-        messages=_messages_of(study, algorithm),
+        exchanges=traffic.exchanges,
+        messages=_messages_of(study, traffic.kinds),
         version=__version__ if version is None else version,
+        answers=traffic.answers,
+        usual=traffic.usual,
         own_levels=question is not None and question.tells_levels,
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
 
 
-def _messages_of(study: Study, algorithm: Algorithm) -> tuple[str, ...]:
+class _Traffic(NamedTuple):
+    """The messages of a method: how many at most, their kinds, and what answers say of rows."""
+
+    exchanges: int
+    kinds: frozenset[str]
+    answers: tuple[tuple[str, str], ...] = ()
+    usual: int | None = None
+
+
+def _of_queries(method: Conversation) -> _Traffic:
+    answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
+    return _Traffic(
+        BEFORE_PHASES + method.most_messages,
+        frozenset({"query"}),
+        tuple(answers),
+        BEFORE_PHASES + method.usual_messages(method.dimension or 2),
+    )
+
+
+def _of_phases(method: Method, rounds: int) -> _Traffic:
+    from consortia.core.target import any_target
+
+    # Any number of parameters will do where no argument fixes it.
+    algorithm = method.build(any_target(method.dimension or 2))
+    asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
+    each = max(asking) if algorithm.one_exchange else sum(asking)
+    before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
+    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
+    kinds = {name for name, phases in stages.items() if any(phase.local for phase in phases)}
+    return _Traffic(before + rounds * each, frozenset({"round", *kinds}))
+
+
+def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
-    found = {"description", "round"}
+    found = {"description", *kinds}
     if study.data.standardise or study.data.standardise_target or study.model.formula:
         found.add("moments")
-    stages = {"fit": algorithm.fit, "setup": algorithm.setup}
-    found |= {name for name, phases in stages.items() if any(phase.local for phase in phases)}
     return tuple(kind for kind in KINDS if kind in found)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import consortia
 from consortia.core import start
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
 from consortia.errors import InputError
@@ -156,12 +157,17 @@ def _count(study: Study, built: Built, index: int) -> Finding:
     d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
     rounds = study.run.warmup + study.run.rounds
     equations, unknowns = rounds * study.run.chains * d, rows * columns
+    asked = f"{rounds} rounds of {study.run.chains} chains with {d} parameters are"
+    method = study.method
+    if isinstance(method, Conversation):
+        each = max((one.up for one in method.message_sizes(d).values()), default=0)
+        equations = method.most_messages * each
+        asked = f"{method.most_messages} answers with at most {each:,} numbers each are"
     word = "more" if equations >= unknowns else "fewer"
     return Finding(
         "equations against unknowns",
-        f"{rounds} rounds of {study.run.chains} chains with {d} parameters are {equations:,} "
-        f"numbers that depend on your rows; these hold {rows} × {columns} = {unknowns:,}. The "
-        f"messages hold {word} numbers than the rows"
+        f"{asked} {equations:,} numbers that depend on your rows; these hold {rows} × {columns} "
+        f"= {unknowns:,}. The messages hold {word} numbers than the rows"
         + (": were each exact, they could settle every row." if equations >= unknowns else "."),
         {"equations": equations, "unknowns": unknowns, "rows": rows, "parameters": d},
     )

@@ -1,0 +1,190 @@
+"""A site's limits on the queries of a conversation: where, how much, and which functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from engines import toy_conversation as toy
+from parity import flower_sites
+
+import consortia
+from consortia.engines.flower.questions import Place, Question
+from consortia.errors import PolicyError, SiteRefusedError
+from consortia.federation.governance import StudyTerms, open_gate, verify
+from consortia.federation.governance.explanation import sentences
+from consortia.federation.governance.gate import LEDGER
+from consortia.federation.governance.policy import load_policy
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.study.build import load_study
+
+TERMS = StudyTerms(
+    run="",
+    study="a" * 64,
+    model="b" * 64,
+    algorithm="toy",
+    parameters={},
+    rounds=3,
+    chains=2,
+    sites=5,
+    exchanges=2 + toy.Toy.most_messages,
+    messages=("description", "query"),
+    version=consortia.__version__,
+)
+
+
+def gate_of(folder, run="41", **limits):
+    values = {"studies": ["a" * 64], "maximum_rounds": 20, "minimum_rows": 5} | limits
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "site-policy.toml"
+    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+    terms = dataclasses.replace(TERMS, run=run)
+    return open_gate(folder / "site", path, site="north", terms=terms)
+
+
+def query_at(number, digest="aa"):
+    return Question("query", (3, number, 0, 0), digest)
+
+
+def rules_of(function, *arguments, **options):
+    with pytest.raises(PolicyError) as caught:
+        function(*arguments, **options)
+    return caught.value.rules
+
+
+def governed(folder, method=None, **limits):
+    """The sites of the toy, each with a gate and a policy."""
+    network = flower_sites.Sites(
+        folder, "fa_hmc", 5, 2, model=toy.MODEL, sites=toy.sites(), warmup=0, seed=11
+    )
+    network.method = toy.Toy() if method is None else method
+    for number, handler in enumerate(network.handlers):
+        own = folder / f"governed-{number}"
+        gates = {}
+
+        def gate(run, own=own, gates=gates):
+            if run not in gates:
+                gates[run] = gate_of(own, run, **limits)
+            return gates[run]
+
+        handler._open = gate
+        handler._refuse = lambda error, run, wrap: wrap(str(error))
+    return network
+
+
+def ledger_of(folder, number=0):
+    return verify(folder / f"governed-{number}" / "site" / LEDGER).entries
+
+
+def test_every_answer_has_its_line_and_its_numbers_are_counted(tmp_path):
+    governed(tmp_path, maximum_numbers=3 + 4 * 13 + 3 * 64).sampled(rounds=3)
+    lines = [one for one in ledger_of(tmp_path) if one.kind == "query"]
+    assert [one.round for one in lines] == list(range(8))
+    assert [sum(int(np.prod(s)) for _, _, s in one.arrays) for one in lines] == [
+        *(3, 13, 13, 13, 13),
+        *(64, 64, 64),
+    ]
+
+
+def test_a_run_that_asks_for_more_numbers_than_permitted_is_refused(tmp_path):
+    network = governed(tmp_path, maximum_numbers=3 + 4 * 13 + 3 * 64 - 1)
+    with pytest.raises(SiteRefusedError, match="maximum_numbers") as caught:
+        network.sampled(rounds=3)
+    assert caught.value.round == 7
+    assert len([one for one in ledger_of(tmp_path) if one.kind == "query"]) == 7
+
+
+def test_a_query_that_evaluates_too_far_out_is_refused(tmp_path):
+    with pytest.raises(SiteRefusedError, match="maximum_position") as caught:
+        governed(tmp_path, toy.Toy(far=200.0)).sampled(rounds=3)
+    assert caught.value.round == 5  # after the sizes and four steps of the search
+
+
+def test_a_query_with_too_many_points_is_refused(tmp_path):
+    with pytest.raises(SiteRefusedError, match="maximum_points"):
+        governed(tmp_path, maximum_points=63).sampled(rounds=3)
+
+
+def test_a_policy_without_the_kind_answers_no_query(tmp_path):
+    gate = gate_of(tmp_path, messages=["description", "query"])
+    gate.admit("query", query_at(0))
+    with pytest.raises(PolicyError, match="messages of the kind query"):
+        gate_of(tmp_path, messages=["description", "round"])
+
+
+def test_there_are_no_more_questions_than_the_study_has(tmp_path):
+    gate = gate_of(tmp_path)
+    gate.admit("query", query_at(49))
+    assert rules_of(gate.admit, "query", query_at(50)) == ("maximum_messages",)
+
+
+def test_another_question_at_the_same_place_is_refused_and_the_same_counts_once(tmp_path):
+    gate = gate_of(tmp_path, maximum_numbers=6)
+    arrays = {"above": np.zeros(4)}
+    for _ in range(2):
+        again = gate.admit("query", query_at(0))
+        gate.place(Place(1, 0.0, 0.0, np.zeros((1, 3)), 4), again=again)
+        gate.release("query", query_at(0), arrays["above"].tobytes(), arrays)
+    assert rules_of(gate.admit, "query", query_at(0, "bb")) == ("maximum_answers",)
+    place = Place(1, 0.0, 0.0, np.zeros((1, 3)), 3)
+    assert rules_of(gate.place, place, again=False) == ("maximum_numbers",)
+
+
+# --- the study -----------------------------------------------------------------------------------
+
+STUDY = """
+[data]
+files = ["oslo.npz", "lima.npz", "pune.npz"]
+
+[model]
+kind = "logistic_regression"
+intercept = true
+
+[algorithm]
+name = "fa_hmc"
+step_size = 0.02
+leapfrog_steps = 3
+local_steps = 2
+
+[run]
+rounds = 3
+chains = 2
+seed = 5
+"""
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    given = load_study(path)
+    monkeypatch.setattr(type(given), "method", property(lambda self: toy.Toy()))
+    return given
+
+
+def test_the_terms_of_a_study_know_its_queries(study):
+    terms = terms_of(study)
+    assert terms.messages == ("description", "query")
+    assert (terms.exchanges, terms.usual) == (52, 10)
+    assert [name for name, _ in terms.answers] == ["differences", "rows", "slopes"]
+
+
+def test_a_site_is_told_what_each_answer_says_and_how_many_numbers(study):
+    told = sentences(study, terms_of(study), rows=40, columns=3)
+    texts = [text for _, text in told]
+    assert "The log-likelihood of all your rows at some points. (differences)" in texts
+    assert any("52" in text and "10 messages as a rule" in text for text in texts)
+    # 8 answers of at most 64 numbers as a rule, 50 at most; the file has 120.
+    assert any("at most 512 numbers" in text and "3,200: more than" in text for text in texts)
+
+
+def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
+    terms = terms_of(study)
+    path = tmp_path / "proposed.toml"
+    path.write_text(proposed(terms))
+    load_policy(path).permits(terms)
+    assert '"query"' in path.read_text()
+    assert "maximum_messages = 52" in path.read_text()
