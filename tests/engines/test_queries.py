@@ -144,29 +144,28 @@ def test_a_second_run_of_equal_shapes_compiles_nothing(compilations):
     assert 0 < first == len(compilations)
 
 
-def test_programs_are_fully_optimised_where_runs_are_many(monkeypatch):
-    monkeypatch.setattr(asked, "REPEATED_RUNS", 2)
-    monkeypatch.setattr(asked.compiler, "for_few_rounds", lambda rows, integrated: {"few": True})
+def test_programs_are_optimised_where_a_query_or_earlier_runs_repay_it(monkeypatch):
+    monkeypatch.setattr(asked.compiler, "for_once", lambda: {"once": 1})
+    monkeypatch.setattr(asked.compiler, "lightly", lambda: {"lightly": 1})
     model = consortia.models.logistic_regression(2, intercept=True)
-    chosen = []
-    monkeypatch.setattr(
-        asked,
-        "_compiled",
-        lambda body, division, options: chosen.append(options) or jax.jit(body, static_argnums=0),
-    )
+    arrays = as_arrays(toy.queries()[1].arrays)
 
-    class Plain(asked.Asked):
-        def answer(self, function, arrays):
-            self._program(function, arrays, 3)
+    def chosen(points, **more):
+        found = panel_of(model=model, **more)._asked
+        first = found._options("slopes", arrays, points)
+        for _ in range(20):  # of one run: its rounding stays as it is
+            assert found._options("slopes", arrays, points) == first
+        return first
 
-    monkeypatch.setattr("consortia.engines.conversing.Asked", Plain)
-    for _ in range(3):
-        panel = panel_of(model=model)
-        panel.ask(toy.queries()[1])
-        panel.ask(toy.queries()[1])  # of one run, which counts once
-    assert chosen == [{"few": True}, {}]
-    panel_of(model=model, lasting=True).ask(toy.queries()[1])
-    assert chosen == [{"few": True}, {}]  # a stored run's programs are those of the first
+    rows = 5 * 11  # padded
+    most = asked.FEW_EVALUATIONS // rows
+    assert chosen(most + 1) == {"lightly": 1}
+    asked._work.clear()
+    assert chosen(most) == {"once": 1}
+    assert chosen(most, lasting=True) == {
+        "once": 1
+    }  # a stored run's bits follow from its arguments
+    assert chosen(most) == {"lightly": 1}
 
 
 def test_a_plan_traces_nothing(monkeypatch):

@@ -100,7 +100,8 @@ class ShardedPanel(Panel):
         self.root = jax.process_index() == 0
         self.serves = not self.root and division.processes > 1
         self.parts = (division.nodes, 1)
-        self._start_values, self._undivided = start_values, arrays
+        self._start_values = start_values
+        self._undivided: SiteArrays | None = arrays  # until the start was looked at
         extra = -len(sites) % division.nodes
         self._arrays = division.place(
             jax.tree.map(lambda leaf: _filled(leaf, extra), arrays), ARRAYS
@@ -119,7 +120,10 @@ class ShardedPanel(Panel):
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
-        return self._start_values(self._undivided, positions)
+        assert self._undivided is not None
+        found = self._start_values(self._undivided, positions)
+        self._undivided = None
+        return found
 
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites.

@@ -184,6 +184,7 @@ class Asking:
         sent: bytes up and down, of all sites.
         evaluations: of a site's rows at a point, and the rows that they read, of all sites.
         replaying: answers are taken from the directory.
+        waits: a query has no answer yet; after an error no process is where the others are.
     """
 
     panel: Panel
@@ -192,6 +193,7 @@ class Asking:
     messages: list[dict[str, Any]] = field(default_factory=list)
     sent: tuple[int, int] = (0, 0)
     evaluations: tuple[int, int] = (0, 0)
+    waits: bool = False
 
     def answer(self, query: Query) -> Answer:
         """Return the answer of all sites to a query, in double precision.
@@ -203,7 +205,9 @@ class Asking:
         number = len(self.messages) + 1
         found = self._stored(number, query) if self.replaying else None
         if found is None:
+            self.waits = True
             found = self.panel.ask(query, number - 1)
+            self.waits = False
             if self.answers is not None:
                 self.answers.keep(number, digest_of(query), found)
         self._count(query, found)
@@ -343,15 +347,12 @@ class Talk:
 
     @contextlib.contextmanager
     def _ended_panel(self) -> Iterator[None]:
-        """End the processes that serve, unless one of them is lost."""
+        """End the processes that serve, unless they wait for something else."""
         try:
             yield
-        except (RankError, Abrupt):
-            raise
-        except BaseException:
-            self._panel.finish()
-            raise
-        self._panel.finish()
+        finally:
+            if not self._asking.waits:
+                self._panel.finish()
 
     def _open(self) -> None:
         """Begin the run directory, or go on in it."""
