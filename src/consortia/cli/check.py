@@ -174,6 +174,7 @@ def cost_of_queries(study: Study, built: Built, plan: Plan, target: Any) -> dict
 
 def seconds(study: Study, built: Built, iterations: int) -> dict[str, Any]:
     """Return the iterations a second on this machine, once compiled, and the run's seconds."""
+    from consortia.core.queries import Conversation
     from consortia.run.sampling import sample
     from consortia.run.stopping import stop_when
 
@@ -187,7 +188,8 @@ def seconds(study: Study, built: Built, iterations: int) -> dict[str, Any]:
     sample(*parts, rounds=run.rounds, stop=stop, **options)  # compiles
     stop = stop_when(budget=TIMED_SECONDS, every=4)
     record = sample(*parts, rounds=run.rounds, stop=stop, **options).attrs
-    rate = record["iterations_run"] / record["seconds"]
+    queries = isinstance(built.algorithm, Conversation)
+    rate = record["communication_rounds" if queries else "iterations_run"] / record["seconds"]
     return {"iterations_per_second": rate, "seconds": iterations / rate}
 
 

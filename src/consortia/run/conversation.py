@@ -19,6 +19,7 @@ from consortia.core.contract import Plan
 from consortia.core.queries import Batch, Conversation, Known, Outcome, Query
 from consortia.core.target import in_jax_width
 from consortia.core.words import size
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.panel import Answer, Panel, as_arrays
 from consortia.errors import (
     InputError,
@@ -87,22 +88,17 @@ def converse(task: Task, method: Conversation) -> Any:
         with Interrupts():  # the root decides when the run ends
             panel.serve()
         return None
-    prediction = None
-    if task.resumption is None and task.on_divergence != "ignore" and keeps_posterior(method):
-        prediction = predict_bias(task.model, sites, method, init=first)
-        respond(prediction, task.on_divergence, warned=False)
-        specification["prediction"] = prediction.plain()
-    elif task.resumption is not None and "prediction" in task.resumption.specification:
-        specification["prediction"] = task.resumption.specification["prediction"]
+    prediction = _predicted(task, method, first)
     writer = task.writer if panel.root else None  # of processes that share devices one writes
     plan = plan_of(panel, task, posed, method)
+    record = _record_of(panel, task, method) | posed.metadata.record
+    if prediction is not None:
+        plan.details["prediction"] = prediction
+        record["prediction"] = specification["prediction"] = prediction.plain()
     if writer is not None and task.resumption is None:
         writer.claim()
     if task.on_plan is not None and panel.root:
         task.on_plan(plan)
-    record = _record_of(panel, task, method) | posed.metadata.record
-    if "prediction" in specification:
-        record["prediction"] = specification["prediction"]
     known = Known(
         target,
         positions[0].astype(np.float64),
@@ -113,6 +109,20 @@ def converse(task: Task, method: Conversation) -> Any:
     )
     talk = Talk(panel, method, known, task, posed, record, specification, writer)
     return talk.run(plan)
+
+
+def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction | None:
+    """Return the predicted bias, of a stored run that of its beginning; None where unwanted."""
+    if task.resumption is not None:
+        kept = task.resumption.specification.get("prediction")
+        return None if kept is None else BiasPrediction.read(kept)
+    if task.on_divergence == "ignore":
+        return None
+    if not keeps_posterior(method):
+        return BiasPrediction(reason="nothing is known of the law of its draws")
+    prediction = predict_bias(task.model, task.sites, method, init=first)
+    respond(prediction, task.on_divergence, warned=False)
+    return prediction
 
 
 def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer: RunStore) -> None:

@@ -19,6 +19,7 @@ from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
 TERMS = StudyTerms(
@@ -188,3 +189,24 @@ def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
     load_policy(path).permits(terms)
     assert '"query"' in path.read_text()
     assert "maximum_messages = 52" in path.read_text()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_study_between_institutions_runs_under_its_proposed_policy(study, tmp_path):
+    rng = np.random.default_rng(0)
+    files = {}
+    for name, count in (("oslo", 30), ("lima", 45), ("pune", 60)):
+        files[name] = tmp_path / f"{name}.npz"
+        x, y = rng.normal(size=(count, 2)).astype(np.float32), rng.uniform(size=count) < 0.4
+        np.savez(files[name], x=x, y=y.astype(np.int32))
+    stage = Stage(study.path, files, tmp_path / "sites", proposed(terms_of(study), rows=1))
+    tree = stage.run()
+    assert tree.attrs["communication_rounds"] == 8
+    assert [one.request.kind for one in stage.log["oslo"]][2:] == ["query"] * 8
+    alone = study.build()
+    expected = consortia.sample(
+        alone.model, alone.rows, alone.algorithm, **study.run_options, progress=False
+    )
+    np.testing.assert_allclose(
+        tree["posterior"]["intercept"], expected["posterior"]["intercept"], atol=1e-4
+    )
