@@ -11,7 +11,7 @@ from jax._src import compiler as jax_compiler
 import consortia
 from consortia.core.queries import Query, SiteFunction
 from consortia.core.target import Target
-from consortia.engines import asked
+from consortia.engines import programs
 from consortia.engines.panel import as_arrays
 from consortia.errors import InputError
 
@@ -69,7 +69,7 @@ def test_an_answer_that_is_not_summed_has_the_sites_first():
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 def test_sites_side_by_side_answer_as_one_after_the_other(x64, monkeypatch, width):
-    monkeypatch.setattr(asked.Asked, "_width", lambda self, points: width)
+    monkeypatch.setattr(programs.SitePrograms, "_width", lambda self, points: width)
     assert_same_answers(answers_of(panel_of()), answers_of(panel_of(mapped())), 1e-12)
 
 
@@ -90,7 +90,7 @@ def test_single_precision_loses_nothing_over_many_sites(monkeypatch, width):
     class Odd(toy.Toy):
         functions = answering
 
-    monkeypatch.setattr(asked.Asked, "_width", lambda self, points: width)
+    monkeypatch.setattr(programs.SitePrograms, "_width", lambda self, points: width)
     panel = panel_of(sites=toy.sites(3000), method=Odd())
     each = panel.ask(Query("each", {}, "each"))["a"]
     total = panel.ask(Query("sum", {}, "sum"))["a"]
@@ -111,7 +111,7 @@ def test_what_is_not_finite_at_one_site_is_not_finite_in_the_sum():
 
     for width in (1, 2, 4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asked.Asked, "_width", lambda self, points, width=width: width)
+            patch.setattr(programs.SitePrograms, "_width", lambda self, points, width=width: width)
             found = panel_of(method=Losing()).ask(Query("lost", {}, "lost"))
         assert found["a"] == np.inf
         assert found["b"] == -np.inf
@@ -145,22 +145,22 @@ def test_a_second_run_of_equal_shapes_compiles_nothing(compilations):
 
 
 def test_programs_are_optimised_where_a_query_or_earlier_runs_repay_it(monkeypatch):
-    monkeypatch.setattr(asked.compiler, "for_once", lambda: {"once": 1})
-    monkeypatch.setattr(asked.compiler, "lightly", lambda: {"lightly": 1})
+    monkeypatch.setattr(programs.compiler, "for_once", lambda: {"once": 1})
+    monkeypatch.setattr(programs.compiler, "lightly", lambda: {"lightly": 1})
     model = consortia.models.logistic_regression(2, intercept=True)
     arrays = as_arrays(toy.queries()[1].arrays)
 
     def chosen(points, **more):
-        found = panel_of(model=model, **more)._asked
+        found = panel_of(model=model, **more)._programs
         first = found._options("slopes", arrays, points)
         for _ in range(20):  # of one run: its rounding stays as it is
             assert found._options("slopes", arrays, points) == first
         return first
 
     rows = 5 * 11  # padded
-    most = asked.FEW_EVALUATIONS // rows
+    most = programs.FEW_EVALUATIONS // rows
     assert chosen(most + 1) == {"lightly": 1}
-    asked._work.clear()
+    programs._work.clear()
     assert chosen(most) == {"once": 1}
     assert chosen(most, lasting=True) == {
         "once": 1
@@ -201,9 +201,9 @@ def test_many_sites_are_summed_without_all_their_answers():
     )
     function = toy.FUNCTIONS["differences"]
     arrays = panel.completed(query)
-    program = panel._asked._program(function, arrays, 4000)
+    program = panel._programs._program(function, arrays, 4000)
     numbers = np.array([0, 10_000], np.int32)
-    width = panel._asked._width(4000)
+    width = panel._programs._width(4000)
     needed = program.lower(width, panel._arrays, arrays, numbers).compile().memory_analysis()
     all_answers = 10_000 * 4000 * 4
     assert needed.temp_size_in_bytes < all_answers / 10

@@ -251,7 +251,11 @@ def main() -> None:
         for number, query in enumerate(queries()):
             np.savez(Path(output) / f"answer-{number}.npz", **panel.ask(query))
         panel.finish()
-    tree = sampled(engine)
+    store = Path(output) / "run"
+    tree = sampled(engine, store=store, rounds=1)
+    if kind.startswith("devices"):
+        engine = None  # the devices of the stored run
+    tree = consortia.resume(store, MODEL, sites(), Toy(), rounds=3, engine=engine, progress=False)
     if tree is not None:
         tree.to_zarr(Path(output) / "tree.zarr")
 

@@ -15,9 +15,9 @@ from consortia.core import compiler
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.asked import Asked
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
+from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
 from consortia.store.answers import packed, unpacked
 
@@ -34,7 +34,7 @@ class LocalPanel(Panel):
         arrays: data of the sites.
         start_values: the compiled function of `consortia.core.start.start_values`.
         mapped: always compute sites one after the other.
-        lasting: see `Asked`.
+        lasting: see `SitePrograms`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LocalPanel(Panel):
         super().__init__(target, sites, method)
         self.mapped = mapped
         self._arrays, self._start_values = arrays, start_values
-        self._asked = Asked(target, arrays, 0, len(sites), mapped=mapped, lasting=lasting)
+        self._programs = SitePrograms(target, arrays, 0, len(sites), mapped=mapped, lasting=lasting)
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
@@ -60,7 +60,7 @@ class LocalPanel(Panel):
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites."""
         function = self.function(query)
-        return self._asked.answer(function, self.completed(query))
+        return self._programs.answer(function, self.completed(query))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the data."""
@@ -80,7 +80,7 @@ class ShardedPanel(Panel):
         start_values: the compiled function of `consortia.core.start.start_values`.
         division: the devices.
         mapped: always compute sites one after the other.
-        lasting: see `Asked`.
+        lasting: see `SitePrograms`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ShardedPanel(Panel):
         self._arrays = division.place(
             jax.tree.map(lambda leaf: _filled(leaf, extra), arrays), ARRAYS
         )
-        self._asked = Asked(
+        self._programs = SitePrograms(
             target,
             self._arrays,
             0,
@@ -148,7 +148,7 @@ class ShardedPanel(Panel):
     def _answer(self, query: Query) -> Answer:
         function = self.function(query)
         with rank_losses():
-            return self._asked.answer(function, self.completed(query), self._here)
+            return self._programs.answer(function, self.completed(query), self._here)
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""

@@ -39,7 +39,7 @@ from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import check_same, rounding_of_answers
 from consortia.run.stopping import StopWhen
-from consortia.run.task import Posed, Resumption, Task
+from consortia.run.task import Posterior, Resumption, Task
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.libraries import imported_aside
@@ -61,8 +61,8 @@ def converse(task: Task, method: Conversation) -> Any:
     """
     request, engine, sites = task.request, task.engine, task.sites
     method.check_warmup(request.warmup)
-    posed = task.posed()
-    target = posed.target
+    posterior = task.posterior()
+    target = posterior.target
     first = start.starting_parameters(task.model, task.init, request.seed, 1)[0]
     positions: Any = np.asarray(target.flat(first))[None]
     engine.allgather(
@@ -75,7 +75,7 @@ def converse(task: Task, method: Conversation) -> Any:
     specification: dict[str, Any] = {}
     if task.writer is not None:
         rounding = rounding_of_answers(panel, engine.name)
-        specification = task.specification(posed, method, rounding, task.stop)
+        specification = task.specification(posterior, method, rounding, task.stop)
         specification[IDENTITY] = panel.identity()
     if task.resumption is not None:
         assert task.writer is not None
@@ -90,8 +90,8 @@ def converse(task: Task, method: Conversation) -> Any:
         return None
     prediction = _predicted(task, method, first)
     writer = task.writer if panel.root else None  # of processes that share devices one writes
-    plan = plan_of(panel, task, posed, method)
-    record = _record_of(panel, task, method) | posed.metadata.record
+    plan = plan_of(panel, task, posterior, method)
+    record = _record_of(panel, task, method) | posterior.metadata.record
     if prediction is not None:
         plan.details["prediction"] = prediction
         record["prediction"] = specification["prediction"] = prediction.plain()
@@ -107,8 +107,8 @@ def converse(task: Task, method: Conversation) -> Any:
         request.rounds,
         request.seed,
     )
-    talk = Talk(panel, method, known, task, posed, record, specification, writer)
-    return talk.run(plan)
+    run = ConversationRun(panel, method, known, task, posterior, record, specification, writer)
+    return run.result_of(plan)
 
 
 def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction | None:
@@ -133,9 +133,9 @@ def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer
 # --- plan and record -----------------------------------------------------------------------------
 
 
-def plan_of(panel: Panel, task: Task, posed: Posed, method: Conversation) -> Plan:
+def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation) -> Plan:
     """Return the plan of a conversation; nothing is traced for it."""
-    request, target, sites = task.request, posed.target, task.sites
+    request, target, sites = task.request, posterior.target, task.sites
     usual = min(method.usual_messages(target.dimension), method.most_messages)
     sizes, width = method.message_sizes(target.dimension).values(), target.dtype.itemsize
     up, down = (
@@ -185,7 +185,7 @@ def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]
 
 
 @dataclass
-class Asking:
+class AnswerSource:
     """Queries on their way to the sites, or to the answers that are stored.
 
     Attributes:
@@ -229,7 +229,7 @@ class Asking:
         stored, problem = self.answers.read(number)
         if stored is None:
             if problem is not None:
-                warn(f"{problem}: the sites are asked again from message {number} on")
+                warn(f"{problem}: the sites answer again from message {number} on")
             self.answers.cut(number)
             self.replaying = False
             return None
@@ -257,7 +257,7 @@ class Asking:
         )
 
 
-class Talk:
+class ConversationRun:
     """One conversation in progress.
 
     Args:
@@ -265,7 +265,7 @@ class Talk:
         method: whose generator runs.
         known: what it knows.
         task: the arguments of the run.
-        posed: the posterior.
+        posterior: the posterior.
         record: of the run so far.
         specification: of the run, to be stored.
         writer: the run directory; None: in memory.
@@ -277,7 +277,7 @@ class Talk:
         method: Conversation,
         known: Known,
         task: Task,
-        posed: Posed,
+        posterior: Posterior,
         record: dict[str, Any],
         specification: dict[str, Any],
         writer: RunStore | None,
@@ -290,16 +290,18 @@ class Talk:
         self._batches, self._made = 0, 0  # draws of a chain, before thinning
         self._stride = 1 if self._checkpoint is None else int(self._checkpoint.header["stride"])
         answers = None if writer is None else writer.answers
-        self._asking = Asking(panel, answers, task.resumption is not None and answers is not None)
-        self._recorder = self._recorder_of(posed)
+        self._source = AnswerSource(
+            panel, answers, task.resumption is not None and answers is not None
+        )
+        self._recorder = self._recorder_of(posterior)
         self._interrupts = Interrupts()
 
-    def _recorder_of(self, posed: Posed) -> Recorder:
+    def _recorder_of(self, posterior: Posterior) -> Recorder:
         """Return what takes the draws, after those that are stored."""
         task, request, stored = self._task, self._task.request, self._checkpoint
         accumulator = None
         if task.keep is not None:
-            accumulator = task.keep.start(posed.target, request.chains)
+            accumulator = task.keep.start(posterior.target, request.chains)
             if stored is not None:
                 accumulator.restore(stored.arrays)
         return Recorder(
@@ -308,7 +310,7 @@ class Talk:
             thin=request.thin,
             per_iteration=1,
             warmup=0,
-            variables=posed.variables,
+            variables=posterior.variables,
             sites=task.sites.names,
             step_weights=lambda iterations: None,
             store=self._writer,
@@ -316,12 +318,12 @@ class Talk:
             stride=NEVER,
             kept=0 if stored is None else stored.kept,
             accumulator=accumulator,
-            labels=posed.metadata.labels,
+            labels=posterior.metadata.labels,
         )
 
     # --- from the first query to the result -------------------------------------------------------
 
-    def run(self, plan: Plan) -> Any:
+    def result_of(self, plan: Plan) -> Any:
         """Run the generator to its end; return the result."""
         self._open()
         with self._ended_panel(), self._shown(plan) as shown, self._interrupts:
@@ -331,7 +333,7 @@ class Talk:
                 error.tree = self._result(Ending(RunEnd.NON_FINITE, str(error)))
                 raise
             except SiteMissingError as error:
-                error.round = len(self._asking.messages)
+                error.round = len(self._source.messages)
                 error.tree = self._result(Ending(RunEnd.SITE_MISSING, str(error)))
                 raise
             except RankError as error:
@@ -340,7 +342,7 @@ class Talk:
             except KeyboardInterrupt as error:
                 if self._writer is not None and isinstance(error, Abrupt):
                     raise
-                done = len(self._asking.messages)
+                done = len(self._source.messages)
                 outcome = Outcome("")
                 ending = Ending(RunEnd.INTERRUPTED, f"interrupted after message {done}")
                 how = ""
@@ -361,7 +363,7 @@ class Talk:
         try:
             yield
         finally:
-            if not self._asking.waits:
+            if not self._source.waits:
                 self._panel.finish()
 
     def _open(self) -> None:
@@ -370,7 +372,7 @@ class Talk:
             return
         if self._checkpoint is None:
             if self._task.resumption is None:
-                self._asking.replaying = False
+                self._source.replaying = False
             self._writer.begin(self._record, self._specification)
             return
         done = [*self._checkpoint.header["resumed_at"], self._checkpoint.done]
@@ -391,28 +393,28 @@ class Talk:
 
     def _ending(self, shown: Progress) -> tuple[Outcome, Ending]:
         """Run the generator until it returns, or the stopping rule ends the run."""
-        talking = self._method.converse(self._known)
+        generator = self._method.converse(self._known)
         to_send: Any = None
         try:
             while True:
-                said = talking.send(to_send)
-                if isinstance(said, Batch):
+                yielded = generator.send(to_send)
+                if isinstance(yielded, Batch):
                     to_send = None
-                    reason = self._taken(said)
+                    reason = self._taken(yielded)
                     if reason is not None:
-                        talking.close()
+                        generator.close()
                         ending = Ending(RunEnd.STOPPING_RULE, reason)
                         return Outcome(reason), ending
-                elif isinstance(said, Query):
+                elif isinstance(yielded, Query):
                     with imported_aside(self._recorder.libraries):  # the first call compiles
-                        to_send = self._asking.answer(said)
+                        to_send = self._source.answer(yielded)
                 else:
                     raise InputError(
-                        f"{self._method.name} yields a {type(said).__name__}, expected a Query or "
-                        "a Batch: correct the method."
+                        f"{self._method.name} yields a {type(yielded).__name__}, expected a "
+                        "Query or a Batch: correct the method."
                     )
-                messages = len(self._asking.messages)
-                sent = messages, *self._asking.sent
+                messages = len(self._source.messages)
+                sent = messages, *self._source.sent
                 shown.update(messages, self._recorder.kept, sent)
                 if self._interrupts.requested:
                     raise KeyboardInterrupt
@@ -501,7 +503,7 @@ class Talk:
         if not self._panel.root:
             return None
         outcome = Outcome(ending.text) if outcome is None else outcome
-        asking, record = self._asking, self._record
+        source, record = self._source, self._record
         record.update(self._panel.outcome())
         record.update(outcome.report)
         record.pop("faults", None)  # of a part of the run
@@ -509,16 +511,16 @@ class Talk:
             record["faults"] = [fault._asdict() for fault in outcome.faults]
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = time.monotonic() - self._started
-        up, down = asking.sent
+        up, down = source.sent
         record |= {
             "iterations_run": self._batches,
-            "communication_rounds": len(asking.messages),
+            "communication_rounds": len(source.messages),
             "bytes_up": up,
             "bytes_down": down,
             "bytes_sent": up + down,
-            "gradients": asking.evaluations[0],
-            "row_gradients": asking.evaluations[1],
-            "messages": asking.messages,
+            "gradients": source.evaluations[0],
+            "row_gradients": source.evaluations[1],
+            "messages": source.messages,
         }
         self._save(ending if ending.kind.state == "finished" else None)
         return finished(self._recorder, self._writer, record, ending.kind.state, {})

@@ -75,8 +75,8 @@ def _execute(task: Task) -> Any:
     warmup = max(warmup, algorithm.most_warmup or 0)
     length = RunLength(warmup, rounds, thin)
     checks.check_schedule(algorithm, length.total)
-    posed = task.posed()
-    target, variables, metadata = posed.target, posed.variables, posed.metadata
+    posterior = task.posterior()
+    target, variables, metadata = posterior.target, posterior.variables, posterior.metadata
     built = completed(algorithm, target.dimension).build(target)
     chains = engine_chains * servers_of(built)
     drawn = chains * built.draws.chains
@@ -154,7 +154,9 @@ def _execute(task: Task) -> Any:
         stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
-        specification = task.specification(posed, algorithm, rounding_of(run, engine.name), stop)
+        specification = task.specification(
+            posterior, algorithm, rounding_of(run, engine.name), stop
+        )
     checkpoint = None
     if resumption is not None:
         checkpoint, before = resumption.checkpoint, resumption.specification

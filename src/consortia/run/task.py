@@ -1,4 +1,4 @@
-"""A run as it was asked for: its arguments, and the checks that do not depend on its method."""
+"""The arguments of a run, and the checks that do not depend on its method."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Resumption:
 
 
 @dataclass(frozen=True)
-class Posed:
+class Posterior:
     """A posterior with its parameters' names, checked.
 
     Attributes:
@@ -104,7 +104,7 @@ class Task:
             raise InputError(f"on_plan is {self.on_plan!r}: give a function of a Plan.")
         arguments.flag("progress", self.progress)
 
-    def posed(self) -> Posed:
+    def posterior(self) -> Posterior:
         """Return the posterior, once method and metadata are known to fit it.
 
         Raises:
@@ -116,7 +116,7 @@ class Task:
         metadata = check_metadata(self.metadata, {part.name: part.shape for part in variables})
         sites = self.sites
         self.algorithm.check(np.asarray(sites.sizes), sites.names, target.dimension)
-        return Posed(target, tuple(variables), metadata)
+        return Posterior(target, tuple(variables), metadata)
 
     def check_densities(self, target: Target, first: Any) -> None:
         """Check the data that are here, and the model at the start of the first chain.
@@ -140,15 +140,15 @@ class Task:
 
     def specification(
         self,
-        posed: Posed,
+        posterior: Posterior,
         algorithm: Method,
         rounding: Mapping[str, Any],
         stop: StopWhen | None,
     ) -> dict[str, Any]:
         """Return what is stored of the run, to know it again."""
-        parts = self.request, posed.target, self.sites, algorithm, rounding, stop
+        parts = self.request, posterior.target, self.sites, algorithm, rounding, stop
         return specification_of(*parts) | {
             "keep": None if self.keep is None else self.keep.describe(),
             "chosen": algorithm.chosen,
-            "metadata": json.loads(json.dumps(posed.metadata.plain)),
+            "metadata": json.loads(json.dumps(posterior.metadata.plain)),
         }

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from consortia.core.queries import Conversation, SiteFunction
-from consortia.engines.asked import Asked
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import RunFiles
 from consortia.engines.flower.questions import NOWHERE, Place, place_of
 from consortia.engines.flower.runtime import Job, SiteWork
 from consortia.engines.flower.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer, as_arrays
+from consortia.engines.programs import SitePrograms
 
 
 class QueryRuntime(SiteWork):
@@ -39,7 +39,7 @@ class QueryRuntime(SiteWork):
         super().__init__(job, number, files, begun, method, 1)
         self._method = method
         parts = self._target, self._arrays, number, 1
-        self._asked = Asked(*parts, mapped=True, lasting=True)
+        self._programs = SitePrograms(*parts, mapped=True, lasting=True)
         self._made: tuple[Envelope | None, Answer] = None, {}
 
     def place(self, label: Label, request: Envelope) -> Place:
@@ -68,7 +68,7 @@ class QueryRuntime(SiteWork):
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
         """Return the answer to a query, in the target's type of number."""
         function = self._function(label, request)
-        found = self._asked.answer(function, self._completed(function, request))
+        found = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
         dtype = np.dtype(self._target.dtype)
         return {}, {

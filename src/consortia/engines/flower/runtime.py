@@ -81,7 +81,7 @@ class Job:
 
 
 class SiteWork:
-    """What a site has of a run, whatever its method: the target, its rows, and where it was asked.
+    """The target and the rows of a run at a site, and where they were evaluated last.
 
     Args:
         job: the study, with the rows of this site.

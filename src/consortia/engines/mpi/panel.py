@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.asked import Asked
 from consortia.engines.conversing import StartValues
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
+from consortia.engines.programs import SitePrograms
 from consortia.store.answers import packed, unpacked
 
 
@@ -33,7 +33,7 @@ class MPIPanel(Panel):
         communicator: the ranks.
         places: which of them holds what.
         mapped: always compute sites one after the other.
-        lasting: see `Asked`.
+        lasting: see `SitePrograms`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MPIPanel(Panel):
         self._arrays, self._start_values = arrays, start_values
         self._communicator, self._places = communicator, places
         first, count = int(places.own[0]), len(places.own)
-        self._asked = Asked(target, arrays, first, count, mapped=mapped, lasting=lasting)
+        self._programs = SitePrograms(target, arrays, first, count, mapped=mapped, lasting=lasting)
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
@@ -100,7 +100,7 @@ class MPIPanel(Panel):
     def _answer(self, query: Query) -> Answer | None:
         """Return the answer of all sites at rank 0, None elsewhere."""
         function = self.function(query)
-        own = self._asked.answer(function, self.completed(query))
+        own = self._programs.answer(function, self.completed(query))
         if not function.summed:
             own = {name: self._of_all(values) for name, values in own.items()}
         shapes = {name: own[name].shape for name in sorted(own)}

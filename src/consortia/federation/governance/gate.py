@@ -182,9 +182,9 @@ class Gate:
         if policy.maximum_points is not None and place.points > policy.maximum_points:
             text = f"{place.points} positions, more than {policy.maximum_points}"
             found.append(("maximum_points", text))
-        told = self._ledger.numbers[self.terms.run] + place.numbers
-        if policy.maximum_numbers is not None and not again and told > policy.maximum_numbers:
-            text = f"the answers of this run would hold {told} numbers, more than "
+        numbers = self._ledger.numbers[self.terms.run] + place.numbers
+        if policy.maximum_numbers is not None and not again and numbers > policy.maximum_numbers:
+            text = f"the answers of this run would hold {numbers} numbers, more than "
             found.append(("maximum_numbers", f"{text}{policy.maximum_numbers}"))
         for rule, distance, most in (
             ("maximum_position", place.farthest, policy.maximum_position),

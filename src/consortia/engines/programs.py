@@ -1,4 +1,4 @@
-"""What the sites of one process answer to a query: their sum, or their answers side by side.
+"""Programs by which the sites of one process answer a query: their sum, or all answers.
 
 The sum is taken on the device, over a few sites at a time, so that nothing of the size of all
 answers is held. In single precision it is compensated; the host adds the parts in double precision.
@@ -61,8 +61,8 @@ def _trim(kept: OrderedDict[Any, Any]) -> None:
         kept.popitem(last=False)
 
 
-class Asked:
-    """Sites whose rows are in this process.
+class SitePrograms:
+    """The compiled site functions over the sites of this process.
 
     Args:
         target: the posterior.
