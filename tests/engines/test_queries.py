@@ -9,10 +9,9 @@ from engines import toy_conversation as toy
 from jax._src import compiler as jax_compiler
 
 import consortia
-from consortia.core.queries import Query, SiteFunction
+from consortia.core.queries import Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.engines import programs
-from consortia.engines.panel import as_arrays
 from consortia.errors import InputError
 
 
@@ -25,7 +24,7 @@ def panel_of(engine=None, sites=None, method=None, model=toy.MODEL, **more):
 
 def answers_of(panel, queries=None):
     asked_for = toy.queries() if queries is None else queries
-    return [panel.ask(one._replace(arrays=as_arrays(one.arrays))) for one in asked_for]
+    return [panel.ask(one._replace(arrays=in_width(one.arrays))) for one in asked_for]
 
 
 def assert_same_answers(some, others, tolerance):
@@ -49,7 +48,7 @@ def by_hand(sites):
         return np.logaddexp(0, at).sum() - y @ at - float(prior)
 
     drawing, slopes, _ = toy.queries()
-    points = toy.drawn(as_arrays(drawing.arrays))["points"]
+    points = toy.drawn(in_width(drawing.arrays))["points"]
     above = [potential(one) - potential(np.zeros(3)) for one in points]
     return np.array(above), np.array([potential(one) for one in slopes.arrays["points"]])
 
@@ -148,7 +147,7 @@ def test_programs_are_optimised_where_a_query_or_earlier_runs_repay_it(monkeypat
     monkeypatch.setattr(programs.compiler, "for_once", lambda: {"once": 1})
     monkeypatch.setattr(programs.compiler, "lightly", lambda: {"lightly": 1})
     model = consortia.models.logistic_regression(2, intercept=True)
-    arrays = as_arrays(toy.queries()[1].arrays)
+    arrays = in_width(toy.queries()[1].arrays)
 
     def chosen(points, **more):
         found = panel_of(model=model, **more)._programs
@@ -184,7 +183,7 @@ def test_a_plan_traces_nothing(monkeypatch):
 
 def test_the_row_dependent_numbers_of_an_answer_are_counted():
     panel = panel_of()
-    arrays = as_arrays(toy.queries()[1].arrays)
+    arrays = in_width(toy.queries()[1].arrays)
     site = panel._arrays.site(0)
     found = toy.FUNCTIONS["slopes"].numbers(panel.target, arrays, site)
     assert found == 3 * (1 + 3 + 9)
@@ -196,7 +195,7 @@ def test_many_sites_are_summed_without_all_their_answers():
     panel = panel_of(sites=many)
     query = Query(
         "differences",
-        as_arrays(toy.queries()[0].arrays | {"count": np.int32(4000)}),
+        in_width(toy.queries()[0].arrays | {"count": np.int32(4000)}),
         "draws",
     )
     function = toy.FUNCTIONS["differences"]
@@ -208,3 +207,11 @@ def test_many_sites_are_summed_without_all_their_answers():
     all_answers = 10_000 * 4000 * 4
     assert needed.temp_size_in_bytes < all_answers / 10
     assert needed.argument_size_in_bytes < 10_000 * 11 * 4 * 8
+
+
+@pytest.mark.engines
+def test_devices_that_cannot_be_used_are_said():
+    if len(jax.devices()) < 2:
+        pytest.skip("needs two devices: JAX_NUM_CPU_DEVICES=2")
+    panel = panel_of(consortia.LocalEngine(devices=2), toy.sites(1))
+    assert panel.notes[0].startswith("1 of 2 devices is used: each takes whole sites")

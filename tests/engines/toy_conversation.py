@@ -30,6 +30,7 @@ from consortia.core.queries import (
     Query,
     SiteFunction,
     Size,
+    in_width,
 )
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
@@ -74,11 +75,6 @@ def drawn(arrays: Mapping[str, Any]) -> dict[str, Any]:
     normal = rng.standard_normal((int(arrays["count"]), len(arrays["centre"])))
     points = arrays["centre"] + normal @ arrays["root"].T
     return {"points": points.astype(dtype), "reference": arrays["centre"]}
-
-
-def sent_width(arrays: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
-    """The arrays as a site receives them."""
-    return {n: np.asarray(v, None if n == "seed" else dtype) for n, v in arrays.items()}
 
 
 def at_points(arrays: Mapping[str, Any]) -> Evaluation:
@@ -165,7 +161,7 @@ class Toy(Conversation):
                 "root": root,
             }
             sent = yield Query("differences", arrays, "draws")
-            points = drawn(sent_width(arrays, known.target.dtype))["points"].astype(np.float64)
+            points = drawn(in_width(arrays))["points"].astype(np.float64)
             z = np.linalg.solve(root, (points - at).T).T
             weights = -sent["above"] + 0.5 * (z**2).sum(axis=1)
             weights = np.where(np.isfinite(weights), weights, -np.inf)

@@ -15,9 +15,9 @@ from engines import toy_conversation as toy
 from parity import flower_sites, launch
 
 import consortia
+from consortia.core.queries import in_width
 from consortia.core.target import Target
 from consortia.engines.flower.stages import QUERY
-from consortia.engines.panel import as_arrays
 from consortia.errors import SiteImplausibleError
 
 SCRIPT = Path(toy.__file__)
@@ -36,7 +36,7 @@ def alone():
     panel = consortia.LocalEngine(devices=1).panel(
         Target(toy.MODEL, toy.MODEL.init), toy.sites(), toy.Toy()
     )
-    found = [panel.ask(one._replace(arrays=as_arrays(one.arrays))) for one in toy.queries()]
+    found = [panel.ask(one._replace(arrays=in_width(one.arrays))) for one in toy.queries()]
     return found, toy.sampled(consortia.LocalEngine(devices=1))
 
 

@@ -150,6 +150,18 @@ def test_a_damaged_answer_ends_the_replay_and_is_asked_again(tmp_path, asked, wh
     assert_same_draws(tree, whole)
 
 
+def test_a_folder_of_answers_that_is_a_link_is_left_alone(tmp_path, asked, whole):
+    cut_run(tmp_path / "run", 8)
+    shutil.move(tmp_path / "run" / "answers", tmp_path / "elsewhere")
+    (tmp_path / "run" / "answers").symlink_to(tmp_path / "elsewhere")
+    asked.clear()
+    with pytest.warns(UserWarning, match="answers is a link: the sites answer again"):
+        tree = resumed(tmp_path / "run")
+    assert len(asked) == MESSAGES
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 7
+    assert_same_draws(tree, whole)
+
+
 def test_an_answer_to_another_query_is_refused_and_nothing_is_lost(tmp_path, whole):
     cut_run(tmp_path / "run", 8)
     stored = answers.Answers(tmp_path / "run")

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
-from consortia.core.target import Target
+from consortia.core.target import Target, in_jax_width
 
 Arrays = Mapping[str, np.ndarray]
 Reply = Mapping[str, Array]
@@ -82,6 +82,14 @@ Conversing = Generator[Query | Batch, Any, Outcome]
 def as_sent(arrays: Arrays) -> Arrays:
     """Return the arrays themselves: they travel as the site function takes them."""
     return arrays
+
+
+def in_width(arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return arrays on the host as they travel: 64 bits become 32 while JAX runs in 32 bits.
+
+    A server that completes a query as the sites do, to know their points, does so from these.
+    """
+    return {name: in_jax_width(np.asarray(values)) for name, values in arrays.items()}
 
 
 @dataclass(frozen=True)

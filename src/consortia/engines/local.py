@@ -214,13 +214,23 @@ class LocalEngine(Engine):
         key = "conversation", target.model, _structure_key(target)
         start = _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
         options = {"mapped": self.node_mode == "map", "lasting": lasting}
-        division = self._division_of_sites(len(sites))
+        devices = self._devices_of_sites()
+        division = sharding.of_sites(devices, len(sites))
+        self._check_all_processes(division)
+        panel: LocalPanel | ShardedPanel
         if division is None:
-            return LocalPanel(target, sites, method, arrays, start, **options)
-        return ShardedPanel(target, sites, method, arrays, start, division, **options)
+            panel = LocalPanel(target, sites, method, arrays, start, **options)
+        else:
+            panel = ShardedPanel(target, sites, method, arrays, start, division, **options)
+        if len(devices) > panel.parts[0]:
+            panel.notes = (
+                f"{panel.parts[0]} of {len(devices)} devices is used: each takes whole sites, and "
+                f"there are {len(sites)}.",
+            )
+        return panel
 
-    def _division_of_sites(self, nodes: int) -> sharding.Sharding | None:
-        """Return over which devices sites are divided that answer queries; None: one alone."""
+    def _devices_of_sites(self) -> list[Any]:
+        """Return the devices among which sites are divided that answer queries."""
         several = jax.process_count() > 1
         devices = jax.devices() if several else jax.devices()[:1]
         if self._mesh is not None:
@@ -228,9 +238,7 @@ class LocalEngine(Engine):
             devices = list(self._mesh.devices.flat)
         elif self._devices is not None:
             devices = list(sharding.found(self._devices))
-        divided = sharding.of_sites(devices, nodes)
-        self._check_all_processes(divided)
-        return divided
+        return list(devices)
 
     def _check_participation(self, algorithm: Algorithm, nodes: int) -> None:
         assert self._participation is not None

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core.queries import Arrays, Conversation, Query, SiteFunction
-from consortia.core.target import Target, in_jax_width
+from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
+from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 
@@ -141,17 +141,12 @@ class Panel(ABC):
         """Return the arrays that the site function takes, in JAX's own width; made once a query."""
         if self._completed[0] is not query.arrays:
             function = self.function(query)
-            self._completed = query.arrays, as_arrays(function.complete(query.arrays))
+            self._completed = query.arrays, in_width(function.complete(query.arrays))
         return self._completed[1]
 
     def points(self, query: Query) -> int:
         """Return at how many points each site evaluates its rows for a query."""
         return evaluated_points(self.function(query), self.completed(query))
-
-
-def as_arrays(arrays: Arrays) -> Answer:
-    """Return arrays on the host, in JAX's own width."""
-    return {name: in_jax_width(np.asarray(values)) for name, values in arrays.items()}
 
 
 def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:

@@ -16,11 +16,11 @@ import numpy as np
 
 from consortia.core import start
 from consortia.core.contract import Plan
-from consortia.core.queries import Batch, Conversation, Known, Outcome, Query
+from consortia.core.queries import Batch, Conversation, Known, Outcome, Query, in_width
 from consortia.core.target import in_jax_width
 from consortia.core.words import size
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.engines.panel import Answer, Panel, as_arrays
+from consortia.engines.panel import Answer, Panel
 from consortia.errors import (
     InputError,
     NonFiniteError,
@@ -159,6 +159,12 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     lines.append(
         ("network", f"{usual} messages as a rule, at most {method.most_messages}{per_message}")
     )
+    if sizes:
+        in_all = (
+            f"{count} messages: at most {size(count * up)} up and {size(count * down)} down"
+            for count in (usual, method.most_messages)
+        )
+        lines.append(("in all", "; ".join(in_all)))
     lines += [("process", text) for text in panel.where]
     expected = panel.expected(usual)
     if expected is not None:
@@ -211,7 +217,7 @@ class AnswerSource:
         Raises:
             StoreError: the stored answer is that of another query.
         """
-        query = query._replace(arrays=as_arrays(query.arrays))
+        query = query._replace(arrays=in_width(query.arrays))
         number = len(self.messages) + 1
         found = self._stored(number, query) if self.replaying else None
         if found is None:

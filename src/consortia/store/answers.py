@@ -5,6 +5,7 @@ A file is written whole or not at all, and names the query that it answers by a 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ ANSWER = Format(b"CONSANSW", 1)
 QUERY = Format(b"CONSQURY", 1)
 NAME = re.compile(r"(\d{6,})\.bin")
 
-MAX_ANSWER_BYTES = 2**40
+MAX_ANSWER_BYTES = 2**32
 
 
 class Stored(NamedTuple):
@@ -85,7 +86,9 @@ class Answers:
     def read(self, number: int) -> tuple[Stored | None, str | None]:
         """Return an answer, or None and what is wrong; nothing is wrong where answers end."""
         path = self.path(number)
-        if not path.exists():
+        if self.folder.is_symlink():
+            return None, f"{FOLDER} is a link"
+        if not os.path.lexists(path):
             later = [one for one in self._numbers() if one > number]
             return None, f"{path.name} of {FOLDER} is missing" if later else None
         try:
@@ -102,11 +105,13 @@ class Answers:
             for one in self._numbers():
                 if one >= number:
                     self.path(one).unlink(missing_ok=True)
-            if self.folder.is_dir():
+            if self.folder.is_symlink():
+                self.folder.unlink()
+            elif self.folder.is_dir():
                 remove_parts(self.folder)
 
     def _numbers(self) -> Iterator[int]:
-        if self.folder.is_dir():
+        if self.folder.is_dir() and not self.folder.is_symlink():
             for path in self.folder.iterdir():
                 found = NAME.fullmatch(path.name)
                 if found is not None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core.queries import Conversation, SiteFunction
+from consortia.core.queries import Conversation, SiteFunction, in_width
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import RunFiles
 from consortia.engines.flower.questions import NOWHERE, Place, place_of
 from consortia.engines.flower.runtime import Job, SiteWork
 from consortia.engines.flower.stages import QUERY, Label, function_names
-from consortia.engines.panel import Answer, as_arrays
+from consortia.engines.panel import Answer
 from consortia.engines.programs import SitePrograms
 
 
@@ -91,5 +91,5 @@ class QueryRuntime(SiteWork):
     def _completed(self, function: SiteFunction, request: Envelope) -> Answer:
         """Return the arrays that the function takes; made once a request."""
         if self._made[0] is not request:
-            self._made = request, as_arrays(function.complete(as_arrays(request.arrays)))
+            self._made = request, in_width(function.complete(in_width(request.arrays)))
         return self._made[1]
