@@ -175,7 +175,12 @@ class Conversation(Method):
 
     @abstractmethod
     def converse(self, known: Known) -> Conversing:
-        """Yield queries and batches of draws; return the outcome."""
+        """Yield queries and batches of draws; return the outcome.
+
+        Nothing but ``known`` and the answers may decide what is yielded: no clock, no other source
+        of random numbers. With more batches it begins with the same queries and draws, so that a
+        stored run can be made longer. It may be closed after any batch, by a stopping rule.
+        """
 
     @abstractmethod
     def usual_messages(self, dimension: int) -> int:
