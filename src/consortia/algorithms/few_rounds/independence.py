@@ -1,76 +1,106 @@
-"""Independence Metropolis: many steps of several chains from one round of points."""
+"""Independence Metropolis on a batch of proposals, and the effective size of its draws."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import math
+from typing import NamedTuple
 
-from consortia.algorithms.few_rounds import coordinates, weights
-from consortia.algorithms.few_rounds.proposing import Proposed
-from consortia.algorithms.few_rounds.state import Chains, Hub, Levels
-from consortia.core.target import Target
-from consortia.dynamics import metropolis
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import special
+
+TAILS = 0.05, 0.95
+"""Levels of the indicators whose effective size is that of the tails."""
 
 
-def resampled(
-    shares: Float[Array, " N"], level: Float[Array, ""], count: int
-) -> Int[Array, " count"]:
-    """Return indices of points, each as often as its share says (systematic resampling)."""
-    edges = jnp.cumsum(shares)
-    places = (jnp.arange(count, dtype=edges.dtype) + level) / count
-    index = jnp.searchsorted(edges, places * edges[-1]).astype(jnp.int32)
-    return jnp.minimum(index, shares.size - 1)
+class Chains(NamedTuple):
+    """Draws of independent chains.
+
+    Attributes:
+        draws: positions, (C, n, d).
+        heights: log π of each.
+        accepted: whether the proposal of a step was taken.
+    """
+
+    draws: Float[np.ndarray, "C n d"]
+    heights: Float[np.ndarray, "C n"]
+    accepted: Bool[np.ndarray, "C n"]
 
 
 def metropolis_chains(
-    chains: Chains,
-    points: Float[Array, "K d"],
-    log_weights: Float[Array, " K"],
-    levels: Float[Array, " K"],
-) -> tuple[Chains, Float[Array, ""]]:
-    """Return the chains after K/C steps each, with ζ of all draws, and their acceptance rate.
+    points: Float[np.ndarray, "n d"],
+    heights: Float[np.ndarray, " n"],
+    log_weights: Float[np.ndarray, " n"],
+    starts: tuple[np.ndarray, np.ndarray, np.ndarray],
+    rng: np.random.Generator,
+) -> Chains:
+    r"""Return chains of independence Metropolis over the proposals, divided among them.
 
-    Chain c takes the c-th part of the points, in order; so are the draws.
+    .. math:: \alpha(\theta \to \theta') = \min\bigl(1, w(\theta')/w(\theta)\bigr), \qquad w = \pi/q
 
     Args:
-        chains: before.
-        points: ζ of the proposals.
-        log_weights: log π/q there.
-        levels: u of the tests.
+        points: proposals from q.
+        heights: log π.
+        log_weights: log w.
+        starts: the same three of the places where the chains are before the first proposal.
+        rng: random numbers of the server.
     """
-    count = chains.log_weights.size
-    own, tests = log_weights.reshape(count, -1).T, levels.reshape(count, -1).T
-    steps = own.shape[0]
-
-    def test(
-        carry: tuple[Array, Array, Array, Array], arriving: tuple[Array, Array, Array]
-    ) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array]]:
-        here, place, idle, longest = carry
-        there, level, step = arriving
-        rate = metropolis.acceptance(here - there)
-        accepted = level < rate
-        idle = jnp.where(accepted, 0, idle + 1)
-        place = jnp.where(accepted, step, place)
-        carry = jnp.where(accepted, there, here), place, idle, jnp.maximum(longest, idle)
-        return carry, (place, rate)
-
-    first = jnp.full(count, -1, jnp.int32)
-    begun = (chains.log_weights, first, jnp.zeros_like(first), jnp.zeros_like(first))
-    index = jnp.arange(steps, dtype=jnp.int32)
-    (here, _, _, longest), (places, rates) = jax.lax.scan(test, begun, (own, tests, index))
-    mine = points.reshape(count, steps, -1)
-    before = chains.places[:, None]
-    chosen = jnp.take_along_axis(mine, jnp.maximum(places.T, 0)[..., None], axis=1)
-    draws = jnp.where((places.T < 0)[..., None], before, chosen)
-    return Chains(draws[:, -1], here, draws, longest), jnp.mean(rates)
+    chains = len(starts[0])
+    length = len(points) // chains
+    index = np.arange(chains * length).reshape(chains, length)
+    levels, logs = np.log(rng.random(index.shape)), log_weights[index]
+    here, weight = len(points) + np.arange(chains), starts[2]
+    places, accepted = np.empty_like(index), np.empty(index.shape, bool)
+    for step in range(length):
+        taken = levels[:, step] < logs[:, step] - weight
+        here = np.where(taken, index[:, step], here)
+        weight = np.where(taken, logs[:, step], weight)
+        places[:, step], accepted[:, step] = here, taken
+    every = np.concatenate([points, starts[0]])
+    return Chains(every[places], np.concatenate([heights, starts[1]])[places], accepted)
 
 
-def after_draws(
-    target: Target, shared: Levels, hub: Hub, new: Proposed, quality: weights.Quality
-) -> tuple[Hub, weights.Quality]:
-    """Make K Metropolis steps with the points of this round, in all chains together."""
-    chains, rate = metropolis_chains(hub.chains, *new, shared.tests)
-    flat = chains.draws.reshape(-1, hub.centre.size)
-    draws = coordinates.parameters(target, hub, flat)[0].reshape(chains.draws.shape)
-    return hub._replace(chains=chains._replace(draws=draws)), quality._replace(acceptance=rate)
+def smallest_effective_size(draws: Float[np.ndarray, "C n d"]) -> float:
+    """Return the smallest effective size over the parameters, of the bulk and of both tails."""
+    flat = draws.reshape(-1, draws.shape[2])
+    sizes = [_effective_sizes(_scores(flat).reshape(draws.shape))]
+    for edge in np.quantile(flat, TAILS, axis=0):
+        sizes.append(_effective_sizes((draws <= edge).astype(float)))
+    return float(np.min(sizes))
+
+
+def _scores(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    """Return normal scores of the ranks; ties share a mean rank."""
+    order = np.argsort(flat, axis=0, kind="stable")
+    scores = np.empty_like(flat)
+    for column, places in enumerate(order.T):
+        ordered = flat[places, column]
+        begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        sizes = np.diff(np.concatenate([begins, [len(ordered)]]))
+        scores[places, column] = np.repeat(begins + (sizes + 1) / 2, sizes)
+    return special.ndtri((scores - 0.375) / (len(flat) + 0.25))
+
+
+def _effective_sizes(values: Float[np.ndarray, "C n d"]) -> Float[np.ndarray, " d"]:
+    """Return the effective size of each column over split chains, by Geyer's sequence.
+
+    Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and
+    localization: an improved R-hat" (2021). It is the statistic of `consortia.summary`, whose
+    library takes longer to import than a run of few messages takes.
+    """
+    half = values.shape[1] // 2
+    split = np.concatenate([values[:, :half], values[:, -half:]])
+    away = split - split.mean(axis=1, keepdims=True)
+    width = 1 << (2 * half - 1).bit_length()
+    power = (np.abs(np.fft.rfft(away, width, axis=1)) ** 2).mean(axis=0)
+    covariance = np.fft.irfft(power, width, axis=0)[:half] / half
+    within = covariance[0] * half / (half - 1)
+    pooled = covariance[0] + split.mean(axis=1).var(axis=0, ddof=1)
+    correlation = 1 - (within - covariance) / np.where(pooled > 0, pooled, 1)
+    correlation[0] = 1
+    pairs = correlation[: 2 * (half // 2)].reshape(-1, 2, values.shape[2]).sum(axis=1)
+    positive = np.logical_and.accumulate(pairs > 0, axis=0)
+    monotone = np.where(positive, np.minimum.accumulate(pairs, axis=0), 0)
+    total = len(split) * half
+    time = np.maximum(2 * monotone.sum(axis=0) - 1, 1 / math.log10(total))
+    return np.where(pooled > 0, total / time, 0)

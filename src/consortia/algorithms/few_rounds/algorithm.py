@@ -1,0 +1,560 @@
+"""The algorithm, from the first message to the last.
+
+1. Local fits: every site sends the curvature and the mode of its own posterior; their sums are a
+   Gaussian guess.
+2. Exploration: log-densities at points of a wide mixture around the guess, and on rays through it.
+   A surrogate is fitted to all points; the next proposals are drawn from it.
+3. Draws: log-densities at the proposals, which are those of independence Metropolis chains. A batch
+   is judged by what it did not cover; the surrogate is fitted again, and the sites are asked again,
+   until the effective size is reached.
+
+Where the exploration found little, the mode is sought first; where proposals do not come near the
+posterior, many chains of Hamiltonian Monte Carlo go on from the points that are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from consortia.algorithms.few_rounds import chains as walking
+from consortia.algorithms.few_rounds import mixture, search
+from consortia.algorithms.few_rounds.independence import (
+    Chains,
+    metropolis_chains,
+    smallest_effective_size,
+)
+from consortia.algorithms.few_rounds.learning import TRUSTED, learn
+from consortia.algorithms.few_rounds.memory import Memory, Weighted
+from consortia.algorithms.few_rounds.mixing import resampled
+from consortia.algorithms.few_rounds.mixture import Mixture, normalised
+from consortia.algorithms.few_rounds.proposal import Proposal, effective_share
+from consortia.algorithms.few_rounds.rays import (
+    Line,
+    Profile,
+    along_lines,
+    lines_through,
+    points_of,
+)
+from consortia.algorithms.few_rounds.warp import Plain
+from consortia.core.contract import Fault
+from consortia.core.prior import PriorScale, prior_scale
+from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
+
+RAYS = 0.12
+"""Share of a message's points that lie on rays."""
+
+WIDE, WIDE_ABOVE = 4.0, 1.7
+"""Scales of the exploration's widest part, with up to and with more than 14 parameters."""
+
+LOST = 10.0
+"""Effective points of an exploration below which the mode is sought, where nothing predicts."""
+
+MOST_MISSED = 5e-4
+"""Mass along a line that a proposal may cover by less than half."""
+
+LEAST_SHARE, STANDING = 0.1, 0.5
+"""Effective share of a batch whose draws count, and from which its proposal is kept."""
+
+HEAVIEST = 0.004
+"""Share of a batch's draws that its heaviest point may be, as expected."""
+
+FEW_DRAWS = 400
+"""Proposals of a message, at least; else the envelope itself is sent."""
+
+MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
+"""Batches that do not count before chains take over; or so many, none with such a share."""
+
+MOST_SEARCHED, MOST_WALKED = 16, 60
+"""Messages of a search for the mode, and of chains before their first draws."""
+
+FITS, FITTED_WORK = 3, 20_000_000
+"""Local fits with different starts; one alone where rows times d² are more than this."""
+
+FEW_PARAMETERS = 14
+"""Up to which an exploration is wide."""
+
+REFERENCE = 20.0
+"""By how much a point is higher than the reference where it takes its place."""
+
+WALKERS = 2048
+"""Chains of Hamiltonian Monte Carlo."""
+
+APART = 4.0
+"""Standard deviations, of both, by which two guesses are of different modes."""
+
+ELSEWHERE = 1.0
+"""Standard deviations of the starts of further local fits where the prior is wider."""
+
+
+class Settings(Protocol):
+    """What the algorithm takes from the method."""
+
+    @property
+    def effective_size(self) -> float | None:
+        """Effective draws at which the run ends."""
+        ...
+
+    def points_of(self, dimension: int, rows: int) -> int:
+        """Return K, points a message."""
+        ...
+
+
+class Sent(NamedTuple):
+    """A message of points: those that were drawn, log q there, and points on rays."""
+
+    points: Float[np.ndarray, "n d"]
+    log_density: Float[np.ndarray, " n"]
+    proposal: Proposal
+    exploring: bool
+    lines: list[Line]
+    centre: Float[np.ndarray, " d"]
+    arrays: Arrays
+
+
+class Judged(NamedTuple):
+    """A batch and what speaks against it.
+
+    Attributes:
+        chains: its draws.
+        share: effective share of the weights.
+        log_mean: logarithm of their mean.
+        missed: largest mass along a line that the proposal covers by less than half.
+        not_covered: directions of the lines of which that is too much.
+        depth: mean of how far the draws lie below the highest point.
+        heaviest: expected share of the draws at one point.
+    """
+
+    chains: Chains
+    share: float
+    log_mean: float
+    missed: float
+    not_covered: list[Float[np.ndarray, " d"]]
+    depth: float
+    heaviest: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether the draws are kept."""
+        sound = self.depth <= 2 * self.chains.draws.shape[2] + 10
+        return (
+            sound
+            and not self.not_covered
+            and self.heaviest < HEAVIEST
+            and (self.share >= LEAST_SHARE)
+        )
+
+
+@dataclass
+class Server:
+    """What the server keeps between messages.
+
+    Attributes:
+        known: the posterior and the run.
+        count: points a message.
+        rng: random numbers of the server.
+        reference: the common point of log-densities.
+        memory: all points.
+        messages: sent so far.
+        offset: log π at the reference minus that at the first one.
+        height: U at the reference, coarse and fine part.
+        records: one entry for each message of points.
+    """
+
+    known: Known
+    count: int
+    rng: np.random.Generator
+    reference: Float[np.ndarray, " d"]
+    memory: Memory
+    messages: int = 0
+    offset: float = 0.0
+    height: float = 0.0
+    centre: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def dtype(self) -> Any:
+        """The type in which positions travel."""
+        return self.known.target.dtype
+
+    @property
+    def dimension(self) -> int:
+        """The number of parameters."""
+        return self.known.target.dimension
+
+    @property
+    def rays(self) -> int:
+        """Lines of a message, at most."""
+        return max(int(RAYS * self.count) // 22, 2)
+
+    @property
+    def small(self) -> bool:
+        """Whether further local fits cost little."""
+        return int(np.max(self.known.sizes)) * self.dimension**2 <= FITTED_WORK
+
+    def query(self, function: str, arrays: Arrays, purpose: str) -> Query:
+        """Return a query with its arrays as they travel, and begin its record."""
+        self.messages += 1
+        self.records.append({"for": purpose})
+        made = {
+            name: values if values.dtype.kind in "ui" else values.astype(self.dtype)
+            for name, values in ((name, np.asarray(values)) for name, values in arrays.items())
+        }
+        return Query(function, made, purpose)
+
+    def counted(self, asking: Generator[Query, Arrays, Any]) -> Generator[Query, Arrays, Any]:
+        """Yield the queries of another part; return what it returns."""
+        answer = None
+        while True:
+            try:
+                query = asking.send(answer)  # type: ignore[arg-type]
+            except StopIteration as end:
+                return end.value
+            answer = yield self.query(*query)
+
+    def move_reference(self) -> None:
+        """Take the highest point as the reference, where it is far above the one in use."""
+        best = float(self.memory.heights.max())
+        if best > self.offset + REFERENCE:
+            self.reference, self.offset = self.memory.best, best
+
+
+def converse(settings: Settings, known: Known) -> Conversing:
+    """Yield the queries and batches of draws of a run; return its outcome."""
+    d = known.target.dimension
+    count = settings.points_of(d, int(np.max(known.sizes)))
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
+    server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
+    scale = prior_scale(known.target, known.start)
+
+    centres, covariance = yield from _local_fits(server, scale)
+    server.reference = centres[0]
+    sent = _exploration(server, centres, covariance)
+    searched, poor, kept, shares, missed = False, 0, [], [], []
+    while True:
+        profiles, judged = yield from _evaluate(server, sent)
+        if judged is not None and judged.counts:
+            kept.append(judged)
+            yield _batch(judged)
+            reached = smallest_effective_size(_joined(kept))
+            server.records[-1]["effective_size"] = round(reached)
+            if settings.effective_size is not None and reached >= settings.effective_size:
+                return _outcome(server, kept, f"{reached:.0f} effective draws")
+            if len(kept) == known.batches:
+                return _outcome(server, kept, "all batches of draws", _short(settings, reached))
+            if judged.share >= STANDING:
+                sent = _drawn(server, sent.proposal, sent.lines)
+                continue
+        elif judged is not None:
+            poor, missed = poor + 1, judged.not_covered
+            shares.append(judged.share)
+            if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
+                return (yield from _walk(server, settings, kept))
+        learnt = learn(
+            server.memory, profiles, covariance, missed, server.rng, bent=poor > 0, doubted=poor > 1
+        )
+        server.records[-1]["error"] = float(f"{learnt.error:.3g}")
+        if not searched and learnt.error > TRUSTED and server.memory.weighted().effective < LOST:
+            searched = True
+            found = yield from _search(server, scale)
+            if found.converged:
+                server.memory.batches.clear()
+                covariance = found.root @ found.root.T
+                sent = _exploration(server, [found.position], covariance)
+                continue
+        if learnt.proposal is None:
+            return (yield from _walk(server, settings, kept))
+        covariance = learnt.covariance
+        lines = lines_through(covariance, server.rays, profiles)
+        sent = _drawn(server, learnt.proposal, lines)
+
+
+# --- the messages --------------------------------------------------------------------------------
+
+
+def _local_fits(
+    server: Server, scale: PriorScale
+) -> Generator[Query, Arrays, tuple[list[np.ndarray], np.ndarray]]:
+    """Ask for local fits; return the guesses that differ, and the covariance of the first.
+
+    Beside the model's start two more are sent, a prior standard deviation away on either side:
+    where guesses differ there are several modes.
+    """
+    start, d = server.known.start, server.dimension
+    away = np.minimum(scale.sd, ELSEWHERE) * server.rng.standard_normal(d)
+    starts = [start, start + away, start - away][: FITS if server.small else 1]
+    answer = yield server.query(
+        "local_fits",
+        {
+            "reference": start,
+            "starts": np.stack(starts),
+            "share": np.array(1 / len(server.known.sizes)),
+        },
+        "local fits",
+    )
+    upper = np.triu_indices(d)
+    centres: list[np.ndarray] = []
+    precisions: list[np.ndarray] = []
+    covariance = np.diag(np.minimum(scale.sd, ELSEWHERE) ** 2)
+    for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
+        precision = np.zeros((d, d))
+        precision[upper] = triangle
+        precision += np.triu(precision, 1).T
+        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+            continue
+        root = search.inverse_root(precision)
+        centre = start + root @ (root.T @ pull)
+        if not centres:
+            covariance = root @ root.T
+        near = (_distance(centre, *one) for one in zip(centres, precisions, strict=True))
+        if all(distance > APART for distance in near):
+            centres.append(centre)
+            precisions.append(precision)
+    return centres or [start], covariance
+
+
+def _distance(
+    first: Float[np.ndarray, " d"],
+    second: Float[np.ndarray, " d"],
+    precision: Float[np.ndarray, "d d"],
+) -> float:
+    away = first - second
+    return math.sqrt(away @ precision @ away)
+
+
+def _exploration(
+    server: Server, centres: list[np.ndarray], covariance: Float[np.ndarray, "d d"]
+) -> Sent:
+    """Return points of a mixture around the guesses, and rays through the first."""
+    wide = WIDE if server.dimension <= FEW_PARAMETERS else WIDE_ABOVE
+    shares, middles, scales = [], [], []
+    for centre in centres:
+        for share, factor in ((0.5, 1.2), (0.25, math.sqrt(1.2 * wide)), (0.25, wide)):
+            shares.append(share)
+            middles.append(centre)
+            scales.append(factor * covariance)
+    envelope = mixture.mixture_of(shares, middles, scales)
+    lines = lines_through(covariance, server.rays, [])
+    server.centre = centres[0]
+    return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
+
+
+def _drawn(
+    server: Server, proposal: Proposal, lines: list[Line], *, exploring: bool = False
+) -> Sent:
+    """Return draws of a proposal and points on rays, as a message of a fixed number of points."""
+    envelope = Mixture(
+        *(np.asarray(one, float) for one in in_width(proposal.envelope._asdict()).values())
+    )
+    proposal = proposal._replace(envelope=envelope)
+    centre = server.centre if exploring else server.memory.best
+    rays = points_of(lines, centre)
+    seed, words = server.known.seed, server.messages + 1
+    stream = np.array([seed & 0xFFFFFFFF, seed >> 32, words], np.uint32)
+    wanted = server.count - len(rays)
+    points, density, accepted = proposal.sample(stream, server.rng, wanted)
+    if len(points) < FEW_DRAWS:  # too few to be worth a message
+        proposal = proposal._replace(surrogate=None, floor=0.0, cap=0.0, log_mass=0.0)
+        points, density, accepted = proposal.sample(stream, server.rng, wanted)
+    points = points.astype(server.dtype).astype(float)
+    fill = np.repeat(rays[-1:], wanted - len(points), axis=0)
+    rest = np.concatenate([rays, fill])
+    if isinstance(proposal.coordinates, Plain):  # the sites draw the points themselves
+        arrays = envelope._asdict() | {"stream": stream, "points": rest}
+        arrays["accepted"] = accepted.astype(np.int32)
+    else:
+        arrays = {"points": np.concatenate([points, rest])}
+    return Sent(points, density, proposal, exploring, lines, centre, arrays)
+
+
+def _evaluate(
+    server: Server, sent: Sent
+) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
+    """Ask for log-densities; return the profiles of the lines, and the judged batch of draws."""
+    purpose = "exploration" if sent.exploring else "draws"
+    answer = yield server.query(
+        "log_densities", {"reference": server.reference} | dict(sent.arrays), purpose
+    )
+    potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
+    heights = server.offset - potentials
+    server.height = float(answer["height"].sum()) + server.offset
+    count = len(sent.points)
+    on_rays = points_of(sent.lines, sent.centre)
+    ray_heights = heights[count : count + len(on_rays)]
+    profiles = [
+        Profile(line, ray_heights[-1] - values)
+        for line, values in along_lines(sent.lines, ray_heights)
+    ]
+    before = server.memory.weighted() if server.memory.batches else None
+    points = np.concatenate([sent.points, on_rays])
+    server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)
+    weights = heights[:count] - sent.log_density
+    share = effective_share(weights) if np.isfinite(weights).any() else 0.0
+    server.records[-1]["effective_share"] = float(f"{share:.3g}")
+    server.move_reference()
+    if sent.exploring or before is None:
+        return profiles, None
+    ratio = ray_heights - sent.proposal.log_density(on_rays)
+    judged = _judged(server, sent, heights[:count], weights, ratio, profiles, before)
+    server.records[-1] |= {
+        "acceptance": round(float(judged.chains.accepted.mean()), 3),
+        "missed": float(f"{judged.missed:.2g}"),
+    }
+    return profiles, judged
+
+
+def _judged(
+    server: Server,
+    sent: Sent,
+    heights: Float[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"],
+    ratio: Float[np.ndarray, " r"],
+    profiles: list[Profile],
+    before: Weighted,
+) -> Judged:
+    """Return chains over the proposals, and what speaks against them."""
+    chosen = server.rng.choice(
+        len(before.points), server.known.chains, p=normalised(before.log_weights)
+    )
+    starts = before.points[chosen]
+    start_weights = before.heights[chosen] - sent.proposal.log_density(starts)
+    chains = metropolis_chains(
+        sent.points, heights, weights, (starts, before.heights[chosen], start_weights), server.rng
+    )
+    log_mean = float(special.logsumexp(weights) - math.log(len(weights)))
+    masses = [
+        profile.mass_missed(values - log_mean)
+        for profile, (_, values) in zip(profiles, along_lines(sent.lines, ratio), strict=True)
+    ]
+    share, own = effective_share(weights), normalised(weights)
+    inside = own > 0
+    return Judged(
+        chains,
+        share,
+        log_mean,
+        max(masses),
+        [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
+        float(server.memory.heights.max() - own[inside] @ heights[inside]),
+        float(own.max()),
+    )
+
+
+def _search(server: Server, scale: PriorScale) -> Generator[Query, Arrays, search.Found]:
+    """Seek the mode from the highest point."""
+    found = yield from server.counted(
+        search.find_mode(
+            server.memory.best[None],
+            server.reference,
+            search.within(scale.centre, scale.sd),
+            MOST_SEARCHED,
+        )
+    )
+    return found
+
+
+def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
+    """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
+    weighted, d = server.memory.weighted(), server.dimension
+    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
+    mean = own @ weighted.points
+    away = weighted.points - mean
+    root = mixture.cholesky_root((away.T * own) @ away)
+    width = server.known.chains * (WALKERS // server.known.chains)
+    places = resampled(weighted.points, own, width, server.rng)
+    ensemble = yield from server.counted(
+        walking.settle(places, mean, root, server.reference, server.rng, MOST_WALKED)
+    )
+    if not ensemble.settled:
+        return _failed(server, " and ".join(ensemble.obstacles()))
+    draws: list[np.ndarray] = []
+    while len(draws) < server.known.batches:
+        ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
+        positions = ensemble.positions.reshape(server.known.chains, -1, d)
+        draws.append(positions)
+        stats = {"acceptance_rate": np.full(positions.shape[:2], ensemble.acceptance)}
+        yield Batch(positions, stats)
+        reached = smallest_effective_size(np.concatenate(draws, axis=1))
+        if settings.effective_size is not None and reached >= settings.effective_size:
+            return _outcome(server, kept, f"{reached:.0f} effective draws", walked=ensemble)
+    return _outcome(server, kept, "all batches", _short(settings, reached), walked=ensemble)
+
+
+# --- what comes of them --------------------------------------------------------------------------
+
+
+def _joined(kept: list[Judged]) -> Float[np.ndarray, "C n d"]:
+    return np.concatenate([judged.chains.draws for judged in kept], axis=1)
+
+
+def _batch(judged: Judged) -> Batch:
+    """Return the draws of a batch with what is told of each."""
+    chains = judged.chains
+    same = np.ones_like(chains.heights)
+    stats = {
+        "lp": chains.heights,
+        "acceptance_rate": same * chains.accepted.mean(),
+        "effective_share": same * judged.share,
+    }
+    return Batch(chains.draws, stats)
+
+
+def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
+    """Return what is said where a run has used up its batches before its effective size."""
+    if settings.effective_size is None:
+        return ()
+    return (
+        Fault(
+            f"few_rounds: {reached:.0f} effective draws of the {settings.effective_size:g} that "
+            "were asked for, in all batches of draws: give more rounds, or go on with "
+            "consortia.resume(..., rounds=...)"
+        ),
+    )
+
+
+def _outcome(
+    server: Server,
+    kept: list[Judged],
+    reason: str,
+    faults: tuple[Fault, ...] = (),
+    walked: walking.Ensemble | None = None,
+) -> Outcome:
+    """Return the end of a run that has draws."""
+    report: dict[str, Any] = {"rounds_used": server.records}
+    if kept:
+        means = np.array([judged.log_mean for judged in kept])
+        evidence = special.logsumexp(means) - math.log(len(means)) - server.height
+        size = sum(judged.share * judged.chains.heights.size for judged in kept)
+        total = sum(judged.chains.heights.size for judged in kept)
+        report["log_evidence"] = float(evidence)
+        report["log_evidence_error"] = math.sqrt(max(1 / size - 1 / total, 0))
+    if walked is not None:
+        report["handed_over"] = (
+            "no proposals came near enough to the posterior: chains of federated HMC, "
+            "preconditioned by its weighted points, have made the draws"
+        )
+    return Outcome(reason, report, faults)
+
+
+def _failed(server: Server, obstacle: str) -> Outcome:
+    """Return the end of a run that has no draws."""
+    failure = (
+        f"few_rounds: no proposals came near enough to the posterior, and chains did not settle in "
+        f"{server.messages} messages: {obstacle}. Give every parameter a proper prior, use "
+        "federated_hmc for some hundreds of rounds, write scales of hierarchical models on the "
+        "scale on which their data inform them (centred where there are many, non-centred where "
+        "few), or integrate a site's own parameters out (integrate=True of a formula)."
+    )
+    report: dict[str, Any] = {"rounds_used": server.records}
+    if server.memory.batches:
+        weighted = server.memory.weighted()
+        own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
+        mean = own @ weighted.points
+        report["fitted_mean"] = mean.tolist()
+        report["fitted_variance"] = (own @ (weighted.points - mean) ** 2).tolist()
+    return Outcome("no draws", report, failure=failure)

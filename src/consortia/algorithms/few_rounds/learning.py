@@ -1,0 +1,263 @@
+"""What the points of all messages teach: the next proposal, and the next rays.
+
+First a surrogate in the parameters themselves, then along warped tails. Where neither predicts what
+was held out, the coordinates and the mixture are taken that cover weighted points best, and the
+surrogate counts for as much as it has earned there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from consortia.algorithms.few_rounds import mixture, proposal, surrogate
+from consortia.algorithms.few_rounds.flow import fit_flow
+from consortia.algorithms.few_rounds.memory import Memory, Weighted
+from consortia.algorithms.few_rounds.mixture import Mixture
+from consortia.algorithms.few_rounds.proposal import Proposal
+from consortia.algorithms.few_rounds.rays import Profile
+from consortia.algorithms.few_rounds.surrogate import Surrogate
+from consortia.algorithms.few_rounds.warp import Coordinates, Plain, fit_warp
+
+EXACT, TRUSTED = 0.02, 0.3
+"""Held-out errors of a surrogate below which no warp is tried, and below which it is followed."""
+
+FEW = 8.0
+"""Effective weighted points, by the number of parameters, from which an envelope is begun."""
+
+USABLE = 0.95
+"""Share of the points that coordinates must map to finite places."""
+
+STRETCHED, STRETCHED_SHARE = 3.0, 0.15
+"""Standard deviations of components along lines that were not covered, and their share."""
+
+
+class Learnt(NamedTuple):
+    """The next proposal; None where no regression is finite.
+
+    Attributes:
+        proposal: q.
+        covariance: of the posterior, as far as it is known, for the next rays.
+        error: of the surrogate at held-out points.
+    """
+
+    proposal: Proposal | None
+    covariance: Float[np.ndarray, "d d"]
+    error: float
+
+
+def learn(
+    memory: Memory,
+    profiles: list[Profile],
+    covariance: Float[np.ndarray, "d d"],
+    missed: list[Float[np.ndarray, " d"]],
+    rng: np.random.Generator,
+    *,
+    bent: bool,
+    doubted: bool,
+) -> Learnt:
+    """Return the next proposal.
+
+    Args:
+        memory: all points.
+        profiles: of the lines of the last message.
+        covariance: by which these were chosen.
+        missed: directions of lines on which the last proposal was too low.
+        rng: random numbers of the server.
+        bent: take mixtures at once.
+        doubted: surrogates were followed and have failed: take what covers weighted points.
+    """
+    try:
+        fitted, coordinates = _surrogate(memory, profiles, covariance, rng)
+        if fitted.error < TRUSTED and not doubted:
+            return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
+        return _pooled(fitted, coordinates, memory, missed, rng)
+    except (FloatingPointError, np.linalg.LinAlgError):
+        return Learnt(None, covariance, math.inf)
+
+
+def _following(
+    fitted: Surrogate,
+    coordinates: Coordinates,
+    memory: Memory,
+    covariance: Float[np.ndarray, "d d"],
+    missed: list[Float[np.ndarray, " d"]],
+    rng: np.random.Generator,
+    *,
+    bent: bool,
+) -> Learnt:
+    """Return proposals from a surrogate that predicts."""
+    bulk = memory.points.shape[1] / 2 + 9
+    begun = _begun(fitted, coordinates, memory.weighted(), covariance, rng, bent=bent)
+    envelope = proposal.envelope_of(fitted.log_density, begun, bulk, rng, bent=bent)
+    envelope = _stretched(envelope, missed, coordinates, memory.best)
+    found = proposal.clipped(fitted, envelope, coordinates, rng)
+    z = mixture.draw(envelope, rng, 3000)
+    ratio = found.ratio(z)
+    return Learnt(found, _robust_covariance(coordinates.positions(z), ratio), fitted.error)
+
+
+def _pooled(
+    fitted: Surrogate,
+    coordinates: Coordinates,
+    memory: Memory,
+    missed: list[Float[np.ndarray, " d"]],
+    rng: np.random.Generator,
+) -> Learnt:
+    """Return proposals that cover weighted points, and follow the surrogate as far as it earned."""
+    weighted = memory.weighted()
+    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
+    coordinates, envelope = _covering(weighted, own, coordinates, rng)
+    z, volume, usable = _mapped(coordinates, memory.points)
+    fitted = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+    power = _earned(fitted, envelope, memory, coordinates)
+    envelope = _stretched(envelope, missed, coordinates, memory.best)
+    found = proposal.clipped(fitted, envelope, coordinates, rng, power)
+    away = weighted.points - own @ weighted.points
+    return Learnt(found, (away.T * own) @ away, fitted.error)
+
+
+def _surrogate(
+    memory: Memory, profiles: list[Profile], covariance: np.ndarray, rng: np.random.Generator
+) -> tuple[Surrogate, Coordinates]:
+    """Return the surrogate in the coordinates in which it predicts best."""
+    plain = surrogate.fit_surrogate(memory.points, memory.heights, rng)
+    if plain.error < EXACT:
+        return plain, Plain()
+    warp = fit_warp(memory.best, covariance, profiles)
+    if warp is None:
+        return plain, Plain()
+    z, volume, usable = _mapped(warp, memory.points)
+    if usable.mean() < USABLE:
+        return plain, Plain()
+    warped = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+    return (warped, warp) if warped.error < plain.error else (plain, Plain())
+
+
+def _mapped(
+    coordinates: Coordinates, points: Float[np.ndarray, "n d"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return z, log |dz/dθ|, and which of the points have usable ones."""
+    z, volume = coordinates.white(points)
+    return z, volume, np.isfinite(volume) & np.all(np.abs(z) < 1e6, axis=1)
+
+
+def _begun(
+    fitted: Surrogate,
+    coordinates: Coordinates,
+    weighted: Weighted,
+    covariance: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    bent: bool,
+) -> Mixture:
+    """Return the envelope from which that of a surrogate is fitted."""
+    z, _, usable = _mapped(coordinates, weighted.points)
+    d = z.shape[1]
+    if weighted.effective > FEW * d:
+        components = proposal.COMPONENTS if bent else 1
+        return mixture.fit_mixture(z[usable], weighted.log_weights[usable], components, rng)
+    best = z[usable][np.argmax(weighted.heights[usable])]
+    spread = covariance
+    if not isinstance(coordinates, Plain):
+        spread = np.cov(z[usable].T).reshape(d, d)
+    scale = 1.2 * fitted.root @ fitted.root.T
+    return mixture.mixture_of([0.8, 0.2], [fitted.centre, best], [scale, spread])
+
+
+def _robust_covariance(
+    points: Float[np.ndarray, "n d"], log_ratio: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "d d"]:
+    """Return the covariance of weighted points without those far out."""
+    weights = mixture.tempered(log_ratio, len(points) / 4)
+    low, high = np.quantile(points, (0.1, 0.9), axis=0)
+    inside = np.all((points > low - 3 * (high - low)) & (points < high + 3 * (high - low)), axis=1)
+    weights = weights * inside / (weights @ inside)
+    away = points - weights @ points
+    return (away.T * weights) @ away
+
+
+def _covering(
+    weighted: Weighted,
+    own: Float[np.ndarray, " n"],
+    warp: Coordinates,
+    rng: np.random.Generator,
+) -> tuple[Coordinates, Mixture]:
+    """Return the coordinates and the mixture that cover a held-out half of weighted points best.
+
+    Args:
+        weighted: the points.
+        own: their tempered weights.
+        warp: coordinates to be tried beside the parameters themselves and a triangular map.
+        rng: random numbers of the server.
+    """
+    half = rng.random(len(own)) < 0.5
+    first = own[half] / own[half].sum()
+    tried: list[tuple[Coordinates, Coordinates | None]] = [(Plain(), Plain())]
+    tried.append((fit_flow(weighted.points[half], first), None))
+    if not isinstance(warp, Plain):
+        tried.append((warp, warp))
+    scores = []
+    for index, (of_half, _) in enumerate(tried):
+        z, volume, usable = _mapped(of_half, weighted.points)
+        if usable.mean() < USABLE:
+            continue
+        for components in (1, proposal.COMPONENTS):
+            learnt, rest = half & usable, ~half & usable
+            found = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
+            logs = np.log(own[rest] + 1e-300)
+            ratio = weighted.heights[rest] - volume[rest] - mixture.log_density(found, z[rest])
+            ratio = np.clip(ratio - np.average(ratio, weights=own[rest] + 1e-300), -40, 40)
+            both = special.logsumexp(logs + ratio) + special.logsumexp(logs - ratio)
+            scores.append((2 * special.logsumexp(logs) - both, index, components))
+    _, index, components = max(scores)
+    of_all = tried[index][1]
+    coordinates: Coordinates = fit_flow(weighted.points, own) if of_all is None else of_all
+    z, _, usable = _mapped(coordinates, weighted.points)
+    return coordinates, mixture.fit_mixture(
+        z[usable], weighted.log_weights[usable], components, rng
+    )
+
+
+def _earned(
+    fitted: Surrogate, envelope: Mixture, memory: Memory, coordinates: Coordinates
+) -> float:
+    """Return γ: the slope of log π/e on log s/e at held-out points near the mode, from 0 to 1."""
+    z, volume, usable = _mapped(coordinates, memory.points)
+    held = np.flatnonzero(usable)[fitted.held_out]
+    heights = memory.heights[held]
+    weights = np.exp(-(heights.max() - heights) / 2)
+    density = mixture.log_density(envelope, z[held])
+
+    def centred(values: np.ndarray) -> np.ndarray:
+        return np.clip(values - np.average(values, weights=weights), -4, 4)
+
+    seen, wanted = centred(fitted.predicted - density), centred(heights - volume[held] - density)
+    slope = (weights * seen * wanted).sum() / ((weights * seen**2).sum() + 1e-12)
+    return float(np.clip(slope, 0.05, 1))
+
+
+def _stretched(
+    envelope: Mixture,
+    missed: list[Float[np.ndarray, " d"]],
+    coordinates: Coordinates,
+    centre: Float[np.ndarray, " d"],
+) -> Mixture:
+    """Return the envelope with components along the lines that were not covered."""
+    if not missed:
+        return envelope
+    middle = coordinates.white(centre[None])[0][0]
+    whole = envelope.roots[-1] @ envelope.roots[-1].T
+    share = STRETCHED_SHARE / len(missed)
+    scales = []
+    for direction in missed:
+        ends = coordinates.white(np.stack([centre - direction, centre + direction]))[0]
+        along = STRETCHED * (ends[1] - ends[0]) / 2
+        scales.append(whole + np.outer(along, along))
+    shares = [*((1 - STRETCHED_SHARE) * envelope.shares), *[share] * len(missed)]
+    old = [root @ root.T for root in envelope.roots]
+    return mixture.mixture_of(shares, [*envelope.centres, *[middle] * len(missed)], [*old, *scales])

@@ -1,0 +1,128 @@
+"""Rays through the centre: how far a posterior reaches, and what a proposal does not cover.
+
+Statistics of the draws cannot see a tail that no chain has visited. Points along half-lines can:
+they travel in the message that carries the proposals, and cost nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+STEPS = np.array([0.7, 1.5, 2.5, 4.0, 6.0, 8.5, 12.0, 17.0, 24.0, 34.0, 48.0])
+"""Distances of the first rays' points, in standard deviations."""
+
+SHARES = np.array([0.04, 0.1, 0.18, 0.27, 0.37, 0.48, 0.6, 0.72, 0.85, 1.0, 1.15])
+"""Distances of later rays' points, as shares of how far the ray was seen to reach."""
+
+FARTHEST = 80.0
+"""Standard deviations that a ray reaches, at most."""
+
+DROP = 25.0
+"""A ray reaches to where the log-posterior has fallen by so much."""
+
+HALF = 0.7
+"""log π/q above which a proposal does not cover a place: twice what it should be."""
+
+FINE = 2001
+"""Places at which a profile is integrated."""
+
+
+class Line(NamedTuple):
+    """A line through the centre, and how far its points lie on either side.
+
+    Attributes:
+        direction: one standard deviation long, (d,).
+        steps: of the points, in units of the direction, from the farthest below to that above.
+    """
+
+    direction: Float[np.ndarray, " d"]
+    steps: Float[np.ndarray, " s"]
+
+
+class Profile(NamedTuple):
+    """A line whose points have been evaluated, the centre among them.
+
+    Attributes:
+        line: with the centre as a step of 0.
+        fall: of the log-posterior below that of the centre, infinite where it is not finite.
+    """
+
+    line: Line
+    fall: Float[np.ndarray, " s"]
+
+    def reach(self, side: int) -> float:
+        """Return the distance at which the log-posterior has fallen by `DROP` on a side."""
+        own = self.line.steps * side >= 0
+        order = np.argsort(self.line.steps[own] * side)
+        steps = (self.line.steps[own] * side)[order]
+        fall = np.maximum.accumulate(self.fall[own][order])
+        if fall[-1] <= DROP:
+            return float(steps[-1] * 1.6)
+        place = int(np.argmax(fall > DROP))
+        if not np.isfinite(fall[place]):
+            return float(steps[place])
+        return float(np.interp(DROP, fall[place - 1 : place + 1], steps[place - 1 : place + 1]))
+
+    @property
+    def lopsided(self) -> float:
+        """How much farther it reaches on one side than on the other, as a logarithm."""
+        return abs(float(np.log(self.reach(1) / self.reach(-1))))
+
+    def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
+        """Return the share of the line's mass at which log π/q is above `HALF`."""
+        grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
+        mass = np.exp(-np.interp(grid, self.line.steps, np.minimum(self.fall, 700)))
+        missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > HALF
+        return float(mass[missed].sum() / mass.sum())
+
+
+def lines_through(
+    covariance: Float[np.ndarray, "d d"], most: int, profiles: list[Profile]
+) -> list[Line]:
+    """Return lines along the columns of the covariance and the principal axes.
+
+    Args:
+        covariance: of the posterior, as far as it is known.
+        most: lines; the first ones of the columns are always among them.
+        profiles: of the lines before, which say how far they reach; empty before the first.
+    """
+    values, axes = np.linalg.eigh(covariance)
+    columns = (covariance / np.sqrt(np.diag(covariance))).T
+    principal = (axes * np.sqrt(np.maximum(values, 0))).T
+    directions = np.concatenate([columns, principal[::-1]])[:most]
+    found = []
+    for index, direction in enumerate(directions):
+        sides = []
+        for side in (-1, 1):
+            steps = STEPS
+            if profiles:
+                before = profiles[index]
+                size = float(np.linalg.norm(before.line.direction) / np.linalg.norm(direction))
+                reach = before.reach(side) * size
+                steps = min(1.1 * reach, FARTHEST) * SHARES
+            sides.append(side * steps)
+        found.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
+    return found
+
+
+def points_of(lines: list[Line], centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, "r d"]:
+    """Return the points of all lines, and the centre as the last."""
+    along = [centre + line.steps[:, None] * line.direction for line in lines]
+    return np.concatenate([*along, centre[None]])
+
+
+def along_lines(
+    lines: list[Line], values: Float[np.ndarray, " r"]
+) -> list[tuple[Line, Float[np.ndarray, " s"]]]:
+    """Return of each line, with the centre at step 0, the values at its points."""
+    found, begin = [], 0
+    for line in lines:
+        own = values[begin : begin + len(line.steps)]
+        begin += len(own)
+        place = int(np.searchsorted(line.steps, 0.0))
+        steps = np.insert(line.steps, place, 0.0)
+        found.append((Line(line.direction, steps), np.insert(own, place, values[-1])))
+    return found

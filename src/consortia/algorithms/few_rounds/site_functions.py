@@ -1,0 +1,127 @@
+"""What a site computes for the queries of few messages: densities, derivatives, a local fit.
+
+All are sums over sites: the server sees totals, and a sum that nobody can take apart is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from consortia.algorithms.few_rounds.mixture import Mixture, envelope_points
+from consortia.core.contract import Evaluation, Site
+from consortia.core.queries import Arrays, Reply, SiteFunction
+from consortia.core.target import Target
+from consortia.dynamics import metropolis
+from consortia.surrogates.curvature import hessian, mode_of
+
+
+def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
+    places = jnp.concatenate([given["reference"][None], given["points"]])
+    at = metropolis.at_all(target, partial(metropolis.potential, target, site=site), places, site)
+    base = jax.tree.map(lambda leaf: leaf[0], at)
+    there = jax.tree.map(lambda leaf: leaf[1:], at)
+    return {"potentials": there.above(base), "height": jnp.stack([base.coarse, base.fine])}
+
+
+def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return U_c at the points minus U_c at the reference, and the gradients at the points."""
+    base = metropolis.potential(target, given["reference"], site)
+
+    def at(position: Array) -> tuple[Array, Array]:
+        potential, gradient = metropolis.potential_and_gradient(target, position, site)
+        return potential.above(base), gradient
+
+    potentials, gradients = metropolis.at_all(target, at, given["points"], site)
+    return {"potentials": potentials, "gradients": gradients}
+
+
+def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return the same with the upper triangles of the second derivatives, one point at a time."""
+    rows, mask = site.all()
+    base = metropolis.potential(target, given["reference"], site)
+    upper = np.triu_indices(target.dimension)
+
+    def at(position: Array) -> tuple[Array, Array, Array]:
+        potential, gradient = metropolis.potential_and_gradient(target, position, site)
+        curvature = hessian(lambda at: target.potential(at, rows, mask, site), position, full=True)
+        return potential.above(base), gradient, curvature[upper]
+
+    potentials, gradients, curvatures = jax.lax.map(at, given["points"])
+    return {"potentials": potentials, "gradients": gradients, "curvatures": curvatures}
+
+
+def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    r"""Return A_c and A_c (m_c - reference) of Gaussians fitted to the site's own posterior.
+
+    From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
+    and A_c is minus the curvature there.
+    """
+    own = replace(site, prior_share=given["share"])
+    rows, mask = own.all()
+    upper = np.triu_indices(target.dimension)
+
+    def from_start(start: Array) -> tuple[Array, Array]:
+        fitted, precision, _ = mode_of(lambda at: target.potential(at, rows, mask, own), start)
+        return precision[upper], precision @ (fitted - given["reference"])
+
+    precisions, pulls = jax.lax.map(from_start, given["starts"])
+    return {"precisions": precisions, "pulls": pulls}
+
+
+# --- where a site evaluates its rows -------------------------------------------------------------
+
+
+def _drawn(arrays: Arrays) -> Arrays:
+    """Return the points of a message: those that travel, after those of the common stream."""
+    if "accepted" not in arrays:
+        return {"reference": arrays["reference"], "points": arrays["points"]}
+    envelope = Mixture(*(np.asarray(arrays[name], float) for name in Mixture._fields))
+    points = envelope_points(envelope, arrays["stream"], arrays["accepted"])
+    points = np.concatenate([points.astype(arrays["points"].dtype), arrays["points"]])
+    return {"reference": arrays["reference"], "points": points}
+
+
+def _at_points(arrays: Arrays) -> Evaluation:
+    """Return where the points lie; those of tails count half as far from their middle."""
+    points = np.asarray(arrays["points"], float)
+    middle = np.median(points, axis=0)
+    return Evaluation(jnp.asarray((points + middle) / 2))
+
+
+def _at_starts(arrays: Arrays) -> Evaluation:
+    return Evaluation(jnp.asarray(arrays["starts"]))
+
+
+FUNCTIONS = {
+    "local_fits": SiteFunction(
+        _local_fits,
+        _at_starts,
+        "the curvature of the log-posterior of the site alone at its modes, and where these are",
+    ),
+    "log_densities": SiteFunction(
+        _log_densities,
+        _at_points,
+        "the log-likelihood of all rows of the site together, at each of the points",
+        complete=_drawn,
+    ),
+    "slopes": SiteFunction(
+        _slopes,
+        _at_points,
+        "the log-likelihood of all rows of the site together, and its gradient, at each point",
+    ),
+    "derivatives": SiteFunction(
+        _derivatives,
+        _at_points,
+        "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
+        "each of a few points",
+    ),
+}
+"""What few messages ask, by name."""

@@ -1,0 +1,252 @@
+r"""A regression of the log-posterior on the position, which every point informs.
+
+In coordinates z in which the quadratic part is :math:`-z^\top z/2`,
+
+.. math:: s(\theta) = c - z^\top z/2 + \sum_k b_k f_k(z),
+
+with monomials up to a degree that the number of parameters permits, and Gaussian bumps around some
+of the points. Coefficients are those of a ridge regression, whose penalties are chosen by points
+that were held out; a point counts less the deeper it lies below the mode. A wrong surrogate makes a
+slow chain, never a wrong law: what it proposes passes a Metropolis test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import linalg
+
+from consortia.algorithms.few_rounds.mixture import lower_root
+
+MOST_FEATURES = 1100
+"""Monomials, at most; the degree is the largest up to 4 that has no more."""
+
+MOST_POINTS = 8000
+"""Points of a regression, at most."""
+
+BUMPS, DIRECTIONS = 200, 300
+"""Gaussian bumps, and directions of cubes where there is no room for monomials of degree 3."""
+
+WIDTH = 2.0
+"""Width of a bump, in units of √d."""
+
+NOISE = 0.01
+"""Standard deviation of a log-density at the mode, by which penalties are scaled."""
+
+HIGHER = ((0.03, 0.003), (0.3, 0.05), (2.0, 0.5), (20.0, 10.0))
+"""Prior variances of the terms of degree 3 and 4."""
+
+OF_BUMPS = (0.0, 3.0)
+"""Prior variances of the heights of bumps."""
+
+HELD_OUT = 0.15
+"""Share of the points by which penalties are chosen."""
+
+HIGHEST = 3.0
+"""Above the highest point the surrogate is cut: of what lies there nothing is known."""
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A fitted log-density.
+
+    Attributes:
+        centre: of the quadratic part.
+        root: lower triangular, so that z are the coordinates with θ = centre + root z.
+        height: of the highest point.
+        degree: of the monomials.
+        places: centres of bumps, or directions of cubes.
+        coefficients: of all terms.
+        radius: |z| up to which there were points; beyond it falls as a Gaussian.
+        error: root mean square error at held-out points of the bulk.
+        held_out: which of the given points were held out.
+        predicted: what was predicted there.
+    """
+
+    centre: Float[np.ndarray, " d"]
+    root: Float[np.ndarray, "d d"]
+    height: float
+    degree: int
+    places: Float[np.ndarray, "m d"]
+    coefficients: Float[np.ndarray, " k"]
+    radius: float
+    error: float
+    held_out: Int[np.ndarray, " h"]
+    predicted: Float[np.ndarray, " h"]
+
+    def log_density(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        """Return s at the points."""
+        out = np.empty(len(points))
+        for begin in range(0, len(points), AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            z = _white(points[part], self.centre, self.root)
+            squares = (z**2).sum(axis=1)
+            far = np.sqrt(np.maximum(squares, 1e-300))
+            inside = z * np.minimum(1, self.radius / far)[:, None]
+            near = np.minimum(squares, self.radius**2)
+            rest = self.coefficients @ _features(inside, self.degree, self.places)
+            out[part] = np.minimum(rest - near / 2, HIGHEST) - (squares - near) / 2
+        return self.height + out
+
+
+AT_ONCE = 4096
+"""Points whose terms are held at once."""
+
+
+def reach(dimension: int) -> float:
+    """Return how deep below the mode the bulk of a posterior goes, in units of the log-density."""
+    return dimension / 2 + 2 * math.sqrt(dimension) + 6
+
+
+def fit_surrogate(
+    points: Float[np.ndarray, "n d"],
+    heights: Float[np.ndarray, " n"],
+    rng: np.random.Generator,
+) -> Surrogate:
+    """Return the regression of finite log-densities on positions.
+
+    Raises:
+        FloatingPointError: no regression is finite.
+    """
+    d, top = points.shape[1], float(heights.max())
+    bulk = reach(d)
+    kept = _spread(top - heights, bulk, rng)
+    points, heights = points[kept], heights[kept] - top
+    relative = 1 + (heights / bulk) ** 2
+    centre, root = _quadratic(points, heights, 1 / relative, bulk)
+    z = _white(points, centre, root)
+    rest = heights + (z**2).sum(axis=1) / 2
+    degree = 2
+    while degree < 4 and math.comb(d + degree + 1, degree + 1) <= MOST_FEATURES:
+        degree += 1
+    near = np.flatnonzero(heights > -bulk - 10)
+    count = min(BUMPS if degree > 2 else DIRECTIONS, len(near) // 5)
+    places = z[rng.choice(near, count, replace=False)]
+    features = _features(z, degree, places)
+    noise = NOISE * relative
+    weighted, wanted = features / noise, rest / noise
+    held = rng.random(len(z)) < HELD_OUT
+    gram, right = weighted[:, ~held] @ weighted[:, ~held].T, weighted[:, ~held] @ wanted[~held]
+    best_error, best, predicted = math.inf, np.zeros(0), np.zeros(0)
+    for penalties in _penalties(d, degree, count):
+        found = _ridge(gram, right, penalties)
+        if found is None:
+            continue
+        guess = found @ features[:, held]
+        off = np.clip(guess - rest[held], -5, 5)
+        error = math.sqrt(np.average(off**2, weights=1e-12 + relative[held] ** -2))
+        if error < best_error:
+            best_error, best, predicted = error, penalties, guess + heights[held] - rest[held] + top
+    if not best.size:
+        raise FloatingPointError("no regression of the log-posterior is finite")
+    gram += weighted[:, held] @ weighted[:, held].T
+    coefficients = _ridge(gram, right + weighted[:, held] @ wanted[held], best)
+    assert coefficients is not None
+    radius = 1.2 * math.sqrt((z[heights > -2 * bulk - 25] ** 2).sum(axis=1).max())
+    return Surrogate(
+        centre, root, top, degree, places, coefficients, radius, best_error, kept[held], predicted
+    )
+
+
+def _white(points: np.ndarray, centre: np.ndarray, root: np.ndarray) -> np.ndarray:
+    return linalg.solve_triangular(root, (points - centre).T, lower=True, check_finite=False).T
+
+
+def _spread(depth: np.ndarray, bulk: float, rng: np.random.Generator) -> np.ndarray:
+    """Return which points are kept: the least deep, and others spread evenly over depth."""
+    order = np.argsort(depth)
+    order = order[: max(np.searchsorted(depth[order], 9 * bulk + 75), min(len(order), 400))]
+    if len(order) <= MOST_POINTS:
+        return order
+    first, others = order[: MOST_POINTS // 2], order[MOST_POINTS // 2 :]
+    levels = np.minimum(depth[others], 9 * bulk + 75)
+    bins = np.digitize(levels, np.histogram_bin_edges(levels, 25))
+    shares = 1 / np.bincount(bins)[bins]
+    more = rng.choice(others, MOST_POINTS // 2, replace=False, p=shares / shares.sum())
+    return np.concatenate([first, more])
+
+
+def _quadratic(
+    points: np.ndarray, heights: np.ndarray, weights: np.ndarray, bulk: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and root of a weighted quadratic fit, its curvature made positive."""
+    d = points.shape[1]
+    shares = np.exp(np.maximum(heights / bulk, -4))
+    mean = np.average(points, axis=0, weights=shares)
+    sd = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=shares)) + 1e-300
+    z = (points - mean) / sd
+    upper = np.triu_indices(d)
+    squares = z[:, upper[0]] * z[:, upper[1]]
+    features = np.concatenate([np.ones((len(z), 1)), z, squares], axis=1) * weights[:, None]
+    gram = features.T @ features
+    gram[np.diag_indices_from(gram)] += 1e-9 * np.trace(gram) / len(gram)
+    found = linalg.solve(gram, features.T @ (heights * weights), assume_a="pos")
+    half = np.zeros((d, d))
+    half[upper] = found[1 + d :]
+    values, axes = np.linalg.eigh(-(half + half.T))
+    size = np.maximum(values, 0.02 * np.median(np.abs(values)) + 1e-6)
+    centre = axes @ ((axes.T @ found[1 : 1 + d]) / size)
+    length = max(float(np.linalg.norm(centre)), 1e-9)
+    centre *= min(1.0, 4 * math.sqrt(d) / length)
+    return mean + sd * centre, lower_root(axes / np.sqrt(size)) * sd[:, None]
+
+
+def _penalties(d: int, degree: int, places: int) -> Iterator[np.ndarray]:
+    """Yield 1 over prior variances of the coefficients, of all settings that are tried."""
+    orders = [_orderings(d, order) for order in range(degree + 1)]
+    for (cubic, quartic), bump in itertools.product(HIGHER, OF_BUMPS if degree > 2 else (0.0,)):
+        own = (30.0, 30.0, 30.0, 3 * d * cubic, 3 * d * quartic)
+        parts = [d**order / (own[order] * ways) for order, ways in enumerate(orders)]
+        variance = bump if degree > 2 else own[3] / max(places, 1) * 30
+        parts.append(np.full(places, 1 / max(variance, 1e-12)))
+        yield np.concatenate(parts)
+
+
+def _orderings(d: int, order: int) -> np.ndarray:
+    """Return of each monomial of an order in how many ways its factors can be ordered."""
+    counts = []
+    for factors in itertools.combinations_with_replacement(range(d), order):
+        ways = math.factorial(order)
+        for index in set(factors):
+            ways //= math.factorial(factors.count(index))
+        counts.append(ways)
+    return np.array(counts, float)
+
+
+def _features(z: np.ndarray, degree: int, places: np.ndarray) -> np.ndarray:
+    """Return monomials up to the degree, and bumps or cubes, (terms, n)."""
+    d = z.shape[1]
+    zt = np.ascontiguousarray(z.T)
+    last = np.ones((1, len(z)))
+    columns, begins = [last], [0] * d
+    for _ in range(degree):
+        # z_i times those monomials of the order before that have no earlier factor.
+        blocks = [zt[index] * last[begins[index] :] for index in range(d)]
+        begins = list(np.cumsum([0, *map(len, blocks[:-1])]))
+        last = np.concatenate(blocks)
+        columns.append(last)
+    if len(places) and degree == 2:
+        columns.append((places @ zt / d) ** 3)
+    elif len(places):
+        squares = (z**2).sum(axis=1) + (places**2).sum(axis=1)[:, None] - 2 * places @ zt
+        columns.append(np.exp(np.maximum(squares, 0) / (-2 * d * WIDTH**2)))
+    return np.concatenate(columns)
+
+
+def _ridge(gram: np.ndarray, right: np.ndarray, penalties: np.ndarray) -> np.ndarray | None:
+    """Return the ridge regression; None where it is not finite."""
+    scale = 1 / np.sqrt(np.diag(gram) + penalties)
+    matrix = (gram + np.diag(penalties)) * scale[:, None] * scale[None]
+    for jitter in (1e-12, 1e-9, 1e-6):
+        try:
+            factor = linalg.cho_factor(matrix + jitter * np.eye(len(matrix)), check_finite=False)
+        except linalg.LinAlgError:
+            continue
+        found = scale * linalg.cho_solve(factor, scale * right, check_finite=False)
+        return found if np.isfinite(found).all() else None
+    return None
