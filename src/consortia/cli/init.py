@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from consortia.cli.exits import reported
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
-    from consortia.data.tables import Table
+    from consortia.data.columns import Table
     from consortia.study.proposal import Proposal
 
 ASKED = "Which column is the response? (a time to an event: Surv(time, event))"
@@ -112,7 +113,7 @@ def _reference(given: str) -> tuple[str, str]:
     return column, level
 
 
-def _asked(tables: dict[str, Table]) -> str:
+def _asked(tables: Mapping[str, Table]) -> str:
     """Return the response that the user names; ask again after an unknown one."""
     from consortia.core.arguments import unknown
     from consortia.core.printable import printable

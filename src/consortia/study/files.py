@@ -16,9 +16,9 @@ import numpy as np
 from consortia.core.arguments import INT32_MAX, unknown
 from consortia.core.printable import printable
 from consortia.data import preparation
+from consortia.data.dialect import WORDS
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import NUMERIC_KINDS
-from consortia.data.tables import MISSING
 from consortia.errors import InputError
 
 Arrays = dict[str, np.ndarray]
@@ -187,7 +187,7 @@ def _where(text: str, header: list[str]) -> str:
             "semicolons and tabs are read too"
         )
     value = re.search(r"could not convert string '([^']*)'", text)
-    if value is not None and value[1].strip() in MISSING:
+    if value is not None and value[1].strip() in WORDS:
         return (
             f"row {row} under the header, {named}: the value is missing; leave such rows out or "
             "impute them at the site, or give model.formula, which says what becomes of them"

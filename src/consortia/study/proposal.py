@@ -11,10 +11,10 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable, printable
-from consortia.data.tables import POLICIES, Column, Table, rows_of
+from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
-from consortia.models.regression.formula import SITE, as_levels, parse
+from consortia.models.regression.formula import SITE, parse
 
 EXACT, HIERARCHICAL = "few_rounds", "federated_hmc"
 """The algorithms; a spread of effects by site has tails that few proposals of the first reach."""

@@ -19,8 +19,9 @@ from consortia.core.parameters import (
     spaced,
     structure_of,
 )
+from consortia.data.columns import Guess, Table, as_levels, column_of, rows_of
 from consortia.data.sites import Sites
-from consortia.data.tables import Table, column_of, read_table, rows_of
+from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
@@ -33,7 +34,7 @@ from consortia.models.regression.design import (
 )
 from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
-from consortia.models.regression.formula import SITE, as_levels
+from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import SiteEffects, site_effects, varying_between
 from consortia.models.regression.margins import (
     MarginalEffects,
@@ -116,6 +117,11 @@ class Regression:
         return replace(self, sites=self.sites[place], tables=tables)
 
     @property
+    def readings(self) -> tuple[Guess, ...]:
+        """What was taken for what when the tables were read; some of it is to be confirmed."""
+        return self.specification.readings
+
+    @property
     def family(self) -> Family:
         """The family of the response."""
         return self.density.family
@@ -168,6 +174,10 @@ class Regression:
         }
         if spec.event is not None:
             settings["event"] = spec.event
+        if self.readings:
+            settings["readings"] = [str(one) for one in self.readings]
+        if doubts := [str(one) for one in self.readings if one.confirm]:
+            settings["doubts"] = doubts
         return Metadata(spec.question.parsed.text, axes, scaling, settings)
 
     def __str__(self) -> str:
@@ -181,7 +191,9 @@ class Regression:
         ]
         width = max(map(len, self.priors), default=0)
         lines += [f"  {name.ljust(width)}  {prior}" for name, prior in self.priors.items()]
-        return "\n".join([*lines, *(f"* {note}" for note in self.notes)])
+        lines += [f"* {note}" for note in self.notes]
+        lines += [f"{'?' if one.confirm else '*'} {one}" for one in self.readings]
+        return "\n".join(lines)
 
     __repr__ = __str__
 
