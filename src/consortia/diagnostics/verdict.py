@@ -264,6 +264,7 @@ def judge(
     *,
     rounds: int | None = None,
     draws: int | None = None,
+    doubts: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on settings, or on the draws that were made with them.
 
@@ -272,14 +273,17 @@ def judge(
         run: what the draws show; None before there are any.
         rounds: that are planned, of all chains together; looked at before there are draws.
         draws: that will be kept of them.
+        doubts: what was taken for what when the tables were read and nobody has confirmed; of a run
+            those in its record.
     """
     if run is None:
         planned = _planned(prediction, rounds, draws)
-        before = (_predicted(prediction, measured=False), planned)
+        before = (_read(doubts), _predicted(prediction, measured=False), planned)
         return Verdict(tuple(one for one in before if one is not None), drawn=False)
     measured = _measured(run)
     checks = [
         _end(run),
+        _read([*doubts, *readings_in(run.record, "doubts")]),
         _finite(run),
         _r_hat(run),
         _ess(run),
@@ -313,6 +317,28 @@ def _severity(value: float, limits: tuple[float, float]) -> Severity:
     if value <= good:
         return Severity.GOOD
     return Severity.WARNING if value <= bad else Severity.BAD
+
+
+# --- what it is of ---
+
+
+def readings_in(record: Mapping[str, Any], name: str = "readings") -> list[str]:
+    """Return what a run's record says of how its tables were read: "readings" or "doubts"."""
+    settings = decoded(record.get("settings"))
+    if not isinstance(settings, Mapping):
+        return []
+    of_formula = settings.get("regression", settings)
+    found = of_formula.get(name, ()) if isinstance(of_formula, Mapping) else ()
+    return [str(one) for one in found]
+
+
+def _read(doubts: Sequence[str]) -> Check | None:
+    """Return what was guessed about the tables, where there is anything to be confirmed."""
+    if not doubts:
+        return None
+    title, count = "Were the tables read as they were meant?", len(doubts)
+    value = "1 guess to confirm" if count == 1 else f"{count} guesses to confirm"
+    return Check(Severity.UNKNOWN, title, value, "; ".join(doubts) + ".")
 
 
 # --- how it ended --------------------------------------------------------------------------------
