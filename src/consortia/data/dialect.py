@@ -157,7 +157,23 @@ def encoding_of(path: Path, declared: str | None) -> str:
     return declared or "utf-8"
 
 
-def check_bytes(path: Path, site: str, encoding: str) -> InputError:
+def fitting_encoding(path: Path) -> str:
+    """Return an encoding that a text file may be in: UTF-8, or one of Western Europe."""
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt") or not path.is_file():
+        return "utf-8"
+    if encoding_of(path, None) != "utf-8":
+        return "utf-8"  # its first bytes say what it is
+    content = path.read_bytes()
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def undecodable(path: Path, site: str, encoding: str) -> InputError:
     """Return why a file cannot be decoded, with the line and what mends it."""
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         try:

@@ -20,9 +20,9 @@ from consortia.data.dialect import (
     DECLARED,
     WORDS,
     Dialect,
-    check_bytes,
     encoding_of,
     separator_of,
+    undecodable,
 )
 from consortia.data.harmonisation import NONE, Harmonisation, key, mend, text
 from consortia.data.writing import one_writing
@@ -107,7 +107,7 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
             f"{path}: {kind} files are read by pyarrow: pip install 'consortia[parquet]'."
         ) from error
     except UnicodeError as error:
-        raise check_bytes(path, site, encoding_of(path, changes.encoding)) from error
+        raise undecodable(path, site, encoding_of(path, changes.encoding)) from error
     except (ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
@@ -204,17 +204,16 @@ def _of_texts(
         listed = [words.get(one, one) for one in listed]
     texts = np.array(listed, dtype=object)
     empty = np.array([not one for one in listed])
-    declared = name in changes.missing_values
-    if declared:
-        words_missing = empty | _declared_missing(texts, changes.missing_values[name])
-    else:
-        words_missing = np.array([one in WORDS for one in listed])
+    if name in changes.missing_values:
+        empty |= _declared_missing(texts, changes.missing_values[name])
+    words_missing = empty | np.array([one in WORDS for one in listed])
     column = _as_kind(name, texts, words_missing, dialect, source)
     counts = Counter(texts[words_missing & ~empty].tolist())
-    if column.kind == "text" and not declared and counts:
+    if column.kind == "text" and counts:
         # in a column of words only the empty field misses
-        column = column._replace(values=texts.astype(str), missing=empty)
-        guesses += [_word_kept(name, word, count, source) for word, count in counts.items()]
+        column = column._replace(values=np.where(empty, "", texts).astype(str), missing=empty)
+        if name not in changes.missing_values:
+            guesses += [_word_kept(name, word, count, source) for word, count in counts.items()]
     else:
         guesses += [
             Guess(

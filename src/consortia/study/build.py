@@ -409,11 +409,22 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
     """
     path = Path(path)
     _, content = read_toml(path, "study file")
+    study = study_of(content, path)
+    study._path = path if origin is None else origin
+    return study
+
+
+def study_of(content: Mapping[str, Any], path: Path) -> Study:
+    """Return the study that a TOML document says, which is or will be at a path.
+
+    Raises:
+        InputError: a key is unknown, missing or wrong, as in `load_study`.
+    """
     try:
         study = Study.model_validate(content)
     except pydantic.ValidationError as error:
         found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
         lines = [f"{path}: {explained(item, Study)}" for item in found]
         raise InputError("\n".join(lines)) from None
-    study._path = path if origin is None else origin
+    study._path = path
     return study

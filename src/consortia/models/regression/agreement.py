@@ -160,7 +160,15 @@ def agree(
     first = parsed.response[0].column
     if first is not None:
         measured[TIME if question.family.response == "time" else RESPONSE] = first
-    readings += scales_apart(question, facts, names, measured)
+    of_columns = {
+        column: {
+            name: Moments(*one.moments[text])
+            for name, one in zip(names, facts, strict=True)
+            if text in one.moments
+        }
+        for text, column in measured.items()
+    }
+    readings += [one.guess for one in scales_apart(of_columns, question.harmonise)]
     made = Specification(
         question,
         tuple(names),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from consortia.data.columns import Guess, TableFacts
-from consortia.data.harmonisation import key, mend, text
+from consortia.data.harmonisation import Harmonisation, key, mend, text
 from consortia.data.preparation import Moments
 from consortia.data.writing import same_loosely, truth_of
 from consortia.errors import InputError
-from consortia.models.regression.question import Question
 
 Located = Callable[[int, str, str], str]
 """Where a level of a column is at a site, by the site's index."""
@@ -127,51 +126,59 @@ def merged_order(
     return (*found, *(one for one in others if one not in found))
 
 
+class Apart(NamedTuple):
+    """A column whose numbers are larger or smaller at one site by a factor.
+
+    Attributes:
+        column: its name.
+        site: where.
+        size: |mean| and sd there.
+        usual: the same elsewhere.
+    """
+
+    column: str
+    site: str
+    size: np.ndarray
+    usual: np.ndarray
+
+    @property
+    def guess(self) -> Guess:
+        """What is said of it."""
+        line = mend(self.site, "scale", f"{key(self.column)} = 1")
+        said = (
+            f"{self.site}: {self.column} may be on another scale: its mean is {self.size[0]:.3g} "
+            f"and its sd {self.size[1]:.3g}, elsewhere {self.usual[0]:.3g} and {self.usual[1]:.3g}"
+        )
+        return Guess(self.column, said, f"{line} confirms it, another factor mends it")
+
+
 def scales_apart(
-    question: Question,
-    facts: Sequence[TableFacts],
-    names: Sequence[str],
-    columns: Mapping[str, str],
-) -> list[Guess]:
-    """Return which columns are on another scale at a site.
+    moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
+) -> list[Apart]:
+    """Return which columns are on another scale at a site, where the study does not say so.
 
     Args:
-        question: what was asked.
-        facts: of the sites.
-        names: of the sites.
-        columns: by the name of moments, the column they are of.
+        moments: by column and site.
+        harmonise: what is changed in a site's table, by site.
     """
     found = []
-    for expression, column in columns.items():
-        parts = {
-            name: Moments(*one.moments[expression])
-            for name, one in zip(names, facts, strict=True)
-            if expression in one.moments
-        }
-        parts = {
-            name: one
-            for name, one in parts.items()
+    for column, every in moments.items():
+        sizes = {
+            site: np.abs([one.mean, one.sd])
+            for site, one in every.items()
             if one.rows >= FEWEST and one.mean and one.sd > 0 and not one.levels
         }
-        if len(parts) < 2:
+        if len(sizes) < 2:
             continue
-        sizes = {name: np.abs([one.mean, one.sd]) for name, one in parts.items()}
         usual = _usual(list(sizes.values()))
-        for name, size in sizes.items():
+        for site, size in sizes.items():
             ratio = size / usual
-            changes = question.harmonise.get(name)
-            said = changes is not None and column in changes.scale
-            if said or not (bool((ratio > FACTOR).all()) or bool((ratio < 1 / FACTOR).all())):
-                continue
-            line = mend(name, "scale", f"{key(column)} = 1")
-            text = (
-                f"{name}: {column} may be on another scale: its mean is {size[0]:.3g} and its sd "
-                f"{size[1]:.3g}, elsewhere {usual[0]:.3g} and {usual[1]:.3g}"
-            )
-            found.append(Guess(column, text, f"{line} confirms it, another factor mends it"))
+            said = site in harmonise and column in harmonise[site].scale
+            if not said and ((ratio > FACTOR).all() or (ratio < 1 / FACTOR).all()):
+                found.append(Apart(column, site, size, usual))
     return found
 
 
-def _usual(sizes: Sequence[Any]) -> np.ndarray:
+def _usual(sizes: Sequence[np.ndarray]) -> np.ndarray:
     """Return the median of the sites; of two the first."""
-    return np.asarray(sizes[0]) if len(sizes) == 2 else np.median(sizes, axis=0)
+    return sizes[0] if len(sizes) == 2 else np.median(sizes, axis=0)
