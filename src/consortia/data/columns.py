@@ -7,6 +7,7 @@ several sites must agree on is for `consortia.data.facts`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -85,6 +86,7 @@ class Column(NamedTuple):
         ordered: whether their order means something.
         guesses: what was taken for what.
         source: where it was read, or None.
+        words: rows whose value misses because of a word such as NA, (rows,); None where none does.
     """
 
     kind: Kind
@@ -96,26 +98,52 @@ class Column(NamedTuple):
     ordered: bool = False
     guesses: tuple[Guess, ...] = ()
     source: Source | None = None
+    words: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> Column:
         """Return some of the rows, by index or by mask."""
         given = None if self.given is None else self.given[rows]
+        words = None if self.words is None else self.words[rows]
         source = self.source
         if source is not None and source.lines is not None:
             source = source._replace(lines=source.lines[rows])
         return self._replace(
-            values=self.values[rows], missing=self.missing[rows], given=given, source=source
+            values=self.values[rows],
+            missing=self.missing[rows],
+            given=given,
+            source=source,
+            words=words,
         )
 
     def with_levels(self, levels: Sequence[str]) -> Column:
         """Return the column in which words that name a level do not miss."""
-        if self.given is None or not self.missing.any():
+        if self.given is None or self.words is None:
             return self
-        named = self.missing & np.isin(self.given.astype(str), levels)
-        if not named.any():
+        return self._with_words(self.words & np.isin(self.given.astype(str), levels), ())
+
+    def as_words(self, said: Callable[[str, int], Guess]) -> Column:
+        """Return a column of which levels alone are asked: words such as NA are levels, too.
+
+        Args:
+            said: returns what is said of a word in so many rows.
+        """
+        if self.given is None or self.words is None or not self.words.any():
             return self
-        texts = np.where(named, self.given.astype(str), as_levels(self))
-        return self._replace(kind="text", values=texts, missing=self.missing & ~named, given=None)
+        counts = Counter(self.given[self.words].tolist())
+        return self._with_words(self.words, [said(*one) for one in counts.items()])
+
+    def _with_words(self, words: np.ndarray, guesses: Sequence[Guess]) -> Column:
+        if self.given is None or not words.any():
+            return self
+        texts = np.where(words, self.given.astype(str), as_levels(self))
+        return self._replace(
+            kind="text",
+            values=texts,
+            missing=self.missing & ~words,
+            given=None,
+            guesses=tuple(guesses),
+            words=None,
+        )
 
 
 Table = Mapping[str, Column]

@@ -213,17 +213,12 @@ def _of_texts(
         # in a column of words only the empty field misses
         column = column._replace(values=np.where(empty, "", texts).astype(str), missing=empty)
         if name not in changes.missing_values:
-            guesses += [_word_kept(name, word, count, source) for word, count in counts.items()]
-    else:
-        guesses += [
-            Guess(
-                name,
-                f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}",
-                "",
-                count,
-            )
-            for word, count in counts.items()
-        ]
+            guesses += [word_kept(name, *one, source.site) for one in counts.items()]
+    elif counts:
+        column = column._replace(words=words_missing & ~empty)
+        for word, count in counts.items():
+            said = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
+            guesses.append(Guess(name, said, "", count))
     if changes.scale.get(name, 1.0) != 1.0:
         if column.kind != "number":
             raise InputError(f"{source.name}: scale: the column {name!r} holds no numbers.")
@@ -331,9 +326,11 @@ def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> 
     return found
 
 
-def _word_kept(name: str, word: str, count: int, source: Source) -> Guess:
-    said = f"{_at(source)}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
-    line = mend(source.site, "missing_values", f"{key(name)} = []")
+def word_kept(name: str, word: str, count: int, site: str) -> Guess:
+    """Return what is said of a word such as NA that is taken as a level."""
+    where = f"{site}: " if site else ""
+    said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
+    line = mend(site, "missing_values", f"{key(name)} = []")
     return Guess(name, said, f"{line} confirms it, [{text(word)}] makes it missing", count)
 
 

@@ -14,6 +14,7 @@ from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable, printable
 from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.harmonisation import key
+from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, parse
@@ -192,7 +193,11 @@ def propose(
     for name in [*drop, *named, *chosen]:
         if name not in names:
             raise InputError(f"{name!r} is no column: {unknown(name, names)}.")
-    left = (response if "(" in response else quoted(response)) + " ~ 1"
+    like = [name for name in names if loosely(name) == loosely(response)]
+    if response not in names and len(like) == 1:
+        (response,) = like
+    arithmetic = "(" in response and response not in names
+    left = (response if arithmetic else quoted(response)) + " ~ 1"
     of_response = parse(left).response_columns
     for name in of_response:
         if name not in names:
@@ -203,7 +208,9 @@ def propose(
     if family is not None and family not in FAMILIES:
         raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
     survival = len(of_response) > 1
-    outcome, guessed, why = _of_response(tables, response, of_response, given=family is not None)
+    outcome, guessed, why = _of_response(
+        tables, response if arithmetic else "", of_response, given=family is not None
+    )
     if family is not None and family != guessed:
         _check_family(tables, family, of_response)
         why = f"Family {family}, as you asked."
@@ -279,7 +286,7 @@ def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
 
 def quoted(name: str) -> str:
     """Return a column's name as a formula writes it."""
-    bare = name.isidentifier() and not keyword.iskeyword(name)
+    bare = re.fullmatch(r"[^\W\d]\w*", name) and not keyword.iskeyword(name)
     return name if bare else f"`{name}`"
 
 
@@ -387,7 +394,7 @@ def _of_response(
         left, said = _event_of(tables, response, columns)
         return left, "cox", f"A time to an event{said}: hazard ratios, a baseline of each site."
     (name,) = columns
-    if "(" in response:
+    if response:
         return response, "gaussian", f"{response} is arithmetic: a number."
     column, outcome = next(iter(_columns(tables, name).values())), quoted(name)
     levels = sorted({one for found in _levels(tables, name).values() for one in found})

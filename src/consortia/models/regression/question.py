@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from consortia.core.arguments import one_of, whole
+from consortia.core.arguments import one_of, unknown, whole
 from consortia.core.faults import Faults
 from consortia.data.codes import suspicious
 from consortia.data.columns import (
@@ -29,6 +30,7 @@ from consortia.data.columns import (
 from consortia.data.harmonisation import Harmonisation, key, mend, text
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.preparation import Moments
+from consortia.data.tables import word_kept
 from consortia.data.writing import loosely, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
@@ -137,6 +139,9 @@ class Question:
         for name in self.columns:
             with faults.noted():
                 used[name] = _found(table, name, site).with_levels(self.levels.get(name, ()))
+                declared = site in self.harmonise and name in self.harmonise[site].missing_values
+                if name not in self.numbers and not declared:
+                    used[name] = used[name].as_words(partial(_word, name, site))
                 if words:
                     self._check_words(name, used[name], site)
         faults.check()
@@ -427,11 +432,21 @@ def frequent_levels(column: Column, least: int) -> tuple[str, ...]:
     return tuple(one for one in column.order if one in found) or in_order(found)
 
 
+def _word(name: str, site: str, word: str, count: int) -> Guess:
+    return word_kept(name, word, count, site)
+
+
 def _found(table: Table, name: str, site: str) -> Column:
     """Return a column; refuse an unknown one, and one of two that differ in their writing."""
     like = [one for one in table if loosely(one) == loosely(name) and one != name]
+    if not like and name in table:
+        return table[name]
     if not like:
-        return column_of(table, name, f"site {site!r}")
+        line = mend(site, "rename", f'"..." = {text(name)}')
+        raise InputError(
+            f"site {site!r}: {name!r} is no column: {unknown(name, table)}. Where it has another "
+            f"name: {line}"
+        )
     line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
     if name not in table:
         raise InputError(f"site {site!r}: {name!r} is no column, but {like[0]!r} is: {line}")
