@@ -154,6 +154,17 @@ def test_a_reading_that_nobody_has_confirmed_withholds_good_and_is_named(nested)
     assert judge(SMALL).word == "good"
 
 
+@pytest.mark.parametrize(
+    ("shift", "x64", "word"), [(3e6, False, "care"), (3e6, True, "good"), (3e3, False, "good")]
+)
+def test_a_parameter_that_32_bits_do_not_resolve_is_named_with_the_remedy(shift, x64, word):
+    prediction = dataclasses.replace(SMALL, mean=SMALL.mean + shift)
+    verdict = judged(draws() + shift, prediction, x64=json.dumps(x64))
+    assert verdict.word == word, verdict.lines()
+    if word == "care":
+        assert "JAX_ENABLE_X64=1" in verdict.lines()[1]
+
+
 def test_what_was_not_measured_is_shown_as_unknown_and_does_not_count():
     (shown,) = [one for one in judged(draws()).checks if one.value == "not measured"]
     assert shown.severity is Severity.UNKNOWN

@@ -44,6 +44,9 @@ MOST_ESS = 1.1
 RARE = 0.01
 """Below this p-value the draws do not fit the gradients of the log-density."""
 
+SINGLE, COARSE = 2.0**-24, 0.02
+"""Relative rounding error of 32 bits, and how much of a standard deviation it may be."""
+
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
 
@@ -294,6 +297,7 @@ def judge(
         measured,
         _fits(run),
         _diverging(run),
+        _precise(run),
         *_faults(run),
     ]
     return Verdict(tuple(check for check in checks if check is not None))
@@ -386,6 +390,25 @@ def _finite(run: Evidence) -> Check | None:
         reason = f"Chain {which} repeats one position: its proposals are refused, or its step is 0."
         return Check(Severity.BAD, title, "stuck", reason, "Lower step_size, or start elsewhere.")
     return None
+
+
+def _precise(run: Evidence) -> Check | None:
+    """Return which parameter 32 bits do not resolve, by |mean| 2^-24 beside its sd."""
+    if decoded(run.record.get("x64", True)):
+        return None
+    mean, sd = np.abs(run.columns["mean"]), run.columns["sd"]
+    steps = np.where(sd > 0, mean * SINGLE / np.where(sd > 0, sd, 1.0), 0.0)
+    worst = int(np.argmax(steps))
+    if not steps[worst] > COARSE:
+        return None
+    return Check(
+        Severity.WARNING,
+        "Are 32 bits enough?",
+        f"{run.names[worst]} {run.columns['mean'][worst]:.7g}",
+        f"Numbers of its size are rounded by up to {mean[worst] * SINGLE:.2g}, and its sd is "
+        f"{sd[worst]:.2g}.",
+        "Set JAX_ENABLE_X64=1 before the start, or subtract a constant from the response.",
+    )
 
 
 # --- convergence ---------------------------------------------------------------------------------
