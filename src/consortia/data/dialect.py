@@ -48,6 +48,8 @@ class Dialect:
         decimal: the mark that the study declares for the file, or None.
         site: name of the site, for the messages.
         line: of a row, by its index.
+        plain: no field can have a decimal comma, as in most files.
+        ascii: all fields are in ASCII.
     """
 
     def __init__(
@@ -57,7 +59,11 @@ class Dialect:
         decimal: str | None,
         site: str,
         line: Callable[[int], str],
+        *,
+        plain: bool = False,
+        ascii: bool = False,
     ) -> None:
+        self.plain, self.ascii = plain, ascii
         self.separator, self._columns, self._declared = separator, columns, decimal
         self._site, self._line = site, line
 
@@ -112,19 +118,12 @@ class Dialect:
             )
         return ".", ""
 
-    @cached_property
-    def _plain(self) -> bool:
-        """Whether no field can have a decimal comma, as in most files."""
-        if self._declared is not None or self.separator != ",":
-            return False
-        return not any("," in "".join(given) for given in self._columns.values())
-
     def numbers(self, known: np.ndarray) -> tuple[np.ndarray | None, str]:
         """Return texts as numbers, or None and why they are none ("" where they look like none)."""
         import pandas as pd
 
         series = pd.Series(known, dtype=object)
-        if self._plain:
+        if self.plain:
             found = pd.to_numeric(series, errors="coerce").to_numpy(float)
             return (None, "") if np.isnan(found).any() else (found, "")
         marked = {text for text in set(known) if "," in text or "." in text}
@@ -171,6 +170,15 @@ def fitting_encoding(path: Path) -> str:
             continue
         return encoding
     return "latin-1"
+
+
+def scanned(path: Path) -> tuple[bool, bool]:
+    """Return whether a file has quotes, and whether it is in ASCII."""
+    quoted, ascii = False, True
+    with path.open("rb") as content:
+        while part := content.read(2**22):
+            quoted, ascii = quoted or b'"' in part, ascii and part.isascii()
+    return quoted, ascii
 
 
 def undecodable(path: Path, site: str, encoding: str) -> InputError:

@@ -21,6 +21,7 @@ from consortia.data.dialect import (
     WORDS,
     Dialect,
     encoding_of,
+    scanned,
     separator_of,
     undecodable,
 )
@@ -143,12 +144,21 @@ def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     source = Source(str(path), site, numbers)
     names = _new_names(found[0][1], f"{path}, line {found[0][0]}", changes)
     columns = dict(zip(names, zip(*(fields for _, fields in found[1:]), strict=True), strict=True))
+    quoted, ascii = scanned(path)
+    plain = separator == "," and not quoted and changes.decimal is None
     dialect = Dialect(
-        separator, columns, changes.decimal, site, lambda place: f"line {int(numbers[place])}"
+        *(separator, columns, changes.decimal, site),
+        lambda place: f"line {int(numbers[place])}",
+        plain=plain,
+        ascii=ascii,
     )
 
     def maker(name: str) -> Callable[[], Column]:
-        return lambda: _of_texts(name, columns[name], dialect, source, changes)
+        def make() -> Column:
+            given = columns.pop(name) if plain else columns[name]
+            return _of_texts(name, given, dialect, source, changes)
+
+        return make
 
     return LazyTable({name: maker(name) for name in names}, len(numbers))
 
@@ -198,15 +208,18 @@ def _of_texts(
 
     ``dialect`` is that of a file; texts of a frame, without one, stay texts.
     """
-    listed, guesses = one_writing(given), []
+    ascii = dialect is not None and dialect.ascii
+    listed, guesses = one_writing(given, ascii=ascii), []
     if words := changes.recode.get(name):
         guesses += _unused(name, words, set(listed), source)
         listed = [words.get(one, one) for one in listed]
     texts = np.array(listed, dtype=object)
-    empty = np.array([not one for one in listed])
+    words_missing = np.array([one in WORDS for one in listed])
+    empty = words_missing.copy()
+    empty[words_missing] = texts[words_missing] == ""
     if name in changes.missing_values:
         empty |= _declared_missing(texts, changes.missing_values[name])
-    words_missing = empty | np.array([one in WORDS for one in listed])
+        words_missing |= empty
     column = _as_kind(name, texts, words_missing, dialect, source)
     counts = Counter(texts[words_missing & ~empty].tolist())
     if column.kind == "text" and counts:
