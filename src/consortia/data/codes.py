@@ -68,6 +68,9 @@ def _beyond(distinct: np.ndarray, counts: np.ndarray) -> list[Outlier]:
         above = range(place, len(distinct))
         codes = all(CODE.fullmatch(f"{abs(distinct[i]):g}") for i in above)
         if gap > rest and (codes or (gap > WIDE * rest and bool((counts[place:] > 1).all()))):
-            text = f"the nearest other value is {abs(distinct[place - 1]):g}"
-            return [Outlier(float(distinct[i]), int(counts[i]), text) for i in above]
+            # The nearest other value is that of a single row, which stays at its site.
+            return [
+                Outlier(float(distinct[i]), int(counts[i]), "it is far from all other values")
+                for i in above
+            ]
     return []
