@@ -409,6 +409,8 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
         values[~missing] = _days_of_series(known, where)
         given = np.full(len(series), "", dtype=object)
         given[~missing] = [one.isoformat() for one in known.tolist()]
+        if name in changes.missing_values:
+            missing = missing | _declared_missing(given, changes.missing_values[name])
         return Column("date", values, missing, given=given, source=source)
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, texts or dates.")

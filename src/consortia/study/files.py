@@ -119,12 +119,13 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
-    if path.suffix not in (".csv", ".npz"):
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".npz"):
         raise InputError(f"{path}: give a .csv or an .npz file.")
     if not os.path.isfile(path):
         raise InputError(f"{path}: there is no such file (names start at the study file's folder).")
     try:
-        return _read_npz(path, target) if path.suffix == ".npz" else _read_csv(path, target)
+        return _read_npz(path, target) if kind == ".npz" else _read_csv(path, target)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not written in UTF-8: save it so.") from error
     except (ValueError, OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:

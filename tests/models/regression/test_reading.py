@@ -14,6 +14,7 @@ from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
 from consortia.models.regression.design import design_matrix
+from consortia.models.regression.model import _groups_of
 
 ROWS = 60
 RNG = np.random.default_rng(0)
@@ -219,6 +220,15 @@ def test_levels_and_groups_are_the_texts_that_were_read(tmp_path: Path, codes: l
     assert set(found.specification.levels["response"]) == set(codes)
 
 
+def test_groups_of_a_prediction_are_the_texts_that_were_read(tmp_path: Path) -> None:
+    codes = np.array(["01067", "1067", "10670"])[np.arange(ROWS) % 3]
+    rows = [f"{a},{k},{x}" for a, k, x in zip(Y, codes, X, strict=True)]
+    column = read_table(file(tmp_path, "a.csv", "y,k,x", rows), "it")["k"]
+    assert _groups_of(column).tolist() == (np.arange(ROWS) % 3).tolist()
+    numbers = read_table({"k": np.array([10, 9, 9, 100])}, "it")["k"]
+    assert _groups_of(numbers).tolist() == [1, 0, 0, 2]
+
+
 def test_integers_of_a_frame_are_levels_to_the_last_digit() -> None:
     ids = np.array([900000000000207008, 900000000000207009, 900000000000207010, 5])
     frame = pd.DataFrame({"y": Y, "k": ids[np.arange(ROWS) % 4]})
@@ -342,7 +352,11 @@ def test_a_response_and_a_date_have_codes_for_missing_too() -> None:
     days = pd.Series(pd.date_range("2024-01-01", periods=ROWS))
     days[3] = days[9] = pd.Timestamp("2199-12-31")
     late = {"a": pd.DataFrame({"y": Y, "came": days})}
-    assert "came" in made("y ~ came", late).metadata.settings["doubts"][0]
+    (doubt,) = made("y ~ came", late).metadata.settings["doubts"]
+    assert doubt.startswith('a: came: "2199-12-31T00:00:00" is taken as a date, in 2 rows')
+    changes = {"a": {"missing_values": {"came": ["2199-12-31T00:00:00"]}}}
+    found = made("y ~ came", late, harmonise=changes, missing="complete")
+    assert found.specification.rows == (ROWS - 2,)
     weights = np.where(np.arange(ROWS) < 3, 9999, Z)
     found = made("w ~ x", {"a": {"w": weights, "x": X}}, family="gaussian")
     assert "w: 9999 is taken as a number, in 3 rows" in found.metadata.settings["doubts"][0]

@@ -19,7 +19,7 @@ from consortia.core.parameters import (
     spaced,
     structure_of,
 )
-from consortia.data.columns import Guess, Table, as_levels, column_of, rows_of
+from consortia.data.columns import Column, Guess, Table, as_levels, column_of, rows_of
 from consortia.data.sites import Sites
 from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
@@ -56,15 +56,20 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.question import (
-    RESPONSE,
-)
+from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling, recorded
 
 MOST_DRAWS = 4000
 """For which levels are drawn at sites and effects are averaged over rows, in tables."""
+
+
+def _groups_of(column: Column) -> np.ndarray:
+    """Return the index of each row's group, in the order of the groups' names."""
+    texts = as_levels(column)
+    places = {name: place for place, name in enumerate(in_order(np.unique(texts).tolist()))}
+    return np.array([places[name] for name in texts.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,7 +366,7 @@ class Regression:
         if site is not None and spec.grouping == SITE:
             known = self._levels(params, site, seed)[:, 0]
         groups = {
-            one.by: np.unique(read[one.by].values, return_inverse=True)[1]
+            one.by: _groups_of(column_of(read, one.by, where))
             for one in spec.blocks
             if one.by not in ("", SITE)
         }

@@ -203,11 +203,14 @@ class Question:
                 continue
             for one in suspicious(column.values[~column.missing]):
                 value = f"{one.value:.12g}"
+                if column.kind == "date":
+                    place = int(np.flatnonzero(column.values == one.value)[0])
+                    value = text(str(as_levels(column)[place]))
                 line = mend(site, "missing_values", f"{key(name)} = [{value}]")
                 found.append(
                     Guess(
                         name,
-                        f"{site}: {name}: {value} is taken as a number, in {one.rows} rows; "
+                        f"{site}: {name}: {value} is taken as a {column.kind}, in {one.rows} rows; "
                         f"{one.why}",
                         f"{line} makes it missing, [] confirms it",
                         one.rows,
