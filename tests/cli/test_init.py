@@ -280,6 +280,17 @@ def test_what_nobody_has_approved_withholds_good_until_somebody_writes_that_it_i
     assert json.loads(invoke("check", "study.toml", "--json").stdout)["verdict"] == "good"
 
 
+def test_an_encoding_that_nobody_has_confirmed_is_not_approved(folder):
+    path = folder / "oslo.csv"
+    path.write_bytes(path.read_text().replace("old", "früher").encode("latin-1"))
+    assert init("--response", "died", "--drop", "arm").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text())["harmonise"]
+    assert changes["oslo"] == {"encoding": "cp1252", "approved": False}
+    assert init("--response", "died", "--drop", "arm", "--force", "--yes").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text())["harmonise"]
+    assert changes["oslo"] == {"encoding": "cp1252"}
+
+
 def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     messy(tmp_path)

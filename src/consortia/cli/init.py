@@ -141,9 +141,10 @@ def _alike(
     from consortia.data.dialect import fitting_encoding
     from consortia.data.harmonisation import NONE
     from consortia.data.tables import read_table
-    from consortia.study.likeness import suggestions
+    from consortia.study.likeness import Suggestion, suggestions
 
     start: dict[str, Harmonisation] = {}
+    needed: list[Suggestion] = []
 
     def read(changes: Mapping[str, Harmonisation]) -> dict[str, LazyTable]:
         faults, found = Faults(), {}
@@ -159,11 +160,12 @@ def _alike(
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
-            typer.echo(f"  {name}: it is no UTF-8, and read as {encoding}", err=True)
+            said = f"{name}: it is no UTF-8, and read as {encoding}"
+            needed.append(Suggestion(name, "words", said, lambda made: made))
     if not wanted:
         return start, read(start)
     asking = Asking(yes)
-    made = suggestions(read, start, asking)
+    made = suggestions(read, start, asking, needed)
     if not asking.answered:
         made = {name: one.model_copy(update={"approved": False}) for name, one in made.items()}
     return made, read(made)

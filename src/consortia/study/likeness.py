@@ -59,6 +59,7 @@ def suggestions(
     read: Callable[[Mapping[str, Harmonisation]], Mapping[str, Table]],
     start: Mapping[str, Harmonisation],
     accept: Callable[[Sequence[Suggestion]], bool],
+    needed: Sequence[Suggestion] = (),
 ) -> dict[str, Harmonisation]:
     """Return changes of the tables, those that are accepted.
 
@@ -66,9 +67,10 @@ def suggestions(
         read: returns the tables of all sites with changes.
         start: changes to begin with.
         accept: shows suggestions of one kind, and returns whether they are taken.
+        needed: suggestions that ``start`` holds already, to be shown with the others.
     """
     made = dict(start)
-    words: list[Suggestion] = []
+    words = list(needed)
     proposed = dict(made)
     for find in (_names, _words):
         found = list(find(read(proposed)))
