@@ -28,7 +28,7 @@ from consortia.study.proposal import propose, quoted
 
 SITES = ("a", "b b", "ç.1")
 DIALECTS = ((",", "."), (";", ","), ("\t", "."), ("|", ","))
-ENCODINGS = ("utf-8", "utf-8-sig", "utf-16")
+ENCODINGS = ("utf-8", "utf-16", "latin-1")
 WORDS = [
     "None",
     "Some",
@@ -85,8 +85,8 @@ class Meant(NamedTuple):
 def name_of(rng: random.Random, taken: list[str]) -> str:
     """Return a name that no other is like."""
     while True:
-        length = rng.randint(1, 12)
-        text = "".join(rng.choice(PRINTABLE) for _ in range(length)).strip()
+        letters = PRINTABLE[: rng.choice([150, len(PRINTABLE)])]  # of Western Europe, or more
+        text = "".join(rng.choice(letters) for _ in range(rng.randint(1, 12))).strip()
         if rng.random() < 0.5:
             text = rng.choice(["post-pre", "1", "u.v", "log(x)", "a:b", "x y", "class", "s", "0.5"])
         text = unicodedata.normalize("NFC", text)
@@ -152,9 +152,17 @@ def random_tables(seed: int, folder: Path) -> tuple[Meant, list[Path]]:
         for row in range(rows):
             writer.writerow([unicodedata.normalize(form, texts[one][row]) for one in order])
         path = folder / f"{site}.csv"
-        path.write_bytes(content.getvalue().encode(rng.choice(ENCODINGS)))
+        path.write_bytes(encoded(content.getvalue(), rng.choice(ENCODINGS)))
         paths.append(path)
     return meant, paths
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """Return a text in an encoding, or in UTF-8 with its mark where that lacks a letter."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.encode("utf-8-sig")
 
 
 def formula_of(meant: Meant, response: str) -> str:

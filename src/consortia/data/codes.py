@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 CODE = re.compile(r"-?(9+|8{2,}|7{2,})(\.0)?|-[1-9]")
-"""Numbers that are customary codes; one row of them is enough to ask."""
+"""Numbers that are customary codes."""
 
 MOST_CODES = 3
 """Of one column and one side of it."""
@@ -16,9 +16,11 @@ MOST_CODES = 3
 FEWEST = 5
 """Rows below which nothing is far outside the rest."""
 
-
 FAR_BELOW = -7
 """Several negative numbers from which on are no steps of a scale through 0."""
+
+SHORT = 100
+"""Codes below it may well be the number that they are."""
 
 WIDE = 10
 """A gap by so many ranges of the rest is odd below any repeated value."""
@@ -66,7 +68,7 @@ def _beyond(distinct: np.ndarray, counts: np.ndarray) -> list[Outlier]:
         rest = distinct[place - 1] - distinct[0]
         gap = distinct[place] - distinct[place - 1]
         above = range(place, len(distinct))
-        codes = all(CODE.fullmatch(f"{abs(distinct[i]):g}") for i in above)
+        codes = all(_is_code(float(distinct[i]), int(counts[i])) for i in above)
         if gap > rest and (codes or (gap > WIDE * rest and bool((counts[place:] > 1).all()))):
             # The nearest other value is that of a single row, which stays at its site.
             return [
@@ -74,3 +76,8 @@ def _beyond(distinct: np.ndarray, counts: np.ndarray) -> list[Outlier]:
                 for i in above
             ]
     return []
+
+
+def _is_code(value: float, rows: int) -> bool:
+    """Return True if a number is a customary code; a short one, such as 77, is so in two rows."""
+    return CODE.fullmatch(f"{abs(value):g}") is not None and (rows > 1 or abs(value) >= SHORT)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from consortia.data.codes import CODE, suspicious
+from consortia.data.codes import CODE, Outlier, suspicious
 from consortia.data.columns import Column, Table, as_levels
 from consortia.data.dialect import WORDS
 from consortia.data.harmonisation import NONE, Harmonisation, key, text
@@ -356,9 +356,9 @@ def _numbers(
             yield Suggestion(one.site, "numbers", said, _scaled(one.column, factor))
 
 
-def _plain(codes: Sequence[object]) -> list[str | float]:
-    values = [float(one.value) for one in codes]  # type: ignore[attr-defined]
-    return [int(value) if value == int(value) else value for value in values]
+def _plain(codes: Sequence[Outlier]) -> list[str | float]:
+    """Return the codes, integers without a point."""
+    return [int(one.value) if one.value == int(one.value) else one.value for one in codes]
 
 
 def _unit(ratio: float) -> float | None:
