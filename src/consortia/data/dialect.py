@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consortia.data.harmonisation import mend
+from consortia.data.mending import mend
 from consortia.errors import InputError
 
 SEPARATORS = (",", ";", "\t", "|")

@@ -6,8 +6,6 @@ They are a table ``[harmonise.SITE]`` of a study file; the sites' files stay as 
 from __future__ import annotations
 
 import codecs
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -15,7 +13,6 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from consortia.core.arguments import unknown
-from consortia.core.printable import printable
 from consortia.data.writing import one_writing
 from consortia.errors import InputError
 
@@ -158,21 +155,6 @@ def in_one_writing(made: Harmonisation) -> Harmonisation:
             "scale": {one(name): factor for name, factor in made.scale.items()},
         }
     )
-
-
-def mend(site: str, table: str, line: str) -> str:
-    """Return the table and the line of TOML that change something at a site."""
-    return f"[harmonise.{key(site) if site else 'SITE'}{'.' if table else ''}{table}] {line}"
-
-
-def key(name: str) -> str:
-    """Return a name as a key of TOML."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else text(name)
-
-
-def text(value: str) -> str:
-    """Return a text as TOML writes it."""
-    return printable(json.dumps(value, ensure_ascii=False))
 
 
 def _first_fault(error: Exception) -> str:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,12 @@ from consortia.data.dialect import (
     separator_of,
     undecodable,
 )
-from consortia.data.harmonisation import NONE, Harmonisation, key, mend, text
+from consortia.data.mending import key, mend, text
 from consortia.data.writing import one_writing
 from consortia.errors import InputError
+
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 TRUTHS = {"true": 1.0, "false": 0.0}
 EXACT = 2**53
@@ -69,6 +72,8 @@ def read_table(
             first) and the column where there are any.
     """
     import pandas as pd  # heavy: only who gives a table pays for it
+
+    from consortia.data.harmonisation import NONE  # pydantic is, too
 
     changes = harmonise or NONE
     if isinstance(source, (str, Path)):

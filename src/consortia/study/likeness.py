@@ -17,7 +17,8 @@ import numpy as np
 from consortia.data.codes import CODE, Outlier, suspicious
 from consortia.data.columns import Column, Table, as_levels
 from consortia.data.dialect import WORDS
-from consortia.data.harmonisation import NONE, Harmonisation, key, text
+from consortia.data.harmonisation import NONE, Harmonisation
+from consortia.data.mending import key, text
 from consortia.data.preparation import Moments
 from consortia.data.writing import loosely, truth_of
 from consortia.errors import InputError

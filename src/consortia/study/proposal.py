@@ -13,7 +13,7 @@ import numpy as np
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable, printable
 from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
-from consortia.data.harmonisation import key
+from consortia.data.mending import key
 from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES

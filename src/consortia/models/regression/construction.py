@@ -17,7 +17,6 @@ from consortia.core.fingerprints import of_value
 from consortia.data.columns import Table, as_levels, rows_of
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
-from consortia.data.harmonisation import read_harmonisations
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError
@@ -157,7 +156,11 @@ def regression(
         imputation_seed=imputation_seed,
     )
     tables, names = _tables(sites)
-    changes = read_harmonisations(harmonise, names)
+    changes: Mapping[str, Any] = {}
+    if harmonise is not None:
+        from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
+
+        changes = read_harmonisations(harmonise, names)
     question = replace(question, harmonise=changes)
     read: dict[int, Table] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,14 +27,17 @@ from consortia.data.columns import (
     rows_of,
     without_missing,
 )
-from consortia.data.harmonisation import Harmonisation, key, mend, text
 from consortia.data.imputation import cumulative_hazard, imputed
+from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
 from consortia.data.writing import loosely, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
+
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""

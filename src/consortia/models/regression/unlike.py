@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from consortia.data.columns import Guess, TableFacts
-from consortia.data.harmonisation import Harmonisation, key, mend, text
+from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
 from consortia.data.writing import same_loosely, truth_of
 from consortia.errors import InputError
+
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 Located = Callable[[int, str, str], str]
 """Where a level of a column is at a site, by the site's index."""
