@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consortia.algorithms.few_rounds.algorithm import (
+    FEW_PARAMETERS,
     FEWEST_WALKERS,
     MOST_CURVED,
     MOST_NUMBERS,
@@ -48,8 +49,10 @@ WORK = 1.2e10
 MOST_PARAMETERS = 20_000
 """With more of them enough chains are too much for a message."""
 
-USUAL_MESSAGES, USUAL_BY_GRADIENTS, MOST_MESSAGES = 3, 200, 1000
-"""Messages as a rule, with more than 200 parameters, and at most."""
+USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 9, 100
+"""Messages as a rule, with up to 14, up to 200, and more parameters."""
+
+MOST_MESSAGES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +135,10 @@ class FewRounds(Conversation):
         return math.ceil(min(wanted, affordable))
 
     def usual_messages(self, dimension: int) -> int:
-        """Return 3: local fits, exploration, draws; more with many parameters."""
-        return USUAL_BY_GRADIENTS if dimension > MOST_CURVED else USUAL_MESSAGES
+        """Return 3 with few parameters: local fits, exploration, draws."""
+        if dimension > MOST_CURVED:
+            return USUAL_BY_GRADIENTS
+        return USUAL_MESSAGES if dimension <= FEW_PARAMETERS else USUAL_OF_MANY
 
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest sizes of local fits and of points."""
