@@ -111,7 +111,8 @@ def test_bytes_of_few_rounds_are_those_of_its_largest_messages() -> None:
     numbers = [said_of(row)[1:] for row in OF_FEW_ROUNDS]
     for function, (up, down) in zip(OF_FEW_ROUNDS.values(), numbers, strict=True):
         assert (SITES * sizes[function].up, SITES * sizes[function].down) == (up, down)
-    assert (plan.bytes_up, plan.bytes_down) == tuple(4 * max(way) for way in zip(*numbers))
+    largest = tuple(4 * max(way) for way in zip(*numbers, strict=True))
+    assert (plan.bytes_up, plan.bytes_down) == largest
     assert all(said_of(row)[0] == plan.communication_rounds for row in OF_FEW_ROUNDS)
 
 
