@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import start
@@ -359,7 +360,7 @@ class ConversationRun:
         if outcome.failure is not None:
             refused = WarmupError(outcome.failure)
             task, known = self._task, self._known
-            params = known.target.unravel(known.start.astype(known.target.dtype))
+            params = known.target.unravel(jnp.asarray(known.start, known.target.dtype))
             checks.explain_precision(refused, task.model, task.sites, params)
             refused.tree = tree
             raise refused

@@ -25,6 +25,7 @@ from scipy import special
 
 from consortia.algorithms.few_rounds import chains as walking
 from consortia.algorithms.few_rounds import mixture, search
+from consortia.algorithms.few_rounds.groups import Groups, Spread, groups_of
 from consortia.algorithms.few_rounds.independence import (
     Chains,
     metropolis_chains,
@@ -42,7 +43,7 @@ from consortia.algorithms.few_rounds.rays import (
     lines_through,
     points_of,
 )
-from consortia.algorithms.few_rounds.warp import Plain
+from consortia.algorithms.few_rounds.warp import Coordinates, Plain
 from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
@@ -57,8 +58,8 @@ NARROW = (0.8, 1.0), (0.2, 1.5)
 LOST = 10.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
 
-MOST_MISSED = 5e-4
-"""Mass along a line that a proposal may cover by less than half."""
+MOST_MISSED = 1e-3
+"""Mass along a line that a proposal may hardly cover."""
 
 LEAST_SHARE, STANDING = 0.1, 0.5
 """Effective share of a batch whose draws count, and from which its proposal is kept."""
@@ -135,7 +136,7 @@ class Judged(NamedTuple):
         chains: its draws.
         share: effective share of the weights.
         log_mean: logarithm of their mean.
-        missed: largest mass along a line that the proposal covers by less than half.
+        missed: largest mass along a line that the proposal hardly covers.
         not_covered: directions of the lines of which that is too much.
         depth: mean of how far the draws lie below the highest point.
         heaviest: expected share of the draws at one point.
@@ -187,6 +188,7 @@ class Server:
     height: float = 0.0
     centre: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
     records: list[dict[str, Any]] = field(default_factory=list)
+    groups: tuple[np.ndarray, Spread] | None = None
 
     @property
     def dtype(self) -> Any:
@@ -228,6 +230,12 @@ class Server:
                 return end.value
             answer = yield self.query(*query)
 
+    def base(self, covariance: Float[np.ndarray, "d d"]) -> Coordinates:
+        """Return coordinates that the model suggests, around the highest point."""
+        if self.groups is None or not len(self.memory.points):
+            return Plain()
+        return Groups(self.memory.best, np.diag(covariance), *self.groups)
+
     def move_reference(self) -> None:
         """Take the highest point as the reference, where it is far above the one in use."""
         best = float(self.memory.heights.max(initial=-math.inf))
@@ -241,6 +249,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
     count = settings.points_of(d, int(np.max(known.sizes)))
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
+    server.groups = groups_of(known.target, known.start)
     scale = prior_scale(known.target, known.start)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
@@ -272,9 +281,9 @@ def converse(settings: Settings, known: Known) -> Conversing:
             shares.append(judged.share)
             if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
                 return (yield from _walk(server, settings, kept))
-        learnt = learn(
-            server.memory, profiles, covariance, missed, server.rng, bent=poor > 0, doubted=poor > 1
-        )
+        base = server.base(covariance)
+        trouble = {"bent": poor > 0, "doubted": poor > 1 and not isinstance(base, Groups)}
+        learnt = learn(server.memory, profiles, covariance, missed, server.rng, base, **trouble)
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
         if lost and not searched:

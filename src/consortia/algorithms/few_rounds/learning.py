@@ -59,6 +59,7 @@ def learn(
     covariance: Float[np.ndarray, "d d"],
     missed: list[Float[np.ndarray, " d"]],
     rng: np.random.Generator,
+    base: Coordinates,
     *,
     bent: bool,
     doubted: bool,
@@ -71,13 +72,14 @@ def learn(
         covariance: by which these were chosen.
         missed: directions of lines on which the last proposal was too low.
         rng: random numbers of the server.
+        base: the parameters themselves, or coordinates that the model suggests.
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
     """
     try:
         if memory.points.shape[1] > FEW_PARAMETERS:
             return _weighted(memory, missed, rng)
-        fitted, coordinates = _surrogate(memory, profiles, covariance, rng)
+        fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base)
         if fitted.error < TRUSTED and not doubted:
             return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
         return _pooled(fitted, coordinates, memory, missed, rng)
@@ -144,20 +146,31 @@ def _pooled(
 
 
 def _surrogate(
-    memory: Memory, profiles: list[Profile], covariance: np.ndarray, rng: np.random.Generator
+    memory: Memory,
+    profiles: list[Profile],
+    covariance: np.ndarray,
+    rng: np.random.Generator,
+    base: Coordinates,
 ) -> tuple[Surrogate, Coordinates]:
     """Return the surrogate in the coordinates in which it predicts best."""
-    plain = surrogate.fit_surrogate(memory.points, memory.heights, rng)
-    if plain.error < EXACT:
-        return plain, Plain()
-    warp = fit_warp(memory.best, covariance, profiles)
-    if warp is None:
-        return plain, Plain()
-    z, volume, usable = _mapped(warp, memory.points)
+    found = _fitted(base, memory, rng)
+    if found is None:
+        found, base = surrogate.fit_surrogate(memory.points, memory.heights, rng), Plain()
+    warp = None
+    if found.error >= EXACT and isinstance(base, Plain):
+        warp = fit_warp(memory.best, covariance, profiles)
+    warped = None if warp is None else _fitted(warp, memory, rng)
+    if warp is None or warped is None or warped.error >= found.error:
+        return found, base
+    return warped, warp
+
+
+def _fitted(coordinates: Coordinates, memory: Memory, rng: np.random.Generator) -> Surrogate | None:
+    """Return the surrogate in some coordinates; None where they do not suit the points."""
+    z, volume, usable = _mapped(coordinates, memory.points)
     if usable.mean() < USABLE:
-        return plain, Plain()
-    warped = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
-    return (warped, warp) if warped.error < plain.error else (plain, Plain())
+        return None
+    return surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
 
 
 def _mapped(

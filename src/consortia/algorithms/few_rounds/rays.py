@@ -23,8 +23,8 @@ FARTHEST = 80.0
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
 
-HALF = 0.7
-"""log π/q above which a proposal does not cover a place: twice what it should be."""
+UNCOVERED = 1.2
+"""log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
 FINE = 2001
 """Places at which a profile is integrated."""
@@ -72,10 +72,10 @@ class Profile(NamedTuple):
         return abs(float(np.log(self.reach(1) / self.reach(-1))))
 
     def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
-        """Return the share of the line's mass at which log π/q is above `HALF`."""
+        """Return the share of the line's mass at which log π/q is above `UNCOVERED`."""
         grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
         mass = np.exp(-np.interp(grid, self.line.steps, np.minimum(self.fall, 700)))
-        missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > HALF
+        missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         return float(mass[missed].sum() / mass.sum())
 
 
