@@ -81,8 +81,8 @@ METHODS: dict[str, list[Any]] = {
     "`stale_sgld`, one update": [consortia.stale_sgld(1e-5, 4, workers=SITES)],
 }
 OF_FEW_ROUNDS = {
-    "`few_rounds`, a round of the search": 1,
-    "`few_rounds`, a round of draws": 3,
+    "`few_rounds`, local fits": "local_fits",
+    "`few_rounds`, an exploration or a batch of draws": "log_densities",
 }
 
 
@@ -105,11 +105,17 @@ def test_rounds_and_bytes_are_those_of_the_plan(row: str) -> None:
         assert found == (rounds, 4 * up, 4 * down)
 
 
-def test_bytes_of_few_rounds_are_those_of_its_phases() -> None:
+def test_numbers_of_few_rounds_are_those_of_its_messages() -> None:
+    sizes = consortia.few_rounds(proposals=PROPOSALS).message_sizes(PARAMETERS)
+    for row, function in OF_FEW_ROUNDS.items():
+        each = sizes[function]
+        assert said_of(row) == [1, SITES * each.up, SITES * each.down]
+
+
+def test_bytes_of_few_rounds_in_its_plan_are_those_of_its_largest_message() -> None:
     plan = plan_of(consortia.few_rounds(proposals=PROPOSALS))
-    for row, phase in OF_FEW_ROUNDS.items():
-        rounds, up, down = said_of(row)
-        assert plan.exchanges[phase] == (rounds, 4 * up, 4 * down)
+    _, up, down = np.max([said_of(row) for row in OF_FEW_ROUNDS], axis=0)
+    assert (plan.bytes_up, plan.bytes_down) == (4 * up, 4 * down)
 
 
 def test_the_figures_of_large_studies_follow_from_their_formulas() -> None:
