@@ -171,7 +171,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
         lines.append(("wall time", expected))
     notes = (*panel.notes, *planning.notes_on(sites))
     whole = usual, usual * up, usual * down
-    return Plan(tuple(lines), notes, up, down, 1, ((1, up, down),), whole)
+    return Plan(tuple(lines), notes, up, down, 1, whole)
 
 
 def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]:
@@ -495,7 +495,6 @@ class ConversationRun:
         header = {
             "done": self._batches,
             "kept": self._recorder.kept,
-            "warmup": 0,
             "seconds": time.monotonic() - self._started,
             "ended": ended,
             "stride": self._stride,
