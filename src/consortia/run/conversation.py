@@ -389,7 +389,8 @@ class ConversationRun:
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel
         most, usual = method.most_messages, method.usual_messages(self._known.target.dimension)
-        telling = progress_of(method.name, most, usual, show=task.progress and panel.root)
+        show = task.progress and panel.root
+        telling = progress_of(method.name, most, usual, "messages", show=show)
         if self._writer is None:
             return telling
         traffic = plan.communication_rounds, plan.bytes_up, plan.bytes_down
