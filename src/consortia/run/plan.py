@@ -36,7 +36,7 @@ def plan_of(
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of a run that is ready to start; it keeps ``most_kept`` draws a chain at most."""
+    """Return the plan of a run that is ready to start, with at most ``most_kept`` draws a chain."""
     layout, chains = run.layout, run.layout.chains
     exchanges, phases = run.traffic(carry), run.program.algorithm.phases
     repeats = [phase.repeat for phase in phases]
