@@ -27,8 +27,7 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 SLOW = {"few_rounds", *SHARING}
 """Algorithms whose phases and exchanges are another one's: what must be compiled runs slow.
 
-Those of few_rounds, which are surrogate_hmc's, take longest to compile; its own tests have what is
-its own.
+few_rounds is a conversation; its own tests have what is its own.
 """
 
 COMPILE_NOTHING = "test_values"
@@ -45,10 +44,10 @@ class Case(NamedTuple):
         return ALGORITHMS[self.name].factory(**(self.arguments | changed))
 
     def other(self, value: float) -> Any:
-        """A value with another step size; where the method has none another angle or family."""
+        """A value with another step size; where the method has none another angle, or other K."""
         known = inspect.signature(ALGORITHMS[self.name].factory).parameters
         name = next((n for n in ("step_size", "trajectory_angle") if n in known), None)
-        return self.method(components=2) if name is None else self.method(**{name: value})
+        return self.method(proposals=640) if name is None else self.method(**{name: value})
 
     def stepping(self) -> None:
         """Skip the test where the method has no step size."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -81,6 +82,8 @@ def test_another_parameter_compiles_anew(
 def test_programs_are_shared_by_equal_values_and_by_the_same_model_only(
     case: Any, model: Any, sites: Any
 ) -> None:
+    if isinstance(case.method(), Conversation):
+        pytest.skip("its programs are those of its site functions")
     engine = consortia.LocalEngine()
 
     def program(of_model: Any, method: Any, chains: int = 2) -> Any:

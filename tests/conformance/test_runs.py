@@ -11,6 +11,7 @@ import pytest
 
 import consortia
 from consortia.core import random
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.engines import local
 from consortia.errors import StoreError
@@ -59,7 +60,7 @@ def test_where_calls_and_chunks_are_cut_changes_no_bit(
             for name, value in cut.items():
                 patch.setattr(loop, name, value)
             again = draws_of(case.method(), rounds=61, **arguments)
-        if case.method().most_warmup is None:  # else it is cut after each round as it is
+        if not isinstance(case.method(), Conversation):  # which has no calls to cut
             assert count_calls != usual, cut  # it was cut elsewhere
         np.testing.assert_array_equal(again, whole, err_msg=str(cut))
 
@@ -135,8 +136,8 @@ def test_block_node_mode_and_other_chains_change_rounding_only(
 
     usual = draws(3, node_mode="vmap")
     assert usual.dtype == np.float64
-    if private.method().with_chains(3)[1] == 1:
-        chains = 3  # one hub holds all chains, and divides the same points among them
+    if isinstance(private.method(), Conversation):
+        chains = 3  # the server holds all chains, and divides the same points among them
     # A single chain runs without a chain axis.
     turned = draws(chains, block=block, node_mode="map")
     np.testing.assert_allclose(turned, usual[:chains], rtol=0, atol=ROUNDING)
@@ -220,9 +221,9 @@ def test_the_record_says_how_to_repeat_the_run(
 ) -> None:
     options: dict[str, Any] = {"rounds": 12, "warmup": 2, "thin": 3, "chains": 2, "seed": 11}
     tree = consortia.sample(model, sites, case.method(), progress=False, **options)
-    ends_itself = case.method().most_warmup is not None
-    for name, value in options.items():
-        assert tree.attrs[name] == value or (name == "warmup" and ends_itself)
+    warms_up = not isinstance(case.method(), Conversation)
+    for name, value in (options | {"warmup": 2 * warms_up}).items():
+        assert tree.attrs[name] == value
     for name in ("algorithm", "parameters", "samples", "bias", "engine", "versions", "stopped"):
         assert tree.attrs[name]
     assert tree.attrs["iterations_run"] == tree.attrs["warmup"] + 12

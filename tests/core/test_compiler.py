@@ -17,7 +17,6 @@ from consortia import (
     dsgld,
     fa_hmc,
     federated_hmc,
-    few_rounds,
     stale_sgld,
 )
 from consortia.core import compiler
@@ -66,26 +65,10 @@ def test_small_minibatches_of_one_site_at_a_time_are_compiled_in_less_time(metho
     assert options(few, [100_000] * 4) == {}
 
 
-def test_few_rounds_are_hardly_optimised_unless_they_read_many_rows() -> None:
-    method = few_rounds()
-    few, many = [100, 100], [20_000, 20_000]
-    read = [method.cost(np.array(sizes), 2).row_gradients for sizes in (few, many)]
-    assert read[0] < compiler.FEW_ROWS < read[1]
-    assert options(method, few)[compiler.LEVEL] == 0
-    assert options(method, many)[compiler.LEVEL] == 1
-
-
-def test_integrals_over_a_site_s_parameters_count_for_more() -> None:
-    rows = compiler.FEW_INTEGRALS + 1
-    levels = [compiler.for_few_rounds(rows, integrated=each)[compiler.LEVEL] for each in (0, 1)]
-    assert levels == [0, 1]
-
-
 def test_sites_of_one_padded_shape_have_the_same_options() -> None:
     # A program is kept by shapes: whichever sites come first, a resumed run has the same bits.
-    method, longest = few_rounds(), 12_000
-    assert method.cost(np.array([longest, 10]), 2).row_gradients < compiler.FEW_ROWS
-    assert options(method, [longest, 10]) == options(method, [longest, longest])
+    longest = 200_000
+    assert options(FA_HMC, [longest, 10]) == options(FA_HMC, [longest, longest]) == {}
 
 
 @pytest.mark.parametrize(("length", "at_once"), [(1, 4), (4, 4), (9, 4), (10, 4), (3, 100), (7, 1)])

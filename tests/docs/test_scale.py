@@ -105,15 +105,17 @@ def test_rounds_and_bytes_are_those_of_the_plan(row: str) -> None:
         assert found == (rounds, 4 * up, 4 * down)
 
 
-def test_bytes_of_few_rounds_are_those_of_its_largest_messages() -> None:
-    method = consortia.few_rounds(proposals=PROPOSALS)
-    sizes, plan = method.message_sizes(PARAMETERS), plan_of(method)
-    numbers = [said_of(row)[1:] for row in OF_FEW_ROUNDS]
-    for function, (up, down) in zip(OF_FEW_ROUNDS.values(), numbers, strict=True):
-        assert (SITES * sizes[function].up, SITES * sizes[function].down) == (up, down)
-    largest = tuple(4 * max(way) for way in zip(*numbers, strict=True))
-    assert (plan.bytes_up, plan.bytes_down) == largest
-    assert all(said_of(row)[0] == plan.communication_rounds for row in OF_FEW_ROUNDS)
+def test_numbers_of_few_rounds_are_those_of_its_messages() -> None:
+    sizes = consortia.few_rounds(proposals=PROPOSALS).message_sizes(PARAMETERS)
+    for row, function in OF_FEW_ROUNDS.items():
+        each = sizes[function]
+        assert said_of(row) == [1, SITES * each.up, SITES * each.down]
+
+
+def test_bytes_of_few_rounds_in_its_plan_are_those_of_its_largest_message() -> None:
+    plan = plan_of(consortia.few_rounds(proposals=PROPOSALS))
+    _, up, down = np.max([said_of(row) for row in OF_FEW_ROUNDS], axis=0)
+    assert (plan.bytes_up, plan.bytes_down) == (4 * up, 4 * down)
 
 
 def test_the_figures_of_large_studies_follow_from_their_formulas() -> None:

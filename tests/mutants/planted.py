@@ -23,30 +23,17 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
-        "algorithms/few_rounds/family.py",
-        "numbers.normals / jnp.sqrt(chi_squared / FREEDOM)",
-        "numbers.normals / jnp.sqrt(chi_squared / (FREEDOM + 1))",
-        "algorithms/test_few_rounds.py::"
-        "test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation",
-    ),
-    Mutant(
-        "algorithms/few_rounds/independence.py",
-        "rate = metropolis.acceptance(here - there)",
-        "rate = metropolis.acceptance((here - there) / 2)",
-        "algorithms/test_few_rounds.py::"
-        "test_draws_of_a_skewed_target_have_its_law_unless_the_family_moves",
-    ),
-    Mutant(
-        "algorithms/few_rounds/evidence.py",
-        "mean - constant + volume - potential",
-        "mean - constant - potential",
-        "algorithms/test_few_rounds.py::test_the_log_evidence_of_a_gaussian_model_is_the_exact_one",
+        "algorithms/few_rounds/chains.py",
+        "rates = np.exp(-np.maximum(errors, 0))",
+        "rates = np.exp(-np.maximum(errors / 2, 0))",
+        "algorithms/test_chains.py::"
+        "test_chains_have_the_law_of_the_posterior_unless_all_is_accepted",
     ),
     Mutant(
         "algorithms/few_rounds/search.py",
-        "jnp.where(saddle, lengths[0] / jnp.sqrt(size[0]), 0)",
-        "jnp.where(saddle, 0 * lengths[0] / jnp.sqrt(size[0]), 0)",
-        "algorithms/test_few_rounds.py::test_a_saddle_is_left",
+        "if found.values[0] < 0:",
+        "if found.values[0] < -np.inf:",
+        "algorithms/test_mode_search.py::test_a_saddle_is_left",
     ),
     Mutant(
         "algorithms/federated_hmc/__init__.py",
@@ -125,8 +112,9 @@ MUTANTS = (
     ),
     Mutant(
         "run/execution.py",
-        "engine.allgather(described, asked)",
-        "(engine.barrier(), engine.allgather(described, asked))[1]",
+        "engine.allgather(described, lambda: task.common(target, algorithm, positions))",
+        "(engine.barrier(), engine.allgather(described, lambda: task.common(target, algorithm, "
+        "positions)))[1]",
         "parity/test_mpi_runs.py::"
         "test_all_ranks_meet_three_times_before_the_first_round_and_hear_there_what_is_wrong",
     ),

@@ -93,10 +93,10 @@ def skewed(p, rows):
 
 
 @pytest.mark.engines
-def test_chains_that_no_family_stands_for_are_those_of_one_process(tmp_path):
+def test_chains_that_no_proposals_come_near_are_those_of_one_process(tmp_path):
     init = {"z": np.ones(30)}
     model = consortia.Model(lambda p: (p["z"] - jax.numpy.exp(p["z"])).sum(), skewed, init)
-    more = {"proposals": 256, "effective_size": None, "components": 1}
+    more = {"proposals": 256, "effective_size": None}
     sites = flower_sites.Sites(tmp_path, "few_rounds", 3, 2, model=model, warmup=0, **more)
     over = sites.sampled(rounds=1)
     assert "federated HMC" in over.attrs["handed_over"]

@@ -193,7 +193,8 @@ def until_the_first_round(what, change=lambda rows: rows, engine=engine, **more)
         return change(rows) if index == 1 else rows
     try:
         sites = consortia.read_sites(read, whole.names, method, engine)
-        given = {{"chains": 2, "engine": engine, "progress": False, **more}}
+        given = {{"chains": 2, "rounds": 2, "progress": False, "on_divergence": "ignore"}}
+        given |= {{"engine": engine, **more}}
         consortia.sample(problem.MODEL, sites, method, **given)
     except Begun:
         say(what, *counted.steps)
@@ -210,9 +211,12 @@ until_the_first_round("again")
 """
 
 
+METHOD = "fa_ld(step_size=1e-3, local_steps=2)"
+
+
 def test_all_ranks_meet_three_times_before_the_first_round_and_hear_there_what_is_wrong():
     """They agree on what they read, on what they run, and on the start."""
-    job = launch.ranks(3, "-c", STEPS.format(here=str(HERE), method="few_rounds()"))
+    job = launch.ranks(3, "-c", STEPS.format(here=str(HERE), method=METHOD))
     assert job.returncode == 0, job.stderr
     for what in ("well", "again"):
         assert job.stdout.count(f"{what} Iallgather Iallgather Iallreduce\n") == 3, job.stdout
@@ -301,45 +305,45 @@ import sys, warnings
 sys.path.insert(0, {here!r})
 import numpy as np
 import consortia, problem
-from consortia.run.loop import RunLoop
+from consortia.run.conversation import AnswerSource
 engine = consortia.MPIEngine()
 method = consortia.few_rounds(effective_size=300, proposals=256)
 arguments = problem.MODEL, problem.sites(3), method
 options = {{"seed": 3, "engine": engine, "progress": False, "chains": 2}}
 whole = consortia.sample(*arguments, **options)
-rounds = whole.attrs["iterations_run"] if engine.root else 0
-rounds = int(engine._communicator.from_root(np.array([rounds], np.float64))[0])
-call, cut, same = RunLoop._call, 0, []
+messages = whole.attrs["communication_rounds"] if engine.root else 0
+messages = int(engine._communicator.from_root(np.array([messages], np.float64))[0])
+answer, cut, same = AnswerSource.answer, 0, []
 
-def until_cut(self, end, thin):
-    if self.done == cut:
+def until_cut(self, query):
+    if len(self.messages) == cut:
         raise KeyboardInterrupt
-    call(self, end, thin)
+    return answer(self, query)
 
-for cut in range(1, rounds):
+for cut in range(1, messages):
     store = {store!r} + str(cut)
-    RunLoop._call = until_cut
+    AnswerSource.answer = until_cut
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         consortia.sample(*arguments, store=store, **options)
-    RunLoop._call = call
+    AnswerSource.answer = answer
     del options["seed"], options["chains"]
     again = consortia.resume(store, *arguments, **options)
     options |= {{"seed": 3, "chains": 2}}
     if engine.root:
         same += [bool((whole.posterior[n] == again.posterior[n]).all()) for n in whole.posterior]
 if engine.root:
-    print(rounds, len(same), all(same))
+    print(messages, len(same), all(same))
 """
 
 
 @pytest.mark.slow
-def test_few_rounds_over_three_ranks_cut_after_any_round_has_the_same_draws(tmp_path):
+def test_few_rounds_over_three_ranks_cut_after_any_message_has_the_same_draws(tmp_path):
     job = launch.ranks(3, "-c", CUT.format(here=str(HERE), store=str(tmp_path / "run")))
     assert job.returncode == 0, job.stderr[-4000:]
-    rounds, count, same = job.stdout.split()[-3:]
-    assert int(rounds) > 4
-    assert int(count) >= int(rounds) - 1
+    messages, count, same = job.stdout.split()[-3:]
+    assert int(messages) > 2
+    assert int(count) >= int(messages) - 1
     assert same == "True"
 
 

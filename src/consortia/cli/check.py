@@ -119,10 +119,7 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
-    """Return what the whole run will cost, of the longest rounds that it may have.
-
-    Of a run that ends by itself it is what `Plan.whole` says.
-    """
+    """Return what the whole run will cost, of the longest rounds that it may have."""
     import numpy as np
 
     from consortia.core.queries import Conversation
@@ -138,20 +135,9 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     target = Target(built.model, start)
     if isinstance(built.algorithm, Conversation):
         return cost_of_queries(study, built, plan, target)
-    method, chains = built.algorithm.with_chains(run.chains)
-    algorithm = completed(method, target.dimension).build(target)
-    chains *= servers_of(algorithm)
-    most = run.warmup + run.rounds
-    done = min(method.usual_rounds(target.dimension) or most, most)
-    whole = cost_of(plan, method, target, built.rows, chains, done, done)
-    whole |= zip(("communication_rounds", "bytes_up", "bytes_down"), plan.whole, strict=True)
-    whole["bytes_sent"] = sum(plan.whole[1:])
-    effort = method.effort(target.dimension)
-    if effort is not None:
-        evaluated = effort.messages * effort.gradients
-        whole["gradients"] = evaluated * len(built.rows)
-        whole["row_gradients"] = evaluated * int(np.sum(built.rows.sizes))
-    chains *= algorithm.draws.chains
+    algorithm = completed(built.algorithm, target.dimension).build(target)
+    chains, done = run.chains * servers_of(algorithm), run.warmup + run.rounds
+    whole = cost_of(plan, built.algorithm, target, built.rows, chains, done, done)
     draws = run.rounds * algorithm.draws.per_iteration // run.thin
     kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
     copies = 1 + (len(built.rows) if algorithm.draws.agents else 0)
@@ -204,11 +190,12 @@ def _show(
     from rich.markup import escape
     from rich.table import Table
 
+    from consortia.core.queries import Conversation
     from consortia.report.terminal import console_of, plan_panel, verdict_text
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
-    stops = " as a rule: it ends by itself" if study.method.most_warmup is not None else ""
+    stops = " as a rule: it ends by itself" if isinstance(study.method, Conversation) else ""
     stops = " at most: the study has a [stop]" if study.stop else stops
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

@@ -16,17 +16,6 @@ MOST_NUMBERS = 1_000_000
 MOST_STATES = 64
 """Nodes times chains of a small problem."""
 
-FEW_ROWS = 50_000_000
-"""Rows that a round reads at all its points, up to which a run of few rounds is hardly optimised.
-
-There level 0 saves about as much in compiling as it loses in rounds: measured with 100 sites of 70
-rows and 5 parameters (2.8e7 rows), 4 of 2,000 rows and 40 parameters (6.6e7), 3 of 3,000 and 8,000
-rows and 10 parameters (3.6e7 and 9.6e7)."""
-
-FEW_INTEGRALS = 1_000_000
-"""The same where each row is an integral over parameters of its site (3 sites of 30 and of 150
-rows, 3.6e5 and 1.8e6)."""
-
 FEW_IN_BATCH = 64
 """Rows of a minibatch, up to which rounds were measured that are hardly optimised."""
 
@@ -106,19 +95,6 @@ def lightly() -> dict[str, Any]:
     log-density (`consortia.surrogate_hmc`) or one gradient of 4,000 rows.
     """
     return for_once(1)
-
-
-def for_few_rounds(rows: int, *, integrated: bool) -> dict[str, Any]:
-    """Return options for the rounds of a run that ends after few, on a processor; elsewhere none.
-
-    As `lightly`, or level 0 of LLVM, which compiles in half of that time.
-
-    Args:
-        rows: that a round reads at all its points.
-        integrated: each is an integral over parameters of its site.
-    """
-    few = rows <= (FEW_INTEGRALS if integrated else FEW_ROWS)
-    return for_once() if few else lightly()
 
 
 def for_once(level: int = 0) -> dict[str, Any]:

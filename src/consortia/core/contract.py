@@ -31,7 +31,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, random
-from consortia.errors import InputError
 
 Array = jax.Array
 PyTree = Any
@@ -174,11 +173,6 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
     return ()
 
 
-def none_idle(hub: PyTree) -> tuple[int, ...]:
-    """Return (): every phase may change something."""
-    return ()
-
-
 class Evaluation(NamedTuple):
     """Where an inbox makes a site evaluate its rows: what the site bounds before it computes.
 
@@ -268,19 +262,16 @@ class Draws(NamedTuple):
     """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
 
     Attributes:
-        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d); with ``chains`` in front.
+        hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
         node: ``(state, inbox) -> (d,)`` at every node; the posterior draw is their plain average.
         agents: also keep every node's own value, in the group ``agents``.
         per_iteration: draws that one iteration yields, in order; more than one from the hub only.
-        chains: independent chains that one hub holds, more than one only where an engine runs one
-            chain; each yields so many draws.
     """
 
     hub: Callable[[PyTree, PyTree], Array] | None = None
     node: Callable[[PyTree, PyTree], Array] | None = None
     agents: bool = False
     per_iteration: int = 1
-    chains: int = 1
 
 
 class Algorithm(NamedTuple):
@@ -293,11 +284,6 @@ class Algorithm(NamedTuple):
         fit: run once, without chains, before anything else; what the last phase leaves as
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
-        one_exchange: of the phases that exchange something one runs in an iteration, each chosen by
-            its ``repeats``; usually once.
-        idle: ``hub_state -> indices`` of phases, on the host: those that change nothing before it
-            is asked again, which is after every iteration of a warm-up and every call of draws. An
-            engine need not compile them.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -305,8 +291,6 @@ class Algorithm(NamedTuple):
     draws: Draws
     fit: tuple[Phase, ...] = ()
     setup: tuple[Phase, ...] = ()
-    one_exchange: bool = False
-    idle: Callable[[PyTree], tuple[int, ...]] = none_idle
 
 
 @dataclass(frozen=True)
@@ -341,18 +325,6 @@ class Claims:
     source: str
 
 
-class Effort(NamedTuple):
-    """What a run takes at most before its first draws, where its rounds have many messages.
-
-    Attributes:
-        messages: communication rounds.
-        gradients: that a site evaluates for each.
-    """
-
-    messages: int
-    gradients: int
-
-
 class Named(arguments.Hinted):
     """Classes with a name of their own in messages."""
 
@@ -374,17 +346,10 @@ class Method(metaclass=Named):
     Attributes:
         name: the name in plans, records and study files.
         step_size: a schedule, or a tuple with one for each server; None when it is learned.
-        most_warmup: the most rounds of a warm-up that ends by itself, see `warm`; None where the
-            user says how long it is.
-        most_rounds: rounds of draws where the user names none; None where the user must.
-        effective_size: at which a run ends by itself; None: after all rounds.
     """
 
     name: str
     step_size: Any
-    most_warmup: int | None = None
-    most_rounds: int | None = None
-    effective_size: float | None = None
 
     @property
     @abstractmethod
@@ -421,24 +386,9 @@ class Method(metaclass=Named):
         """
         return None
 
-    def usual_rounds(self, dimension: int) -> int | None:
-        """Return after how many rounds a run that ends by itself has ended as a rule.
-
-        The warm-up is included; None: after all of them.
-        """
-        return None
-
-    def effort(self, dimension: int) -> Effort | None:
-        """Return the most that a run takes to its first draws; None: one message a round."""
-        return None
-
     def full_iterations(self, hub: PyTree, done: int) -> float:
         """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
         return done
-
-    def phases_run(self, hub: PyTree, done: int) -> tuple[int, ...] | None:
-        """Return how often each phase has run; None: as in `full_iterations` iterations."""
-        return None
 
     # --- facts of its parameters -----------------------------------------------------------------
 
@@ -486,45 +436,6 @@ class Method(metaclass=Named):
         """True if the warm-up learns something, so that a run without it is another one."""
         return False
 
-    def with_chains(self, chains: int) -> tuple[Method, int]:
-        """Return the method for so many chains, and how many of them the engine is to run."""
-        return self, chains
-
-    # --- what a run chooses where the user has left it open ------------------------------------
-
-    def open_points(self, dimension: int) -> int:
-        """Return K, points a message, where no argument fixes it; else 0, and it is not chosen."""
-        return 0
-
-    def paced(self, point: float, message: float, dimension: int) -> Method:
-        """Return the method with the K that costs the least time; asked where K is open.
-
-        Args:
-            point: seconds of a log-density at the slowest site, as measured.
-            message: seconds of a message to all sites beside that.
-            dimension: d.
-        """
-        return self
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """Arguments, as plain values, that a run may have chosen and its sites are to be told."""
-        return {}
-
-    def with_chosen(self, values: Mapping[str, Any], dimension: int) -> Method:
-        """Return the method of a study with the arguments that its run has chosen.
-
-        Args:
-            values: as `chosen` gives them.
-            dimension: d.
-
-        Raises:
-            InputError: they are not open, or out of their range.
-        """
-        if values:
-            raise InputError(f"{self.name}: nothing is left open, and {values} was chosen.")
-        return self
-
     # --- checks, in the order in which a run makes them ------------------------------------------
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -544,10 +455,6 @@ class Method(metaclass=Named):
         """
         return ()
 
-    def warm(self, hub: PyTree) -> bool:
-        """Return True if the warm-up is over; asked after each round where it ends by itself."""
-        return False
-
     def check_learned(self, hub: PyTree) -> str | None:
         """Return why a run should end after its warm-up, with advice; None when it should not."""
         return None
@@ -555,10 +462,6 @@ class Method(metaclass=Named):
     def check_draws(self, hub: PyTree) -> tuple[Fault, ...]:
         """Return what speaks against the draws that were made, from the hub's last state."""
         return ()
-
-    def report(self, hub: PyTree) -> dict[str, Any]:
-        """Return what the record should have of how the run went, from the hub's last state."""
-        return {}
 
     def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
         """Return why a chain turned non-finite at a site; empty where nothing is known.
@@ -598,9 +501,7 @@ class Plan:
         warnings: plain sentences on what the user should know.
         bytes_per_round: bytes over the network, up and down, of one iteration of all chains.
         communication_rounds: communication rounds of one iteration.
-        exchanges: communication rounds, bytes up and bytes down of each phase, run once.
-        whole: communication rounds, bytes up and bytes down of the whole run at most: to the round
-            in which such a run ends as a rule, or to the first draws, where it ends by itself.
+        whole: communication rounds, bytes up and bytes down of a conversation, as a rule.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -608,6 +509,5 @@ class Plan:
     bytes_up: int = 0
     bytes_down: int = 0
     communication_rounds: int = 0
-    exchanges: tuple[tuple[int, int, int], ...] = ()
     whole: tuple[int, int, int] = (0, 0, 0)
     details: dict[str, Any] = field(default_factory=dict)

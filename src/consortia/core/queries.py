@@ -168,10 +168,12 @@ class Conversation(Method):
     Attributes:
         functions: the site functions, by the names that queries give.
         most_messages: messages of a run, at most.
+        most_rounds: batches of draws, at most, where the user names none.
     """
 
     functions: Mapping[str, SiteFunction]
     most_messages: int
+    most_rounds: int
 
     @abstractmethod
     def converse(self, known: Known) -> Conversing:

@@ -119,11 +119,6 @@ class Engine(metaclass=Hinted):
     def abort(self, error: BaseException, code: int) -> None:
         """End this process's part of the job after an error, so that no other waits for it."""
 
-    @property
-    def seconds_per_message(self) -> float | None:
-        """Seconds of a message to all sites, without their work; None where processes differ."""
-        return 0.0
-
     # --- the run --------------------------------------------------------------------------------
 
     @abstractmethod

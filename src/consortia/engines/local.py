@@ -163,11 +163,6 @@ class LocalEngine(Engine):
             fingerprints.check_same(every, "process")
         return [made]
 
-    @property
-    def seconds_per_message(self) -> float | None:
-        """0; None where several processes have clocks of their own."""
-        return None if jax.process_count() > 1 else 0.0
-
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Place the data and find or make the program; compile nothing yet."""
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
@@ -305,7 +300,7 @@ class LocalEngine(Engine):
         if self.node_mode == "auto":
             mapped = alone or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
-        kept = chains * draws.chains * target.dimension * target.dtype.itemsize
+        kept = chains * target.dimension * target.dtype.itemsize
         kept *= 1 + nodes if draws.agents else 1
         places = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
         places = max(places, draws.per_iteration)
@@ -347,10 +342,6 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
     small = numbers <= compiler.MOST_NUMBERS
     small = small and layout.nodes * layout.chains <= compiler.MOST_STATES
     once = compiler.for_once() if small else {}
-    if method.most_warmup is not None:  # a run ends after few rounds
-        rows = method.cost(padded, target.dimension).row_gradients
-        few = compiler.for_few_rounds(rows, integrated=target.model.by_site)
-        return compiler.Effort(once, few)
     batch = method.gradient_rows
     if method.lightly_compiled and (batch is None or (small and batch <= compiler.FEW_IN_BATCH)):
         return compiler.Effort(once, compiler.lightly())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -90,7 +89,6 @@ class Iteration:
 
     Attributes:
         first_turn: of `Carry`, at the begin of a program.
-        drawn: the layout with the chains of the result, of which one hub may hold several.
     """
 
     first_turn: Any = ()
@@ -100,7 +98,6 @@ class Iteration:
         self.layout = layout
         self.mailbox = mailbox.mailbox_of(algorithm)
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
-        self.drawn = replace(layout, chains=layout.chains * algorithm.draws.chains)
 
     def _iteration(
         self,
@@ -372,8 +369,6 @@ class Iteration:
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
-            if draws.chains > 1:
-                hub_info = {name: copies(value, draws.chains) for name, value in hub_info.items()}
             return Yield(draw, None, node_info, hub_info)
         if draws.node is None:
             raise TypeError("Draws needs one of hub and node")
@@ -395,7 +390,7 @@ class Iteration:
         per_iteration = self.algorithm.draws.per_iteration
         if per_iteration == 1:
             return record(buffers, made, iteration, window)
-        return record_several(buffers, made, iteration, window, self.drawn, per_iteration)
+        return record_several(buffers, made, iteration, window, self.layout, per_iteration)
 
     def draws_finite(self, carry: Carry) -> Bool[Array, " chains"]:
         """Return (chains,), whether the draws of each chain in this state are finite."""
@@ -490,15 +485,10 @@ class Program(Iteration):
         self.begin = jax.jit(self._begin, static_argnums=1, compiler_options=effort.once)
         self.advance = jax.jit(
             self._advance,
-            static_argnames="idle",
             donate_argnums=(1,),
             compiler_options=effort.often,
         )
         self.outboxes_finite = jax.jit(self._outboxes_finite, compiler_options=effort.once)
-
-    def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
-        """Return `advance` for rounds in which these phases do not run."""
-        return partial(self.advance, idle=idle)
 
     def send(
         self,
@@ -598,15 +588,9 @@ class Program(Iteration):
         sites: SiteArrays,
         keys: Keys,
         window: Window,
-        idle: tuple[int, ...] = (),
     ) -> tuple[Carry, Buffers, Array]:
-        """Run rounds first … stop − 1; return also which chains are still finite, (chains,).
-
-        Phases that are ``idle`` are left out, see `Algorithm`.
-        """
-        block, running = self.layout.block, [i for i in range(len(keys)) if i not in idle]
-        phases = tuple(self.algorithm.phases[i] for i in running)
-        keys = tuple(keys[i] for i in running)
+        """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
+        block, phases = self.layout.block, self.algorithm.phases
 
         def one_round(
             numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
@@ -656,7 +640,7 @@ class Program(Iteration):
     def buffers(self, carry: Carry, sites: SiteArrays, keys: Keys) -> Buffers:
         """Return empty buffers of one chunk."""
         made, _ = self.shapes(carry, sites, keys)
-        return empty_buffers(made, self.drawn, self.algorithm.draws.per_iteration)
+        return empty_buffers(made, self.layout, self.algorithm.draws.per_iteration)
 
     def traffic(self, carry: Carry, sites: SiteArrays, keys: Keys) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of all chains."""

@@ -143,8 +143,8 @@ class LocalRun(Run):
             stop = min(window.stop, self._within_reach(first))
             here = window._replace(first=first, stop=stop)
             scalars = Window(*(np.int32(value) for value in here))
-            advance = self.program.advancing(self.program.algorithm.idle(carry.hub))
-            carry, buffers, now = advance(carry, buffers, self._arrays, self.keys, scalars)
+            parts = carry, buffers, self._arrays, self.keys, scalars
+            carry, buffers, now = self.program.advance(*parts)
             finite = now if finite is None else finite & now
             if stop == window.stop:
                 return carry, buffers, finite

@@ -472,11 +472,7 @@ class ShardedProgram(Program):
     def _zeros(self) -> Buffers:
         assert self._shapes is not None
         each = self.algorithm.draws.per_iteration
-        return empty_buffers(self._shapes[0], self.drawn, each, jnp.zeros)
-
-    def advancing(self, idle: tuple[int, ...]) -> Callable[..., tuple[Carry, Buffers, Array]]:
-        """Return `advance`: here all phases are compiled at once."""
-        return self.advance
+        return empty_buffers(self._shapes[0], self.layout, each, jnp.zeros)
 
     def _advance_part(
         self,

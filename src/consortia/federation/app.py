@@ -186,15 +186,13 @@ def expected(study: Study, transport: Transport) -> str:
             f"{transport.seconds:g} s each ({transport.kind})."
         )
     algorithm = method.build(any_target())
-    each = 1 if algorithm.one_exchange else _exchanges(algorithm.phases)
+    each = _exchanges(algorithm.phases)
     before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
-    most = study.run.warmup + study.run.rounds
-    rounds = min(study.method.usual_rounds(any_target().dimension) or most, most)
+    rounds = study.run.warmup + study.run.rounds
     messages = before + each * rounds
-    rule = f" as a rule, {most} at most" if rounds < most else ""
     return (
         f"expected wall time: {duration(messages * transport.seconds)} and the sites' own work. "
-        f"{rounds} rounds{rule}, {each} message{'s' * (each > 1)} each to each site, and {before} "
+        f"{rounds} rounds, {each} message{'s' * (each > 1)} each to each site, and {before} "
         f"before them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
     )
 

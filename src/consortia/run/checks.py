@@ -14,6 +14,7 @@ from consortia.core import arguments as checks
 from consortia.core import density, fingerprints
 from consortia.core.contract import Fault, Method
 from consortia.core.model import Model
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
@@ -71,7 +72,7 @@ def check_arguments(
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
     check_likelihood(model, method)
-    if rounds is None:
+    if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
         raise InputError(f"rounds is missing: {method.name} does not end by itself.")

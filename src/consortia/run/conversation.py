@@ -172,7 +172,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
         lines.append(("wall time", expected))
     notes = (*panel.notes, *planning.notes_on(sites))
     whole = usual, usual * up, usual * down
-    return Plan(tuple(lines), notes, up, down, 1, ((1, up, down),), whole)
+    return Plan(tuple(lines), notes, up, down, 1, whole)
 
 
 def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]:
@@ -393,7 +393,8 @@ class ConversationRun:
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel
         most, usual = method.most_messages, method.usual_messages(self._known.target.dimension)
-        telling = progress_of(method.name, most, usual, show=task.progress and panel.root)
+        show = task.progress and panel.root
+        telling = progress_of(method.name, most, usual, "messages", show=show)
         if self._writer is None:
             return telling
         traffic = plan.communication_rounds, plan.bytes_up, plan.bytes_down
@@ -499,7 +500,6 @@ class ConversationRun:
         header = {
             "done": self._batches,
             "kept": self._recorder.kept,
-            "warmup": 0,
             "seconds": time.monotonic() - self._started,
             "ended": ended,
             "stride": self._stride,

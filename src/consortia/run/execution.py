@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,13 @@ from consortia.run.conversation import converse
 from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.pace import WORK_TIMED, seconds_of_gradients, seconds_of_point
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
 from consortia.run.progress import Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
 from consortia.run.task import Resumption, Task
-from consortia.store.ending import ALL_ROUNDS, Ending, RunEnd
+from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
 from consortia.theory.tuning import BiasTarget, completed, unchosen
@@ -70,45 +68,30 @@ def _execute(task: Task) -> Any:
     on_plan, on_divergence, progress = task.on_plan, task.on_divergence, task.progress
     bias_target, resumption = task.bias_target, task.resumption
     rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
-    algorithm, engine_chains = task.algorithm.with_chains(request.chains)
+    algorithm = task.algorithm
     algorithm.check_warmup(warmup)
-    warmup = max(warmup, algorithm.most_warmup or 0)
     length = RunLength(warmup, rounds, thin)
     checks.check_schedule(algorithm, length.total)
     posterior = task.posterior()
     target, variables, metadata = posterior.target, posterior.variables, posterior.metadata
     built = completed(algorithm, target.dimension).build(target)
-    chains = engine_chains * servers_of(built)
-    drawn = chains * built.draws.chains
+    chains = request.chains * servers_of(built)
     starts = start.starting_parameters(model, init, seed, chains)
     if resumption is not None:
-        algorithm = _as_chosen(algorithm, resumption.specification, target.dimension)
+        algorithm = _as_chosen(algorithm, resumption.specification)
     # On the host: a program with an operand for each of thousands of chains compiles long.
     several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
     flat = np.stack([target.flat(start) for start in several])
     positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
 
-    def described() -> tuple[str | None, float | None]:
-        """Check what is here; return what it says of the step size, if set, and its seconds."""
+    def described() -> str | None:
+        """Check what is here; return what it says of the step size, if that is set."""
         task.check_densities(target, starts[0])
-        taken = None
-        if paced:
-            taken = seconds_of_point(target, sites, positions[0])
-        elif effort is not None:
-            taken = seconds_of_gradients(target, sites, positions[0], effort.gradients)
-        if to_choose:
-            return None, taken
-        return checks.judged_stability(algorithm, model, sites, starts[0]), taken
+        return None if to_choose else checks.judged_stability(algorithm, model, sites, starts[0])
 
     scaled = isinstance(algorithm, Preconditioned) and algorithm.scales is None
     to_choose = scaled or unchosen(algorithm)
-    message = engine.seconds_per_message
-    work = algorithm.open_points(target.dimension) * target.dimension * int(np.max(sites.sizes))
-    paced = resumption is None and message is not None and work > WORK_TIMED
-    effort = algorithm.effort(target.dimension)
-    told = engine.allgather(described, lambda: task.common(target, algorithm, positions))
-    judgements = [judgement for judgement, _ in told]
-    slowest = max((seconds for _, seconds in told if seconds is not None), default=None)
+    judgements = engine.allgather(described, lambda: task.common(target, algorithm, positions))
     problem: Problem | None = None
     prediction: BiasPrediction | None = None
     step_line: str | None = None
@@ -139,19 +122,8 @@ def _execute(task: Task) -> Any:
         )
     notes, warned = checks.check_stability(judgements)
 
-    pace_line: str | None = None
-    if paced and message is not None and slowest is not None:
-        few, algorithm = algorithm, algorithm.paced(slowest, message, target.dimension)
-        if algorithm is not few:
-            pace_line = (
-                f"{algorithm.chosen}, in place of {few.open_points(target.dimension):,}: a "
-                f"log-density takes {slowest:.2g} s at the slowest site, a message {message:.2g} s"
-            )
-
     run = engine.prepare(target, sites, algorithm, chains)
     checks.check_thinning(thin, rounds, run.draws_per_iteration)
-    if stop is None and resumption is None and algorithm.effective_size is not None:
-        stop = StopWhen(None, algorithm.effective_size, None, run.draws_per_iteration, True)
     specification: dict[str, Any] = {}
     if writer is not None:
         specification = task.specification(
@@ -185,7 +157,6 @@ def _execute(task: Task) -> Any:
     else:
         check_extensible(before, request, run)
         carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
-        length = replace(length, warmup=checkpoint.header.get("warmup", warmup))
     if run.serves:
         with Interrupts():  # the root decides when the run ends
             run.serve(carry)
@@ -194,12 +165,10 @@ def _execute(task: Task) -> Any:
     writer = writer if run.root else None  # one process writes for all
     most_kept = None if keep is None else keep.draws
     plan = planning.plan_of(
-        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes, slowest
+        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
     )
     if prediction is not None:
         plan.details["prediction"] = prediction
-    if pace_line is not None:
-        plan = replace(plan, lines=(*plan.lines[:2], ("chosen", pace_line), *plan.lines[2:]))
     if step_line is not None:
         plan = replace(plan, lines=(*plan.lines[:2], ("step_size", step_line), *plan.lines[2:]))
     if writer is not None and resumption is None:
@@ -210,7 +179,7 @@ def _execute(task: Task) -> Any:
     record |= metadata.record
     if prediction is not None:
         record["prediction"] = specification["prediction"] = prediction.plain()
-    kept = drawn * target.dimension * target.dtype.itemsize * run.layout.slots
+    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
     draws = rounds * run.draws_per_iteration // thin
     stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
     if checkpoint is not None:
@@ -221,11 +190,11 @@ def _execute(task: Task) -> Any:
             writer.begin(record, specification, stride)
         else:
             writer.resume(checkpoint, record, specification, stride)
-    accumulator = None if keep is None else keep.start(target, drawn)
+    accumulator = None if keep is None else keep.start(target, chains)
     if accumulator is not None and checkpoint is not None:
         accumulator.restore(checkpoint.arrays)
     recorder = Recorder(
-        chains=drawn,
+        chains=chains,
         draws=draws,
         thin=thin,
         per_iteration=run.draws_per_iteration,
@@ -250,7 +219,6 @@ def _execute(task: Task) -> Any:
         header = {
             "done": loop.done,
             "kept": recorder.kept,
-            "warmup": loop.warmup,
             "seconds": loop.seconds,
             "ended": loop.ended,
             "stride": stride,
@@ -258,10 +226,9 @@ def _execute(task: Task) -> Any:
         }
         writer.save(header, arrays | recorder.state())
 
-    usual = algorithm.usual_rounds(target.dimension)
-    telling = progress_of(algorithm.name, length.total, usual, show=progress and run.root)
+    telling = progress_of(algorithm.name, length.total, None, show=progress and run.root)
     if writer is not None:
-        lengths = (length.total, length.warmup, usual)
+        lengths = (length.total, length.warmup, None)
         traffic = (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
         telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)
     with telling as shown:
@@ -273,8 +240,6 @@ def _execute(task: Task) -> Any:
             shown,
             stop,
             algorithm.check_learned,
-            warm=None if algorithm.most_warmup is None else algorithm.warm,
-            sent=None if algorithm.most_warmup is None else partial(planning.sent, plan, algorithm),
             reached=_reached(resumption, length, stop),
             save=save if stored else None,
         )
@@ -290,20 +255,15 @@ def _execute(task: Task) -> Any:
                 # By all processes: the last positions may be divided among them.
                 facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
             full = algorithm.full_iterations(loop.hub, loop.done)
-            phases = algorithm.phases_run(loop.hub, loop.done)
             if not run.root:
                 return None
             record.update(facts)
-            record.update(algorithm.report(loop.hub))
             record.pop("faults", None)  # of a part of the run
             if faults:
                 record["faults"] = [fault._asdict() for fault in faults]
-            record["warmup"] = loop.warmup
             record["end"], record["stopped"] = ending.kind.value, ending.text
             record["seconds"] = loop.seconds
-            record.update(
-                planning.cost_of(plan, algorithm, target, sites, chains, loop.done, full, phases)
-            )
+            record.update(planning.cost_of(plan, algorithm, target, sites, chains, loop.done, full))
             return finished(recorder, writer, record, ending.kind.state, groups)
 
         try:
@@ -331,19 +291,11 @@ def _execute(task: Task) -> Any:
     faults = algorithm.check_draws(loop.hub)
     tree = result(ending, faults=faults)
     checks.warn_of(faults)
-    wanted = None if stop is None else stop.ess
-    if ending == ALL_ROUNDS and wanted is not None and wanted == algorithm.effective_size:
-        warn(
-            f"{algorithm.name}: {wanted:g} effective draws were not reached in {rounds} rounds "
-            "of draws: give more rounds, or go on with consortia.resume(..., rounds=...)"
-        )
     return tree
 
 
-def _as_chosen(algorithm: Method, before: Mapping[str, Any], dimension: int) -> Method:
+def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
     """Return the algorithm with what was found and chosen for a stored run."""
-    if not algorithm.chosen and before["algorithm"]["name"] == algorithm.name:
-        algorithm = algorithm.with_chosen(before.get("chosen", {}), dimension)
     if isinstance(algorithm, Preconditioned) and algorithm.scales is None:
         kept = before["algorithm"]["parameters"].get("scales")
         found: Any = algorithm

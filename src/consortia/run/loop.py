@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,6 @@ class RunLoop:
         progress: is told after each call.
         stop: the stopping rule, or None.
         check_learned: from the hub's state after the warm-up, a reason to end the run, or None.
-        warm: from the hub's state, whether the warm-up is over, where it ends by itself; the run is
-            then saved after each round. Else None.
-        sent: from the hub's state and the iterations done, communication rounds and bytes up and
-            down so far; None where every iteration has as many.
         reached: how far the run is.
         save: writes what the recorder holds, and a checkpoint; None without a store.
 
@@ -98,8 +94,6 @@ class RunLoop:
         stop: StopWhen | None,
         check_learned: Callable[[Any], str | None],
         *,
-        warm: Callable[[Any], bool] | None = None,
-        sent: Callable[[Any, int], tuple[int, int, int]] | None = None,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
     ) -> None:
@@ -108,8 +102,7 @@ class RunLoop:
         self.ended = reached.ended
         self._run, self._carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
-        self._check_learned, self._warm, self._save = check_learned, warm, save
-        self._sent = sent
+        self._check_learned, self._save = check_learned, save
         self._buffers: Buffers = run.buffers(carry)
         if reached.block:
             self._buffers = run.with_block(self._buffers, reached.block)
@@ -132,7 +125,7 @@ class RunLoop:
 
     @property
     def warmup(self) -> int:
-        """Rounds before the first recorded one; the most, as long as the warm-up has not ended."""
+        """Rounds before the first recorded one."""
         return self._length.warmup
 
     @property
@@ -173,10 +166,8 @@ class RunLoop:
     def _execute(self) -> Ending:
         if self.done <= self.warmup:
             while self.done < self.warmup:
-                self._until(self.warmup if self._warm is None else self.done + 1, NO_DRAWS)
-                if self._warm is not None and self._warm(self.hub):
-                    self._length = replace(self._length, warmup=self.done)
-                self._store_if(self._late() or self._warm is not None)
+                self._until(self.warmup, NO_DRAWS)
+                self._store_if(self._late())
             if self.warmup > 0:
                 reason = self._check_learned(self.hub)
                 if reason is not None:
@@ -190,7 +181,7 @@ class RunLoop:
                 reason = self._stop_reason(self._stop)
                 if reason is not None:
                     return Ending(RunEnd.STOPPING_RULE, reason)
-            self._store_if(self._late() or self._recorder.full or self._warm is not None)
+            self._store_if(self._late() or self._recorder.full)
         return ALL_ROUNDS
 
     def _stop_reason(self, stop: StopWhen) -> str | None:
@@ -230,9 +221,8 @@ class RunLoop:
         while self.done < stop and not (calls and self._late()):
             self._call(self._end_of_call(stop, thin), thin)
             calls += 1
-            sent = None if self._sent is None else self._sent(self.hub, self.done)
             kept = max(self._draws(self.done), 0) // self._length.thin
-            self._progress.update(self.done, kept, sent)
+            self._progress.update(self.done, kept)
             if self._run.agree(self._interrupts.requested):
                 raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.contract import Method, Plan
 from consortia.core.target import Target
-from consortia.core.words import duration, size
+from consortia.core.words import size
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.engines.exchanges import describe
@@ -35,72 +35,41 @@ def plan_of(
     length: RunLength,
     most_kept: int | None = None,
     notes: tuple[str, ...] = (),
-    work: float | None = None,
 ) -> Plan:
-    """Return the plan of a run that is ready to start.
-
-    ``most_kept`` draws a chain are kept at most; ``work`` is the seconds that the sites take for
-    the gradients of a message, where rounds have many.
-    """
+    """Return the plan of a run that is ready to start, with at most ``most_kept`` draws a chain."""
     layout, chains = run.layout, run.layout.chains
     exchanges, phases = run.traffic(carry), run.program.algorithm.phases
-    if run.program.algorithm.one_exchange:
-        rounds, up, down = (max(part) for part in zip(*exchanges, strict=True))
-    else:
-        repeats = [phase.repeat for phase in phases]
-        rounds, up, down = (int(np.dot(repeats, part)) for part in zip(*exchanges, strict=True))
+    repeats = [phase.repeat for phase in phases]
+    rounds, up, down = (int(np.dot(repeats, part)) for part in zip(*exchanges, strict=True))
     memory = run.memory(carry)
     draws = length.rounds * run.draws_per_iteration // length.thin
     draws = draws if most_kept is None else min(draws, most_kept)
-    held = draws * chains * run.program.algorithm.draws.chains
-    kept = held * target.dimension * target.dtype.itemsize
+    kept = draws * chains * target.dimension * target.dtype.itemsize
     used = run.devices
     order = "one after the other" if layout.map_nodes else "batched"
     varies = any(phase.repeats is not None for phase in phases)
     most = "at most " if varies else ""
-    stored = f"kept draws {'' if method.most_warmup is None else 'at most '}{size(kept)}"
     lines = [
         ("algorithm", f"{method.name}: samples {method.claims.samples}"),
         ("bias", method.claims.bias),
         ("nodes", f"{rows_of(sites)}; run {order}"),
-        ("chains", _chains(chains, run.program.algorithm.draws.chains)),
+        ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
-        ("rounds", _rounds(length, method)),
+        ("rounds", _rounds(length)),
         ("engine", f"{engine}, devices: {devices_of(used)}"),
-        ("memory", f"{_memory(memory)}; {stored}"),
+        ("memory", f"{_memory(memory)}; kept draws {size(kept)}"),
     ]
-    usual = method.usual_rounds(target.dimension) or length.total
-    usual, effort = min(usual, length.total), method.effort(target.dimension)
     network = f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration,"
-    messages = rounds * usual
-    whole = messages, up * usual, down * usual
-    if effort is not None:
-        longest = max(phase.repeat for phase in phases)
-        network = f"1 to {longest} communication rounds an iteration, in each at most"
-        messages = effort.messages
-        whole = messages, up * messages, down * messages
-    elif usual < length.total:
-        once = [sent for phase, sent in zip(phases, exchanges, strict=True) if phase.repeat == 1]
-        _, most_up, most_down = (max(part) for part in zip(*once, strict=True))
-        whole = messages, most_up * usual, most_down * usual
     lines.append(("network", f"{network} {size(up)} up and {size(down)} down"))
     if len(used) > 1:
         lines.append(("devices", _division(run.parts, len(sites), chains)))
     lines += [("graph", text) for text in _graphs(run)]
     lines += [("process", text) for text in run.where]
-    if usual < length.total or effort is not None:
-        text = f"{usual} rounds as a rule, at most"
-        if effort is not None:
-            text = f"at most {messages} communication rounds to the first draws,"
-        lines.append(("in all", f"{text} {size(whole[1])} up and {size(whole[2])} down"))
-    expected = run.expected(messages)
+    expected = run.expected(rounds * length.total)
     if expected is not None:
-        lines.append(("wall time", expected if effort is None else f"at most {expected}"))
-    if effort is not None and work is not None:
-        text = f"{effort.gradients:,} gradients a communication round take about {work:.2g} s"
-        lines.append(("sites' work", f"{text}, as measured: at most {duration(messages * work)}"))
+        lines.append(("wall time", expected))
     notes = (*notes, *notes_on(sites))
-    return Plan(tuple(lines), notes, up, down, rounds, tuple(exchanges), whole)
+    return Plan(tuple(lines), notes, up, down, rounds)
 
 
 def notes_on(sites: Sites) -> tuple[str, ...]:
@@ -147,17 +116,9 @@ def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     return f"{text}; messages cross between {parts[0]} devices"
 
 
-def _chains(chains: int, divided: int) -> str:
-    if divided > 1:
-        return f"{divided}, all at the hub"
-    return f"{chains}, batched" if chains > 1 else "1"
-
-
-def _rounds(length: RunLength, method: Method) -> str:
+def _rounds(length: RunLength) -> str:
     text = f"{length.rounds}"
-    if method.most_warmup is not None:
-        text = f"at most {text} after at most {length.warmup} of warm-up"
-    elif length.warmup:
+    if length.warmup:
         text += f" after {length.warmup} of warm-up"
     return text + (f", every {length.thin}th draw kept" if length.thin > 1 else ", each draw kept")
 
@@ -174,8 +135,7 @@ def record_of(
     run: Run, sites: Sites, method: Method, engine: str, length: RunLength, seed: int
 ) -> dict[str, Any]:
     """Return the record of how a run is made."""
-    chains = run.layout.chains * run.program.algorithm.draws.chains
-    record = common_record(run, sites, method, engine, chains, seed) | {
+    record = common_record(run, sites, method, engine, run.layout.chains, seed) | {
         "rounds": length.rounds,
         "warmup": length.warmup,
         "thin": length.thin,
@@ -224,14 +184,6 @@ def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) 
     return method.measure(gradients, shares, partial(run.positions, carry), done - 1)
 
 
-def sent(plan: Plan, method: Method, hub: Any, done: int) -> tuple[int, int, int]:
-    """Return communication rounds and bytes up and down of ``done`` iterations."""
-    phases = method.phases_run(hub, done)
-    each = plan.communication_rounds, plan.bytes_up, plan.bytes_down
-    found = np.multiply(done, each) if phases is None else np.dot(phases, plan.exchanges)
-    return tuple(int(value) for value in found)  # type: ignore[return-value]
-
-
 def cost_of(
     plan: Plan,
     method: Method,
@@ -240,17 +192,11 @@ def cost_of(
     chains: int,
     done: int,
     full: float,
-    phases: tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return the cost of ``done`` iterations of all chains, ``full`` of the longest ones.
-
-    ``phases`` says how often each phase has run, where that is known.
-    """
+    """Return the cost of ``done`` iterations of all chains, ``full`` of the longest ones."""
     rounds, up, down = (
         full * each for each in (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
     )
-    if phases is not None:
-        rounds, up, down = np.asarray(phases) @ np.asarray(plan.exchanges)
     cost = method.cost(np.asarray(sites.sizes, np.int64), target.dimension)
     return {
         "iterations_run": done,

@@ -32,10 +32,9 @@ class Moment(NamedTuple):
     """How far a run is.
 
     Attributes:
-        rounds: that are done, warm-up included.
+        rounds: that are done, warm-up included; of a conversation its messages.
         end: the round at which it ends: as a rule, and once that is over at the latest.
         draws: kept of each chain.
-        messages: communication rounds, where iterations differ in them.
         rate: rounds a second since the first call, which compiled; None before.
         left: seconds to the end; None before.
     """
@@ -43,7 +42,6 @@ class Moment(NamedTuple):
     rounds: int
     end: int
     draws: int
-    messages: int | None
     rate: float | None
     left: float | None
 
@@ -54,10 +52,11 @@ class Progress:
     Args:
         total: rounds at the most.
         usual: rounds in which such a run ends as a rule, where they are fewer.
+        counted: what rounds are called.
     """
 
-    def __init__(self, total: int = 0, usual: int | None = None) -> None:
-        self._total, self._usual = total, usual or total
+    def __init__(self, total: int = 0, usual: int | None = None, counted: str = "rounds") -> None:
+        self._total, self._usual, self._counted = total, usual or total, counted
         self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Progress:
@@ -71,12 +70,18 @@ class Progress:
 
         ``sent`` is None where every iteration sends as much.
         """
-        self._show(self._moment(rounds, kept, sent))
+        self._show(self._moment(rounds, kept))
 
     def _show(self, moment: Moment) -> None:
         """Show how far the run is."""
 
-    def _moment(self, rounds: int, kept: int, sent: Sent | None) -> Moment:
+    def _how(self, moment: Moment) -> str:
+        """Return rounds a second and the time that remains, in words."""
+        if moment.rate is None or moment.left is None:
+            return "compiled"
+        return f"{moment.rate:,.3g} {self._counted}/s, {duration(moment.left)} left"
+
+    def _moment(self, rounds: int, kept: int) -> Moment:
         now, rate = time.monotonic(), None
         if self._first is None:
             self._first = (now, rounds)
@@ -85,21 +90,21 @@ class Progress:
             rate = (rounds - done) / (now - since)
         end = self._usual if rounds < self._usual else self._total
         left = None if rate is None else (end - rounds) / rate
-        return Moment(rounds, end, kept, None if sent is None else sent[0], rate, left)
+        return Moment(rounds, end, kept, rate, left)
 
 
 class Lines(Progress):
     """One JSON object a line, at most one in ten seconds, and one at the end.
 
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
-    included, ``of`` how many; ``draws`` kept of each chain; ``seconds`` since this process began;
-    ``rounds_per_second`` and ``seconds_left``, null until two calls have been timed: until the
-    rounds in which such a run ends as a rule are done, to those, and then to the last;
-    ``messages``, communication rounds so far, where iterations differ in them.
+    included (of a conversation its messages), ``of`` how many; ``draws`` kept of each chain;
+    ``seconds`` since this process began; ``rounds_per_second`` and ``seconds_left``, null until two
+    calls have been timed: until the rounds in which such a run ends as a rule are done, to those,
+    and then to the last.
     """
 
-    def __init__(self, name: str, total: int, usual: int | None) -> None:
-        super().__init__(total, usual)
+    def __init__(self, name: str, *told: Any) -> None:
+        super().__init__(*told)
         self._name = name
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
@@ -120,8 +125,6 @@ class Lines(Progress):
             "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
             "seconds_left": None if left is None else round(left, 1),
         }
-        if moment.messages is not None:
-            self._state["messages"] = moment.messages
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
             self._last = now
@@ -134,14 +137,16 @@ class Lines(Progress):
 class Bar(Progress):
     """A live bar with rounds a second and the time that remains."""
 
-    def __init__(self, name: str, total: int, usual: int | None) -> None:
+    def __init__(self, name: str, *told: Any) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        super().__init__(total, usual)
+        super().__init__(*told)
         console = Console(stderr=True)
-        done = TextColumn("{task.completed}/{task.total} rounds, {task.fields[how]}")
+        done = TextColumn(
+            f"{{task.completed}}/{{task.total}} {self._counted}, {{task.fields[how]}}"
+        )
         columns = [TextColumn("{task.description}"), BarColumn(), done]
         columns += [TimeElapsedColumn(), TextColumn("elapsed")]
         if console.width < NARROW:  # numbers before pictures
@@ -158,26 +163,20 @@ class Bar(Progress):
 
     def _show(self, moment: Moment) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=moment.rounds, total=moment.end, how=_how(moment))
-
-
-def _how(moment: Moment) -> str:
-    """Return messages, rounds a second and the time that remains, in words."""
-    told = [] if moment.messages is None else [f"{moment.messages:,} messages"]
-    if moment.rate is None or moment.left is None:
-        return ", ".join([*told, "compiled"])
-    return ", ".join([*told, f"{moment.rate:,.3g} rounds/s", f"{duration(moment.left)} left"])
+        self._bar.update(
+            self._task, completed=moment.rounds, total=moment.end, how=self._how(moment)
+        )
 
 
 class Notebook(Progress):
     """A bar in the output of a notebook's cell."""
 
-    def __init__(self, name: str, total: int, usual: int | None) -> None:
+    def __init__(self, name: str, *told: Any) -> None:
         from IPython.display import HTML, display  # it runs this code
 
-        super().__init__(total, usual)
+        super().__init__(*told)
         self._name, self._html = name, HTML
-        self._moved, self._newest = 0.0, Moment(0, self._usual, 0, None, None, None)
+        self._moved, self._newest = 0.0, Moment(0, self._usual, 0, None, None)
         self._shown = display(HTML(self._text("compiling")), display_id=True)
 
     def __exit__(self, *details: Any) -> None:
@@ -191,14 +190,14 @@ class Notebook(Progress):
             self._move()
 
     def _move(self) -> None:
-        self._shown.update(self._html(self._text(_how(self._newest))))
+        self._shown.update(self._html(self._text(self._how(self._newest))))
         self._moved = time.monotonic()
 
     def _text(self, how: str) -> str:
         done, end = self._newest.rounds, self._newest.end
         return (
             f'<label>{escape(self._name)} <progress max="{end}" value="{done}">'
-            f"</progress> {done:,}/{end:,} rounds, {escape(how)}</label>"
+            f"</progress> {done:,}/{end:,} {self._counted}, {escape(how)}</label>"
         )
 
 
@@ -250,7 +249,7 @@ class Written(Progress):
 
     def update(self, rounds: int, kept: int, sent: Sent | None = None) -> None:
         """Take the numbers; the thread writes them."""
-        moment = self._moment(rounds, kept, sent)
+        moment = self._moment(rounds, kept)
         _, up, down = sent or (each * rounds for each in self._traffic)
         self._state |= {"rounds": rounds, "draws": kept, "bytes_up": up, "bytes_down": down}
         self._state |= {"rounds_per_second": moment.rate, "seconds_left": moment.left}
@@ -309,13 +308,15 @@ def doing(what: str, *, show: bool) -> Iterator[None]:
             timer.cancel()
 
 
-def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Progress:
+def progress_of(
+    name: str, total: int, usual: int | None, counted: str = "rounds", *, show: bool
+) -> Progress:
     """Return a bar on a terminal, else JSON lines on standard error; nothing without ``show``."""
     if not show:
         return Progress()
     if _in_notebook():
-        return Notebook(name, total, usual)
-    return Bar(name, total, usual) if _is_terminal() else Lines(name, total, usual)
+        return Notebook(name, total, usual, counted)
+    return (Bar if _is_terminal() else Lines)(name, total, usual, counted)
 
 
 def _in_notebook() -> bool:

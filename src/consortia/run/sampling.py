@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -270,7 +270,7 @@ def resume(
                 before,
                 rounds,
                 done=checkpoint.done,
-                warmup=checkpoint.header.get("warmup", before["request"]["warmup"]),
+                warmup=before["request"]["warmup"],
                 ended=Ending.read(checkpoint.header["ended"]),
                 stop=rule,
             )
@@ -398,4 +398,6 @@ def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSp
 
 
 def _rule(stored: dict[str, Any] | None) -> StopWhen | None:
-    return None if stored is None else StopWhen(**stored)
+    if stored is None:
+        return None
+    return StopWhen(**{one.name: stored[one.name] for one in fields(StopWhen)})

@@ -21,7 +21,6 @@ class StopWhen:
     ess: float | None
     budget: float | None
     every: int
-    all_coordinates: bool = False
 
     def reason(self, so_far: Callable[[], np.ndarray], started: float) -> str | None:
         """Return why to stop now, or None.
@@ -38,16 +37,10 @@ class StopWhen:
 
         draws = so_far()
         between: Any = "chains" if draws.shape[0] > 1 else "halves"
-        rhat, ess = -np.inf, np.inf
-        parts = [draws]
-        if self.all_coordinates:  # the first few may do to say that it is too early
-            parts = np.split(draws, 2 ** np.arange(draws.shape[2].bit_length() - 1), axis=2)
-        for part in parts:
-            most: Any = "all" if self.all_coordinates else "auto"
-            found = rhat_and_ess(part, between=between, max_coordinates=most)
-            rhat, ess = np.maximum(rhat, found.max_r_hat), np.minimum(ess, found.min_ess)
-            if not self._holds(rhat, ess):
-                return None
+        found = rhat_and_ess(draws, between=between)
+        rhat, ess = found.max_r_hat, found.min_ess
+        if not self._holds(rhat, ess):
+            return None
         reached = []
         if self.rhat is not None:
             reached.append(f"R-hat {rhat:.4g} <= {self.rhat:g}")
@@ -88,7 +81,7 @@ def stop_when(
 
     Example:
         >>> stop_when(rhat=1.01, ess=400)
-        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100, all_coordinates=False)
+        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100)
     """
     if rhat is None and ess is None and budget is None:
         raise InputError("stop_when needs at least one of rhat, ess and budget.")

@@ -149,6 +149,5 @@ class Task:
         parts = self.request, posterior.target, self.sites, algorithm, rounding, stop
         return specification_of(*parts) | {
             "keep": None if self.keep is None else self.keep.describe(),
-            "chosen": algorithm.chosen,
             "metadata": json.loads(json.dumps(posterior.metadata.plain)),
         }

@@ -113,7 +113,7 @@ class RunRequest(_Typed):
 
 
 class Rule(BaseModel):
-    """A stopping rule."""
+    """A stopping rule; ``all_coordinates`` is of runs of version 0.2."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     rhat: Number | None

@@ -22,6 +22,7 @@ from consortia.core.arguments import read_toml
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
+from consortia.core.queries import Conversation
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.harmonisation import Harmonisation, read_harmonisations
 from consortia.data.sites import Sites
@@ -95,13 +96,11 @@ class Study(Table):
         if self.compare is not None:
             self._check_compared(self.compare)
         own = self.method
-        if not self.run.rounds and own.most_rounds is None:
-            raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
-        length = {
-            "rounds": self.run.rounds or own.most_rounds,
-            "warmup": max(self.run.warmup, own.most_warmup or 0),
-        }
-        object.__setattr__(self, "run", self.run.model_copy(update=length))
+        if not self.run.rounds:
+            if not isinstance(own, Conversation):
+                raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
+            length = {"rounds": own.most_rounds}
+            object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
             raise ValueError(
                 f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "
@@ -164,8 +163,9 @@ class Study(Table):
         if not self.run.verify:
             return None
         exact = AlgorithmTable(name=EXACT)
-        length = {"rounds": exact._method.most_rounds, "warmup": exact._method.most_warmup or 0}
-        return self._besides(exact, **length, chains=CHAINS, seed=SEED)
+        method = exact._method
+        assert isinstance(method, Conversation)
+        return self._besides(exact, rounds=method.most_rounds, warmup=0, chains=CHAINS, seed=SEED)
 
     @property
     def left_out(self) -> Study | None:

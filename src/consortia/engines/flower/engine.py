@@ -183,12 +183,6 @@ class FlowerEngine(Engine):
             return [_of_other(one) for one in facts], from_root
         return facts, from_root
 
-    @property
-    def seconds_per_message(self) -> float:
-        """Seconds of a message so far, or what is usual for how it is carried."""
-        channel = self._channel
-        return channel.seconds / channel.messages if channel.messages else channel.transport.seconds
-
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
         """Make the server's program; compile nothing yet.
 
@@ -214,7 +208,7 @@ class FlowerEngine(Engine):
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
-        begin = self._beginning(target, sites, method)
+        begin = self._beginning(target, sites)
         return FlowerRun(
             program,
             stages,
@@ -245,15 +239,14 @@ class FlowerEngine(Engine):
         self.local_sites(len(sites), method)
         self.barrier()
         arrays = _shapes(target.model, sites, 1)
-        begin = self._beginning(target, sites, method)
+        begin = self._beginning(target, sites)
         return FlowerPanel(target, sites, method, arrays, self._channel, begin, self._bounds)
 
-    def _beginning(self, target: Target, sites: Sites, method: Method) -> dict[str, Any]:
+    def _beginning(self, target: Target, sites: Sites) -> dict[str, Any]:
         """Return what a run begins with, for the sites to agree to."""
         return {
             "facts": self._facts,
             "model": fingerprints.of_model(target, sites.first),
-            "chosen": method.chosen,
         }
 
 

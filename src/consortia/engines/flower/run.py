@@ -246,7 +246,7 @@ class FlowerRun(Run):
         """Return empty buffers for the draws of one chunk."""
         keys = self.program.keys(rng.ROUND, random.base_key(0))
         made, _ = self.program.shapes(self._whole_carry(), self._arrays, keys)
-        return empty_buffers(made, self.program.drawn, self.draws_per_iteration)
+        return empty_buffers(made, self.program.layout, self.draws_per_iteration)
 
     @property
     def fitted(self) -> Any:

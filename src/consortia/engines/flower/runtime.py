@@ -178,7 +178,7 @@ class SiteRuntime(SiteWork):
         run: str,
         secret: bytes | None,
     ) -> None:
-        method, chains = job.algorithm.with_chains(job.chains)
+        method, chains = job.algorithm, job.chains
         super().__init__(job, number, files, begun, method, chains)
         self._run, self._secret = run, secret
         self._algorithm = method.build(self._target)

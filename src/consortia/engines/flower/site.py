@@ -192,14 +192,10 @@ class FlowerSite:
             of_columns = bool(facts.moments) or facts.table is not None
             return "moments" if of_columns else "description", values, {}
         if request.kind == AGREEMENT:
-            names = ("facts", "model", "chosen")
-            every, model, chosen = (request.values.get(name) for name in names)
+            every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):
                 raise EnvelopeError("the run begins without facts of the sites, or a model")
-            if not isinstance(chosen, dict):
-                raise EnvelopeError("the run begins without what was chosen for it")
-            begun = {"facts": json.dumps(every), "chosen": json.dumps(chosen)}
-            files.keep("begun", request.arrays, **begun)
+            files.keep("begun", request.arrays, facts=json.dumps(every))
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(model)
@@ -231,12 +227,9 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            d = begun.arrays["positions"].shape[-1]  # `SiteRuntime` checks it
-            chosen = job.algorithm.with_chosen(json.loads(begun.header["chosen"]), d)
-            job = replace(job, algorithm=chosen)
             parts = job, self.number, files, begun.arrays
-            if isinstance(chosen, Conversation):
-                work = QueryRuntime(*parts, chosen)
+            if isinstance(job.algorithm, Conversation):
+                work = QueryRuntime(*parts, job.algorithm)
             else:
                 secret = secret_of(self.folder) if self._private else None
                 work = SiteRuntime(*parts, run, secret)

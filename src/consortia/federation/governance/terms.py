@@ -165,8 +165,7 @@ def _of_phases(method: Method, rounds: int) -> _Traffic:
 
     # Any number of parameters will do where no argument fixes it.
     algorithm = method.build(any_target(method.dimension or 2))
-    asking = [phase.repeat for phase in algorithm.phases if phase.local is not None]
-    each = max(asking) if algorithm.one_exchange else sum(asking)
+    each = _exchanges(algorithm.phases)
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     stages = {"fit": algorithm.fit, "setup": algorithm.setup}
     kinds = {name for name, phases in stages.items() if any(phase.local for phase in phases)}
