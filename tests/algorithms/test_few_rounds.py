@@ -51,15 +51,14 @@ class Exact:
     def __init__(self) -> None:
         self.squares = np.linspace(1e-6, 80, 20_001)
         self.target = stats.chi2(DIMENSION).pdf(self.squares)
-        log_ratio = (FREEDOM + DIMENSION) / 2 * np.log1p(self.squares / FREEDOM) - self.squares / 2
-        ratio = np.exp(log_ratio) / integrate.trapezoid(self.target, self.squares)
-        proposal = self.target / ratio
-        self.proposal = proposal / integrate.trapezoid(proposal, self.squares)
-        self.ratio = self.target / self.proposal
+        law = stats.f(DIMENSION, FREEDOM)  # of |ζ|² by the dimension
+        self.ratio = self.target / (law.pdf(self.squares / DIMENSION) / DIMENSION)
         order = np.argsort(self.ratio)
         step = self.squares[1] - self.squares[0]
         below_target = np.cumsum(self.target[order]) * step
-        below_proposal = np.cumsum(self.proposal[order]) * step
+        proposal = self.target / self.ratio
+        # Beyond the grid the ratio is smaller still.
+        below_proposal = np.cumsum(proposal[order]) * step + law.sf(80 / DIMENSION)
         accepted = (below_target / self.ratio[order]) + (1 - below_proposal)
         self.accepted = np.empty_like(accepted)
         self.accepted[order] = np.minimum(accepted, 1)
@@ -142,7 +141,7 @@ def test_a_chain_depends_on_its_own_start_and_proposals_alone() -> None:
     other, others, _ = chains_of(0.0, reverse=True)
     assert not np.array_equal(starts, others)
     np.testing.assert_array_equal(one.draws[0], other.draws[0])
-    assert not np.array_equal(one.draws[1], other.draws[1])
+    assert not np.array_equal(one.draws, other.draws)
 
 
 def test_the_effective_size_of_a_run_is_that_of_its_summary() -> None:
@@ -152,7 +151,7 @@ def test_the_effective_size_of_a_run_is_that_of_its_summary() -> None:
     found = rhat_and_ess_of(np.moveaxis(draws, -1, 0))
     assert smallest_effective_size(draws[:, :, :1]) <= found[1][0] * 1.001
     sizes = [smallest_effective_size(draws[:, :, index : index + 1]) for index in (0, 1)]
-    assert min(sizes) == smallest_effective_size(draws)
+    assert min(sizes) == pytest.approx(smallest_effective_size(draws))
 
 
 # --- mixtures ------------------------------------------------------------------------------------
@@ -259,9 +258,7 @@ def flow() -> Flow:
     points = rng.normal(size=(2000, 3))
     points[:, 1] += points[:, 0] ** 2
     points[:, 2] *= np.exp(points[:, 0] / 2)
-    found = fit_flow(points, np.full(2000, 1 / 2000))
-    assert found.order[0] == 0
-    return found
+    return fit_flow(points, np.full(2000, 1 / 2000))
 
 
 @pytest.mark.parametrize("made", [warp, flow])
@@ -318,7 +315,7 @@ def rough(points: np.ndarray) -> np.ndarray:
 
 def fitted(heights: Heights, d: int, count: int = 2500) -> Surrogate:
     rng = np.random.default_rng(10)
-    wide = mixture.mixture_of([1.0], [np.zeros(d)], [2 * np.eye(d)])
+    wide = mixture.mixture_of([1.0], [np.zeros(d)], [6 * np.eye(d)])
     points = mixture.draw(wide, rng, count)
     return fit_surrogate(points, heights(points), rng)
 
@@ -341,7 +338,7 @@ def test_a_surrogate_is_exact_where_the_log_density_is_a_quartic() -> None:
 def test_the_error_of_a_surrogate_is_that_at_other_points(heights: Heights) -> None:
     found = fitted(heights, 2)
     points = mixture.draw(
-        mixture.mixture_of([1.0], [np.zeros(2)], [2 * np.eye(2)]), np.random.default_rng(12), 20_000
+        mixture.mixture_of([1.0], [np.zeros(2)], [6 * np.eye(2)]), np.random.default_rng(12), 20_000
     )
     wanted = heights(points)
     bulk = 2 / 2 + 2 * math.sqrt(2) + 6
@@ -362,7 +359,7 @@ def test_a_surrogate_falls_beyond_its_points() -> None:
     assert np.all(far < found.height - 1000)
 
 
-GRID = np.linspace(-12, 14, 701)
+GRID = np.linspace(-12, 14, 201)
 
 
 @pytest.mark.parametrize("kind", ["plain", "warped", "half power", "cut low"])
@@ -379,7 +376,7 @@ def test_a_proposal_is_normalised_and_its_draws_have_its_density(kind: str) -> N
         surrogate, family, coordinates, rng, 0.5 if kind == "half power" else 1.0
     )
     if kind == "cut low":
-        points = mixture.draw(family, rng, 100_000)
+        points = mixture.draw(family, rng, 20_000)
         ratio = surrogate.log_density(points) - mixture.log_density(family, points)
         cap = float(np.quantile(ratio, 0.8))
         inside = np.clip(ratio, made.floor, cap)
@@ -389,32 +386,34 @@ def test_a_proposal_is_normalised_and_its_draws_have_its_density(kind: str) -> N
     places = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), axis=-1).reshape(-1, 2)
     density = np.exp(made.log_density(places))
     cell = (GRID[1] - GRID[0]) ** 2
-    inside = np.abs(mixture.draw(family, rng, 50_000)).max(axis=1) < 12
+    inside = np.abs(mixture.draw(family, rng, 10_000)).max(axis=1) < 12
     assert inside.mean() > 0.99
     # log_mass is estimated from 12,000 points, some thousand of them effective.
     assert density.sum() * cell == pytest.approx(1, abs=0.03)
     # By the envelope at other points.
-    z = mixture.draw(family, rng, 60_000)
+    z = mixture.draw(family, rng, 30_000)
     ratios = np.exp(made.ratio(z) - made.log_mass)
     assert ratios.mean() == pytest.approx(1, abs=0.03)
-    draws, logs, _ = made.sample(np.array([1, 2, 3], np.uint32), rng, 20_000)
+    draws, logs, _ = made.sample(np.array([1, 2, 3], np.uint32), rng, 8000)
     np.testing.assert_allclose(made.log_density(draws), logs, atol=1e-6)
-    marginal = density.reshape(len(GRID), -1).sum(axis=1)
-    below = np.cumsum(marginal) / marginal.sum()
     for column, sums in enumerate((1, 0)):
         marginal = density.reshape(len(GRID), -1).sum(axis=sums)
         below = (np.cumsum(marginal) - marginal / 2) / marginal.sum()
         law = stats.kstest(draws[:, column], lambda x, below=below: np.interp(x, GRID, below))
-        # 20,000 draws: .0163 has a chance of 5e-5; the grid is cut at ±12.
-        assert law.statistic < 0.0163, (column, law)
+        # 8,000 draws: .0252 has a chance of 8e-5; the grid is cut at 12.
+        assert law.statistic < 0.0252, (column, law)
 
 
 # --- whole runs ----------------------------------------------------------------------------------
 
-INIT = {"x": jnp.zeros(3)}
-MODEL = consortia.Model(
-    lambda p: -jnp.sum(p["x"] ** 2) / 2, lambda p, rows: 0 * rows["y"] * p["x"][0], INIT
-)
+
+
+def nothing(p: Any, rows: Any) -> Any:
+    """The log-likelihood of rows that say nothing, in either precision."""
+    return 0 * rows["y"].astype(p["x"].dtype) * p["x"][0]
+
+
+MODEL = consortia.Model(lambda p: -jnp.sum(p["x"] ** 2) / 2, nothing, {"x": jnp.zeros(3)})
 EMPTY = consortia.Sites.from_list([{"y": np.zeros(1, np.float32)}] * 2)
 
 
@@ -507,9 +506,7 @@ def banana() -> consortia.Model:
         x, y = p["x"][0], p["x"][1]
         return -(x**2) / 2 - ((y - BEND * x**2) / WIDTH) ** 2 / 2
 
-    return consortia.Model(
-        log_prior, lambda p, rows: 0 * rows["y"] * p["x"][0], {"x": jnp.ones(2)}
-    )
+    return consortia.Model(log_prior, nothing, {"x": jnp.ones(2)})
 
 
 BENT_MEAN = np.array([0, BEND])
