@@ -41,6 +41,7 @@ def page() -> str:
         parts.append(_section(f"[{key}]", tables[name], own=True))
         if key == "data":
             parts += _partitions(schema)
+            parts.append(_section("[harmonise.SITE]", tables["Harmonisation"], own=True))
         if key in ("model", "algorithm"):
             parts += _choices(key, tables[name])
         if key == "model":

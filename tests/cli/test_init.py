@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cli.irises import invoke
 
+import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.study.build import load_study
 
@@ -123,9 +124,19 @@ def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folde
     study = load_study("study.toml")
     assert study.model.formula == "died ~ age + arm + grade + crp + (arm || site)"
     assert study.model.options["prior"] == {"sd": "half_normal(1)"}
-    assert study.algorithm.name == "federated_hmc"
+    assert study.algorithm.name == "few_rounds"
+    assert study.model.options["integrate"] is True
     names = study.build().regression.names
     assert names == ("age", "arm[old]", "grade", "crp")
+
+
+def test_an_effect_of_three_levels_by_site_is_sampled_with_the_levels_of_the_sites(folder):
+    for name in SITES:
+        rewritten(folder / f"{name}.csv", "arm", lambda row: ["new", "old", "none"][row % 3])
+    assert init("--response", "died", "--by-site", "arm").exit_code == 0
+    study = load_study("study.toml")
+    assert study.algorithm.name == "federated_hmc"
+    assert "integrate" not in study.model.options
 
 
 def test_a_chosen_reference_comes_first_and_the_coefficients_are_against_it(folder):
@@ -174,6 +185,202 @@ def test_a_table_can_steer_neither_the_study_file_nor_the_terminal(folder):
     assert outcome.exit_code == 0, outcome.output
     assert "\x1b" not in outcome.stdout + (folder / "study.toml").read_text()
     assert tomllib.loads((folder / "study.toml").read_text())["run"]["seed"] == 1
+
+
+# --- tables that are unlike ---
+
+
+def messy(folder: Path) -> dict[str, Any]:
+    """Write three tables, each in its own way; return the rows that are meant."""
+    rng = np.random.default_rng(8)
+    meant: dict[str, Any] = {}
+    for name in ("oslo", "lima", "bern"):
+        rows = 80
+        table = {
+            "age": np.round(rng.normal(60, 9, rows), 1),
+            "crp": np.round(rng.gamma(2, 5, rows) + 0.25, 2),
+            "sex": rng.choice(["female", "male"], rows),
+            "smoker": rng.choice(["no", "yes"], rows),
+            "drug": rng.choice(["placebo", "résorbé"], rows),
+            "died": rng.choice(["no", "yes"], rows, p=[0.6, 0.4]),
+        }
+        table["age"][[3, 17, 40]] = np.nan
+        meant[name] = table
+    code = {"oslo": "999", "lima": "999", "bern": "-9"}
+    day = {"oslo": "2024-03-{:02d}", "lima": "{:02d}.03.2024", "bern": "{:02d}/03/2024"}
+    heads = {
+        "oslo": "age,crp,sex,smoker,drug,died,came",
+        "lima": "Age ;CRP;sex;smoker;drug;died;came",
+        "bern": "age\tcrp_mg_l\tsex\tsmoker\tdrug\tdied\tcame",
+    }
+    for name, table in meant.items():
+        separator = SITES[name]
+        lines = [heads[name]]
+        for row in range(80):
+            age, crp, sex, smoker, drug, died = (table[key][row] for key in table)
+            number = code[name] if np.isnan(age) else f"{age:.1f}"
+            fields = [number, f"{crp:.2f}", sex, smoker, drug, died, day[name].format(1 + row % 28)]
+            if name == "lima":
+                fields[0], fields[1] = fields[0].replace(".", ","), fields[1].replace(".", ",")
+                fields[2], fields[3] = sex.title(), str(int(smoker == "yes"))
+            if name == "bern":
+                fields[3], fields[5] = smoker.upper(), {"yes": "ja", "no": "nein"}[died]
+            lines.append(separator.join(fields))
+        encoding = "latin-1" if name == "lima" else "utf-8"
+        (folder / f"{name}.csv").write_bytes("\n".join([*lines, ""]).encode(encoding))
+    return meant
+
+
+def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    meant = messy(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.csv")}
+    files = [f"{name}.csv" for name in SITES]
+    outcome = invoke("init", *files, "--response", "died", answers="y\ny\n")
+    assert outcome.exit_code == 0, outcome.output
+    for words in (
+        "lima: it is no UTF-8, and read as cp1252",
+        "lima: the column 'Age' is 'age'",
+        "bern: the column 'crp_mg_l' is 'crp'",
+        "'Female'",
+        "oslo: age: 999 in 3 rows",
+        "bern: age: -9 in 3 rows",
+    ):
+        assert words in outcome.output, words
+    study = load_study("study.toml")
+    assert study.model.formula == "died ~ age + crp + sex + smoker + drug + site"
+    found = study.build().regression
+    clean = consortia.regression(
+        "died ~ age + crp + sex + smoker + drug + site",
+        meant,
+        family="bernoulli",
+        missing="complete",
+    )
+    assert found.names == clean.names
+    assert "doubts" not in found.metadata.settings
+    for site in SITES:
+        for name, array in clean.sites.site(site).items():
+            np.testing.assert_array_equal(found.sites.site(site)[name], array)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.csv")} == before
+
+
+def test_what_nobody_has_approved_withholds_good_until_somebody_writes_that_it_is_right(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    messy(tmp_path)
+    files = [f"{name}.csv" for name in SITES]
+    assert invoke("init", *files, "--response", "died", answers="").exit_code == 0
+    text = (tmp_path / "study.toml").read_text()
+    assert text.count("approved = false") == 3
+    told = json.loads(invoke("check", "study.toml", "--json").stdout)
+    assert told["verdict"] == "unknown"
+    assert "what `consortia init` proposed is applied" in str(told["checks"])
+    (tmp_path / "study.toml").write_text(text.replace("approved = false", "approved = true"))
+    assert json.loads(invoke("check", "study.toml", "--json").stdout)["verdict"] == "good"
+
+
+def test_an_encoding_that_nobody_has_confirmed_is_not_approved(folder):
+    path = folder / "oslo.csv"
+    path.write_bytes(path.read_text().replace("old", "früher").encode("latin-1"))
+    assert init("--response", "died", "--drop", "arm").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text())["harmonise"]
+    assert changes["oslo"] == {"encoding": "cp1252", "approved": False}
+    assert init("--response", "died", "--drop", "arm", "--force", "--yes").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text())["harmonise"]
+    assert changes["oslo"] == {"encoding": "cp1252"}
+
+
+def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    messy(tmp_path)
+    files = [f"{name}.csv" for name in SITES]
+    outcome = invoke("init", *files, "--response", "crp", answers="n\nn\n")
+    assert outcome.exit_code == 2
+    assert "the response 'crp' is no column at lima, bern" in outcome.output
+    outcome = invoke("init", *files, "--response", "sex", answers="n\nn\n")
+    assert outcome.exit_code == 2
+    assert "nothing is written, for the study would be refused" in outcome.output
+    assert '[harmonise.lima.recode.sex] "Female" = "female"' in outcome.output
+    assert not (tmp_path / "study.toml").exists()
+
+
+# --- identifiers, trials, events -----------------------------------------------------------------
+
+
+def columns(folder: Path, rows: int = 40, **made: Any) -> list[str]:
+    """Write two tables of columns, each of a function of the site's index and the row."""
+    rng = np.random.default_rng(0)
+    for place, site in enumerate(("one", "two")):
+        own = {"y": lambda p, r: int(rng.integers(2)), "x": lambda p, r: round(rng.normal(), 3)}
+        lines = [",".join([*own, *made])]
+        lines += [
+            ",".join(str(of(place, row)) for of in (*own.values(), *made.values()))
+            for row in range(rows)
+        ]
+        (folder / f"{site}.csv").write_text("\n".join([*lines, ""]))
+    return ["one.csv", "two.csv"]
+
+
+def test_a_patient_of_several_rows_is_asked_about_and_is_no_covariate(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = columns(
+        tmp_path,
+        60,
+        patient=lambda place, row: 1000 * place + row // 4,
+        ward=lambda place, row: f"W{place}{row // 3}",
+        age=lambda place, row: 40 + row % 20,
+    )
+    outcome = invoke("init", *files, "--response", "y")
+    text = " ".join(outcome.output.split())
+    assert "patient: 30 values in 120 rows: are these rows of one patient or ward?" in text
+    assert "--group ward writes (1 | ward)" in text
+    assert load_study("study.toml").model.formula == "y ~ x + age + site"
+    again = ["--response", "y", "--group", "patient", "--drop", "ward", "--force"]
+    assert invoke("init", *files, *again).exit_code == 0
+    study = load_study("study.toml")
+    assert study.model.formula == "y ~ x + age + site + (1 | patient)"
+    assert len(study.build().regression.groups["one"]) == 15
+
+
+def test_identifiers_are_those_of_all_rows_and_a_covariate_of_few_values_is_kept(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["none", "mild", "bad", "worse", "worst"]
+    files = columns(
+        tmp_path,
+        5,
+        grade=lambda place, row: words[row],
+        dose=lambda place, row: 10 * (row * row + 3 * place),
+        code=lambda place, row: f"P{place}-{row}",
+    )
+    outcome = invoke("init", *files, "--response", "y")
+    assert "code: it tells rows apart" in outcome.output
+    assert load_study("study.toml").model.formula == "y ~ x + grade + dose + site"
+
+
+def test_trials_are_asked_for_and_events_of_other_codes_are_turned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = columns(
+        tmp_path,
+        n=lambda place, row: 20 + row % 7,
+        k=lambda place, row: row % 5,
+        time=lambda place, row: 1 + row * 0.5,
+        status=lambda place, row: 1 + row % 2,
+        cause=lambda place, row: row % 3,
+    )
+    asked = ["--response", "k", "--family", "binomial", "--drop", "y", "--force"]
+    assert invoke("init", *files, *asked, answers="m\nn\n").exit_code == 0
+    assert load_study("study.toml").model.options["trials"] == "n"
+    assert "n" not in load_study("study.toml").model.formula.split()
+    outcome = invoke("init", *files, "--response", "Surv(time, status)", "--force")
+    assert outcome.exit_code == 0, outcome.output
+    assert load_study("study.toml").model.formula.startswith("Surv(time, I(status > 1)) ~")
+    assert "seen where status is 2" in " ".join(outcome.output.split())
+    outcome = invoke("init", *files, "--response", "Surv(time, cause)", "--force")
+    assert outcome.exit_code == 2
+    assert "has the codes 0, 1, 2: say which is the event" in outcome.output
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -310,5 +517,6 @@ def test_the_example_of_three_tables_is_what_init_writes_of_them(tmp_path, monke
     title = tomllib.loads(study)["title"]
     files = ["aarhus.csv", "bilbao.csv", "cork.csv"]
     options = ["--response", "died", "--by-site", "arm", "--title", title, "-o", "again.toml"]
+    options += ["--yes"]
     assert invoke("init", *files, *options).exit_code == 0
     assert (tmp_path / "pneumonia" / "again.toml").read_text() == study

@@ -7,8 +7,8 @@ import pytest
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - the import is the switch
 from sklearn.impute import IterativeImputer
 
+from consortia.data.columns import Column, Table
 from consortia.data.imputation import cumulative_hazard, imputed
-from consortia.data.tables import Column, Table
 from consortia.errors import InputError
 
 ROWS, IMPUTATIONS, DRAWS = 300, 120, 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,32 @@ def test_an_exact_method_is_good_without_a_reference_and_says_nothing_of_unseen_
     verdict = judged(antithetic(draws()), EXACT)  # antithetic draws are no fault there
     assert verdict.word == "good"
     assert not any("cannot be seen" in check.text for check in verdict.checks)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_reading_that_nobody_has_confirmed_withholds_good_and_is_named(nested):
+    doubt = "oslo: age: 999 is taken as a number, in 8 rows"
+    settings = {"doubts": [doubt], "readings": [doubt, "arm holds words: 2 levels"]}
+    settings = {"regression": settings} if nested else settings
+    verdict = judged(draws(), settings=json.dumps(settings))
+    assert verdict.word == "unknown"
+    assert verdict.lines()[1:] == [
+        f"Were the tables read as they were meant? 1 guess to confirm: {doubt}."
+    ]
+    assert judged(draws(), settings=json.dumps({"readings": [doubt]})).word == "good"
+    assert judge(SMALL, doubts=[doubt]).word == "unknown"
+    assert judge(SMALL).word == "good"
+
+
+@pytest.mark.parametrize(
+    ("shift", "x64", "word"), [(3e6, False, "care"), (3e6, True, "good"), (3e3, False, "good")]
+)
+def test_a_parameter_that_32_bits_do_not_resolve_is_named_with_the_remedy(shift, x64, word):
+    prediction = dataclasses.replace(SMALL, mean=SMALL.mean + shift)
+    verdict = judged(draws() + shift, prediction, x64=json.dumps(x64))
+    assert verdict.word == word, verdict.lines()
+    if word == "care":
+        assert "JAX_ENABLE_X64=1" in verdict.lines()[1]
 
 
 def test_what_was_not_measured_is_shown_as_unknown_and_does_not_count():

@@ -14,7 +14,7 @@ from consortia.cli.commands import app as command
 from consortia.engines.flower.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation.app import answer, serve, site_of
-from consortia.federation.governance import verify
+from consortia.federation.governance import terms_of, verify
 from consortia.study.build import load_study
 
 STUDY = """[data]
@@ -79,11 +79,31 @@ own_levels = false
 NAMES = ("oslo", "lima", "pune")
 
 
-def ran(folder: Path, *, integrate: bool, policy: str = POLICY) -> Path:
-    """Run a study between three sites, each with policy and ledger; return the run's directory."""
+HARMONISE = """
+[harmonise.lima]
+encoding = "latin-1"
+decimal = ","
+[harmonise.lima.rename]
+"Âge" = "age"
+[harmonise.lima.recode.stage]
+un = "I"
+deux = "II"
+"""
+
+
+def ran(folder: Path, *, integrate: bool, policy: str = POLICY, unlike: bool = False) -> Path:
+    """Run a study between three sites, each with policy and ledger; return the run's directory.
+
+    Args:
+        folder: of study, sites and run.
+        integrate: whether the sites' levels stay there.
+        policy: of each site.
+        unlike: lima writes its table in a way of its own, and the study says which.
+    """
     folder.mkdir()
     study, rng = folder / "study.toml", np.random.default_rng(5)
-    study.write_text(BY_SITE.format(integrate=str(integrate).lower()))
+    text = BY_SITE.format(integrate=str(integrate).lower())
+    study.write_text(text + HARMONISE if unlike else text)
 
     def site(name: str) -> Any:
         own = folder / name
@@ -92,7 +112,12 @@ def ran(folder: Path, *, integrate: bool, policy: str = POLICY) -> Path:
             f"{rng.normal(60, 9):.1f},{rng.choice(['I', 'II'])},{rng.integers(0, 2)}"
             for _ in range(30)
         ]
-        (own / "rows.csv").write_text("\n".join(["age,stage,died", *lines, ""]))
+        lines = ["age,stage,died", *lines, ""]
+        if unlike and name == "lima":
+            lines = [one.replace(",", ";").replace(".", ",") for one in lines]
+            lines = [one.replace(";II;", ";deux;").replace(";I;", ";un;") for one in lines]
+            lines[0] = "Âge;stage;died"
+        (own / "rows.csv").write_bytes("\n".join(lines).encode("latin-1"))
         (own / "site-policy.toml").write_text(policy)
         node = {"site": name, "data": str(own / "rows.csv"), "folder": str(own)}
         return lambda message: answer(study, message, node, {})
@@ -132,6 +157,17 @@ def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_poli
     assert not any(f"\n{name} " in text for name in NAMES)
     for name in NAMES:
         assert max(lengths(tmp_path / "kept" / name)) == 2 * 4, name
+
+
+def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(tmp_path: Path) -> None:
+    clean, unlike = (ran(tmp_path / str(one), integrate=True, unlike=one) for one in (False, True))
+    trees = [consortia.open_run(run)["posterior"].to_dataset() for run in (clean, unlike)]
+    for name in trees[0].data_vars:
+        np.testing.assert_array_equal(trees[0][name], trees[1][name])
+    studies = [load_study(tmp_path / str(one) / "study.toml") for one in (False, True)]
+    hashes = [(terms.study, terms.model) for terms in map(terms_of, studies)]
+    assert hashes[0][0] != hashes[1][0]
+    assert hashes[0][1] != hashes[1][1]
 
 
 @pytest.mark.engines

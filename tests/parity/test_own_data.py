@@ -235,3 +235,38 @@ def test_a_formula_over_ranks_draws_what_one_process_draws_and_levels_stay_there
     assert "\noslo " in estimates
     assert "\nlima " not in estimates
     assert "the levels of other sites stay there" in estimates
+
+
+HARMONISE = """
+[harmonise.lima]
+decimal = ","
+[harmonise.lima.rename]
+Alter = "age"
+[harmonise.lima.missing_values]
+age = [999]
+"""
+
+
+def test_a_table_that_is_harmonised_at_its_rank_gives_the_draws_of_the_one_that_is_meant(tmp_path):
+    rng = np.random.default_rng(3)
+    for folder in ("0", "1", "2", "all"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "study.toml").write_text(
+            FORMULA if folder == "all" else FORMULA + HARMONISE
+        )
+    for rank, name in enumerate(NAMES):
+        lines = ["age,arm,died"]
+        for row in range(30):
+            age = "NA" if row == 3 else f"{rng.normal(60, 9):.1f}"
+            lines.append(f"{age},{rng.choice(['new', 'old'])},{rng.choice(['no', 'yes'])}")
+        text = "\n".join(lines) + "\n"
+        (tmp_path / "all" / f"{name}.csv").write_text(text)
+        if name == "lima":
+            text = text.replace(",", ";").replace(".", ",").replace("NA", "999")
+            text = text.replace("age", "Alter", 1)
+        (tmp_path / str(rank) / f"{name}.csv").write_text(text)
+    run, job = over_ranks(tmp_path, 3)
+    assert job.returncode == 0, job.stderr
+    over, meant = consortia.open_run(run)["posterior"], alone(tmp_path)[0]["posterior"]
+    for name in meant.data_vars:
+        np.testing.assert_allclose(over[name], meant[name], rtol=1e-9)

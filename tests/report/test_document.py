@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import json
 import re
 import time
@@ -96,6 +97,14 @@ def gossip() -> RunReport:
         labels={"coefficients": (("dose", "age"),)},
         reference=other,
     )
+
+
+def test_how_the_tables_were_read_is_a_section(tmp_path):
+    tree = tree_of()
+    said = "oslo: age: 'NA' is missing, in 8 rows"
+    tree.attrs["settings"] = json.dumps({"regression": {"readings": [said]}})
+    assert said in html.unescape(page(tmp_path, report_of(tree)))
+    assert "How the tables were read" not in page(tmp_path, report_of(tree_of()))
 
 
 # --- what it says --------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import importlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli.commands import app
 from consortia.errors import InputError
-from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.interrupts import Abrupt, Interrupts, held
 
 METHOD = consortia.fa_ld(0.05, 1)
 ROWS = {"x": np.arange(12.0, dtype=np.float32).reshape(6, 2) / 12, "y": np.ones(6, np.float32)}
@@ -225,7 +227,7 @@ def test_a_run_that_is_told_to_end_keeps_its_draws_and_can_be_gone_on_with(tmp_p
     timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGTERM))
     sample(rounds=2)  # compiles
     timer.start()
-    with pytest.warns(UserWarning, match="interrupted after round"):
+    with held(), pytest.warns(UserWarning, match="interrupted after round"):
         tree = sample(rounds=2**30, thin=2**12, store=tmp_path / "run")
     assert tree.attrs["state"] == "interrupted"
     done = tree.attrs["iterations_run"]
@@ -234,6 +236,63 @@ def test_a_run_that_is_told_to_end_keeps_its_draws_and_can_be_gone_on_with(tmp_p
         tmp_path / "run", MODEL, SITES, METHOD, rounds=done + 2**12, progress=False
     )
     assert more.attrs["state"] == "finished"
+
+
+LOOP = """
+import os, signal, sys, threading
+import consortia, numpy as np
+rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
+model, sites = consortia.models.linear_regression(1), consortia.Sites.from_list([rows, rows])
+method = consortia.fa_ld(0.01, 1)
+number, thin = int(sys.argv[2]), int(sys.argv[3])
+consortia.sample(model, sites, method, rounds=2, progress=False)
+for seed in range(3):
+    threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+    try:
+        consortia.sample(model, sites, method, rounds=2**30, thin=thin, seed=seed, progress=False,
+                         store=f"{sys.argv[1]}/{seed}")
+    except KeyboardInterrupt as error:
+        print("draws", "posterior" in error.tree.children, flush=True)
+        raise
+    print("went on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "thin", "said"),
+    [
+        (signal.SIGTERM, 2**12, ""),
+        (signal.SIGHUP, 2**12, ""),
+        (signal.SIGINT, 2**12, "draws True\n"),
+        (signal.SIGINT, 2**29, "draws False\n"),
+    ],
+)
+def test_a_signal_ends_a_loop_over_seeds_after_the_run_is_saved(tmp_path, number, thin, said):
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        LOOP,
+        str(tmp_path),
+        str(int(number)),
+        str(thin),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -number, ended.stderr
+    assert ended.stdout == said
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    assert consortia.open_run(tmp_path / "0").attrs["state"] == "interrupted"
+
+
+def test_at_a_prompt_an_interrupt_ends_the_run_and_the_draws_come_back(monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT))
+    sample(rounds=2)  # compiles
+    timer.start()
+    with pytest.warns(UserWarning, match="the draws so far are returned"):
+        tree = sample(rounds=2**30, thin=2**12)
+    assert tree["posterior"].sizes["draw"] > 0
 
 
 def test_a_full_disk_at_the_summary_is_said_and_the_draws_are_kept(tmp_path, monkeypatch):

@@ -10,10 +10,26 @@ from __future__ import annotations
 import sys
 
 from consortia.cli.reference import begun_early
+from consortia.cli.streams import lenient
+
+UNWRITABLE = 2
+"""Exit code of a command whose output is its result, and cannot be written."""
 
 
 def main() -> None:
     """Run the command ``consortia``; a process for a study's reference is begun beside it."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        with lenient(command):
+            _run()
+    except BrokenPipeError:  # who read the output has gone
+        raise SystemExit(1) from None
+    except OSError as error:
+        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        raise SystemExit(UNWRITABLE) from None
+
+
+def _run() -> None:
     with begun_early(sys.argv[1:]) as early:
         from consortia.cli.commands import app
         from consortia.core.garbage import set_imports_aside

@@ -66,14 +66,16 @@ def check(
             costs |= seconds(given, built, costs["iterations"])
         verdict = prediction = None
         if bias:
-            from consortia.diagnostics.verdict import Severity, judge
+            from consortia.diagnostics.verdict import Severity, judge, readings_in
             from consortia.theory.bias import predict_bias
 
             prediction = plan.details["prediction"]
             if prediction.open:  # perhaps because nobody had asked
                 prediction = predict_bias(built.model, built.rows, built.algorithm)
             rounds = given.run.rounds * given.run.chains
-            verdict = judge(prediction, rounds=rounds, draws=costs["draws_kept"] or None)
+            doubts = readings_in({"settings": built.metadata.settings}, "doubts")
+            kept = costs["draws_kept"] or None
+            verdict = judge(prediction, rounds=rounds, draws=kept, doubts=doubts)
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}

@@ -26,7 +26,7 @@ from consortia.errors import (
     StoreError,
     WarmupError,
 )
-from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.interrupts import Abrupt, Interrupts, held
 
 BAD = 11
 INTERRUPTED = 130
@@ -75,7 +75,8 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
             typer.echo(f"warning: {printable(str(message), lines=True)}", err=True)
 
     try:
-        with warnings.catch_warnings(), interrupts if silent else contextlib.nullcontext():
+        noting = interrupts if silent else contextlib.nullcontext()
+        with warnings.catch_warnings(), noting, held():
             warnings.showwarning = show
             yield
     except ConsortiaError as error:

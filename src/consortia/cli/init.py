@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +13,15 @@ from consortia.cli.exits import reported
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
-    from consortia.data.tables import Table
+    from consortia.data.columns import Guess, LazyTable, Table
+    from consortia.data.harmonisation import Harmonisation
+    from consortia.study.likeness import Suggestion
     from consortia.study.proposal import Proposal
 
+ALIKE = {
+    "words": "Do these names and words mean the same?",
+    "numbers": "Are these codes for missing values, and other units?",
+}
 ASKED = "Which column is the response? (a time to an event: Surv(time, event))"
 
 
@@ -46,6 +53,16 @@ def init(
             "repeatable.",
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="What several rows are of, a patient or a ward: (1 | COLUMN)."
+        ),
+    ] = None,
+    trials: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --family binomial: how many could have been."),
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
@@ -53,6 +70,14 @@ def init(
         str | None,
         typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
     ] = None,
+    harmonise: Annotated[
+        bool,
+        typer.Option(
+            "--harmonise/--no-harmonise",
+            help="Propose how unlike names, words, codes and units of the sites become alike.",
+        ),
+    ] = True,
+    yes: Annotated[bool, typer.Option("--yes", help="Take all that is proposed.")] = False,
     title: Annotated[str | None, typer.Option(help="One line.")] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="STUDY.toml", help="The file to write.")
@@ -66,9 +91,9 @@ def init(
     read here and sent nowhere.
     """
     with reported(quiet=False):
-        from consortia.data.tables import read_table
         from consortia.store.durable import replace_file, writing
         from consortia.study.files import names_of
+        from consortia.study.likeness import toml
         from consortia.study.proposal import propose
 
         if output.exists() and not force:
@@ -80,12 +105,11 @@ def init(
         names = names_of([str(path) for path in tables])
         if len(set(names)) < len(names):
             raise InputError("a table is given twice.")
-        read = {
-            name: read_table(path, f"site {name!r}")
-            for name, path in zip(names, tables, strict=True)
-        }
+        changes, read = _alike(dict(zip(names, tables, strict=True)), wanted=harmonise, yes=yes)
         if response is None:
             response = _asked(read)
+        if family == "binomial" and trials is None:
+            trials = _asked(read, "Which column is the number of trials?", "--trials")
         found = propose(
             read,
             response,
@@ -94,13 +118,105 @@ def init(
             drop=drop or (),
             by_site=by_site,
             references=dict(map(_reference, reference or ())),
+            group=group,
+            trials=trials,
         )
         folder = output.resolve().parent
         files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
         title = title or f"{response}, {len(names)} site{'s' if len(names) > 1 else ''}"
+        lines = toml(changes)
+        readings = _built(found.toml(files, title, lines), output)
+        doubts = [str(one) for one in readings if one.confirm]
         with writing(output):
-            replace_file(output, [found.toml(files, title).encode()])
-        _show(found, output)
+            replace_file(output, [found.toml(files, title, lines, doubts).encode()])
+        _show(found, output, [str(one) for one in readings])
+
+
+def _alike(
+    paths: Mapping[str, Path], *, wanted: bool, yes: bool
+) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
+    """Return the changes that somebody takes, and the tables of all sites with them."""
+    from consortia.core.faults import Faults
+    from consortia.data.dialect import fitting_encoding
+    from consortia.data.harmonisation import NONE
+    from consortia.data.tables import read_table
+    from consortia.study.likeness import Suggestion, suggestions
+
+    start: dict[str, Harmonisation] = {}
+    needed: list[Suggestion] = []
+
+    def read(changes: Mapping[str, Harmonisation]) -> dict[str, LazyTable]:
+        faults, found = Faults(), {}
+        for name, path in paths.items():
+            with faults.noted():
+                found[name] = read_table(
+                    path, f"site {name!r}", site=name, harmonise=changes.get(name)
+                )
+        faults.check()
+        return found
+
+    for name, path in paths.items():
+        encoding = fitting_encoding(path)
+        if encoding != "utf-8":
+            start[name] = NONE.model_copy(update={"encoding": encoding})
+            said = f"{name}: it is no UTF-8, and read as {encoding}"
+            needed.append(Suggestion(name, "words", said, lambda made: made))
+    if not wanted:
+        return start, read(start)
+    asking = Asking(yes)
+    made = suggestions(read, start, asking, needed)
+    if not asking.answered:
+        made = {name: one.model_copy(update={"approved": False}) for name, one in made.items()}
+    return made, read(made)
+
+
+class Asking:
+    """Questions about what is proposed.
+
+    Args:
+        yes: all is taken, and nobody is asked.
+
+    Attributes:
+        answered: False once nobody has answered: then all is proposed, and approved by nobody.
+    """
+
+    def __init__(self, yes: bool) -> None:
+        self.yes, self.answered = yes, True
+
+    def __call__(self, found: Sequence[Suggestion]) -> bool:
+        """Show suggestions, and return whether they are taken."""
+        from consortia.core.printable import printable
+
+        for one in found:
+            typer.echo(f"  {printable(one.said)}", err=True)
+        if self.yes:
+            return True
+        try:
+            return typer.confirm(ALIKE[found[0].kind], err=True)
+        except typer.Abort:
+            self.answered = False
+            typer.echo("", err=True)
+            return True
+
+
+def _built(content: str, output: Path) -> tuple[Guess, ...]:
+    """Build a study before it is written, and return how its tables are read.
+
+    Raises:
+        InputError: it cannot be built.
+    """
+    import tomllib
+
+    from consortia.study.build import study_of
+
+    try:
+        made = study_of(tomllib.loads(content), output).build()
+    except InputError as error:
+        raise InputError(
+            f"nothing is written, for the study would be refused: {error}\nLeave columns out with "
+            "--drop COLUMN, or mend the tables."
+        ) from None
+    return () if made.regression is None else made.regression.readings
 
 
 def _reference(given: str) -> tuple[str, str]:
@@ -111,8 +227,8 @@ def _reference(given: str) -> tuple[str, str]:
     return column, level
 
 
-def _asked(tables: dict[str, Table]) -> str:
-    """Return the response that the user names; ask again after an unknown one."""
+def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--response") -> str:
+    """Return the column that the user names; ask again after an unknown one."""
     from consortia.core.arguments import unknown
     from consortia.core.printable import printable
 
@@ -120,15 +236,15 @@ def _asked(tables: dict[str, Table]) -> str:
     typer.echo(f"Columns: {printable(', '.join(names))}", err=True)
     while True:
         try:
-            answer = typer.prompt(ASKED, err=True).strip()
+            answer = typer.prompt(question, err=True).strip()
         except typer.Abort:
-            raise InputError("nobody answered: give --response COLUMN.") from None
+            raise InputError(f"nobody answered: give {option} COLUMN.") from None
         if answer in names or "(" in answer:
             return str(answer)
         typer.echo(f"{printable(answer)!r} is no column: {printable(unknown(answer, names))}")
 
 
-def _show(found: Proposal, output: Path) -> None:
+def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     from rich.markup import escape
     from rich.table import Table as Grid
 
@@ -159,6 +275,9 @@ def _show(found: Proposal, output: Path) -> None:
             sep="\n",
         )
     noted = [(one.name, one.note) for one in found.used if one.note]
+    if readings:
+        console.print("", "[bold]How the tables are read[/]", sep="\n")
+        console.print("\n".join(f"  {escape(one)}" for one in readings))
     for head, lines in (("Look at", noted), ("Left out", found.left_out)):
         if lines:
             console.print("", f"[bold]{head}[/]", sep="\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -103,11 +104,13 @@ def run(
         given = run_on_all(over, lambda: load_study(study))
         if over.root:
             remember(*given.code)
-        directory = _free_directory(given.name) if output is None else RunStore(output).path
+        # One that holds something is refused before anything is read.
+        own = None if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         given = given.with_run(**changes)
         verify, loo = verify or bool(given.run.verify), loo or given.left_out is not None
         built = given.build(over)
+        directory = _directory(given.name, own, over)
 
         def request() -> None:
             options = {**changes, "reference": reference, "verify": verify, "loo": loo}
@@ -429,7 +432,20 @@ def _draw(report: RunReport, directory: Path) -> None:
         write_figures(report, directory)
 
 
+def _directory(name: str, own: Path | None, engine: Any) -> Path:
+    """Return the directory of the run, the same in all processes; the root makes one of its own."""
+    if own is not None:
+        return own
+    made = engine.allgather(lambda: str(_free_directory(name)) if engine.root else "")
+    return Path(next(one for one in made if one))
+
+
 def _free_directory(name: str) -> Path:
-    """Return ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
+    """Make ``runs/name``, or the first of ``runs/name-2``, ... that is not there yet."""
     names = itertools.chain([name], (f"{name}-{index}" for index in itertools.count(2)))
-    return next(RUNS / each for each in names if not (RUNS / each).exists())
+    RUNS.mkdir(exist_ok=True)
+    for each in names:
+        with contextlib.suppress(FileExistsError):
+            (RUNS / each).mkdir()  # at once, or two runs that begin together would take it
+            return RUNS / each
+    raise AssertionError

@@ -20,6 +20,7 @@ from consortia.core.arguments import hinted
 from consortia.core.contract import Method
 from consortia.core.printable import is_printable
 from consortia.data import digest
+from consortia.data.columns import TableFacts
 from consortia.data.preparation import Moments
 from consortia.data.sites import (
     SITE_ROWS_MAX,
@@ -30,7 +31,6 @@ from consortia.data.sites import (
     read_rows,
     site_names,
 )
-from consortia.data.tables import TableFacts
 from consortia.errors import InputError
 
 Arrays = Mapping[str, np.ndarray]

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from consortia.data.tables import Column, Table, rows_of
+from consortia.data.columns import Column, Table, as_levels, level, rows_of
 from consortia.errors import InputError
 
 CYCLES = 10
@@ -64,6 +64,7 @@ def imputed(
                 f"{where}: no value of {name!r} is known, by which its values could be imputed: "
                 "leave out the column or the site."
             )
+    table = {**table, **{name: _of_codes(table[name]) for name in levels if name in table}}
     values = {name: table[name].values.copy() for name in columns}
     for name, missing in gaps.items():
         values[name][missing] = rng.choice(values[name][~missing], int(missing.sum()))
@@ -77,7 +78,19 @@ def imputed(
             draw = _levels if name in levels else _numbers
             values[name][~known] = draw(values[name][known], x, known, len(outcome), rng)
     filled = {name: Column(table[name].kind, values[name], np.zeros(rows, bool)) for name in gaps}
-    return table | filled
+    return {**table, **filled}
+
+
+def _of_codes(column: Column) -> Column:
+    """Return a column of levels, as texts where numbers do not keep what was read."""
+    texts = as_levels(column)
+    if column.given is None or all(
+        level(value) == text
+        for value, text, gap in zip(column.values.tolist(), texts, column.missing, strict=True)
+        if not gap
+    ):
+        return column
+    return column._replace(kind="text", values=texts, given=None)
 
 
 def cumulative_hazard(time: np.ndarray, event: np.ndarray) -> np.ndarray:

@@ -1,196 +1,71 @@
-"""Tables of named columns as people have them: text, truth values, dates, and values that miss.
+"""Tables as people have them: CSV of any dialect, Parquet, Feather, npz, frames, dicts of arrays.
 
-A table is a dict of `Column`; it comes from a file (CSV of the common dialects, Parquet, Feather,
-npz), a DataFrame, an Arrow table or a dict of arrays. Nothing is guessed from more than one file:
-what several sites must agree on is for `consortia.data.facts`.
+A column keeps the texts or integers that were read. It is parsed when it is asked for, and nothing
+is guessed from more than one file.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consortia.core.arguments import one_of, unknown
-from consortia.core.printable import is_printable
-from consortia.data.preparation import Moments
+from consortia.data.columns import Column, Guess, Kind, LazyTable, Source, level
+from consortia.data.dialect import (
+    DECLARED,
+    WORDS,
+    Dialect,
+    encoding_of,
+    scanned,
+    separator_of,
+    undecodable,
+)
+from consortia.data.mending import key, mend, text
+from consortia.data.writing import one_writing
 from consortia.errors import InputError
 
-Kind = Literal["number", "truth", "date", "text", "empty"]
-
-MISSING = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", ".", "#N/A"})
-"""What a file writes for a value that misses."""
-
-SEPARATORS = (",", ";", "\t", "|")
-POLICIES = ("refuse", "complete", "indicator", "impute")
-"""What is done with rows in which a value misses."""
-
-COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
-"""A number with a decimal comma, thousands perhaps set apart by dots."""
-
-THOUSANDS = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?")
-"""A number with a decimal point, thousands perhaps set apart by commas."""
-
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
-OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2}[./]\d{1,2}")
-"""A date in another order or with other marks than ISO 8601's."""
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 TRUTHS = {"true": 1.0, "false": 0.0}
+EXACT = 2**53
+"""Integers beyond it are not all numbers of their own in float64."""
 
-COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
-"""Of one table; beyond, what another process sends is refused."""
+ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
+DATE = re.compile(
+    rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]+)?)?{ZONE}?)?"
+)
+OTHER_DATE = re.compile(
+    r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{2}|[0-9]{4})|[0-9]{4}[./][0-9]{1,2}[./][0-9]{1,2}"
+)
+"""A date in another order or with other marks than ISO 8601's."""
 
-NEARLY = 0.9
-"""With so large a share of numbers the rest of a column is taken for slips."""
+NEARLY = re.compile(r"[<>≤≥~≈]?\s*[+\-−–]?\s*\d[\d.,'\u00a0\u202f ]*\s*[%‰]?")
+"""A number with something beside it; digits of any script."""
 
 FEW = 10
-"""Distinct values up to which texts that look like numbers may well be levels."""
+"""Distinct numbers up to which a frame's texts of numbers are taken for levels."""
+
+MOST_SHOWN = 40
+"""Characters of a value in a message."""
 
 
-class Column(NamedTuple):
-    """One column of a table.
-
-    Attributes:
-        kind: what it holds; "empty" where every value misses.
-        values: float64 (rows,): numbers, 0 and 1, days since 1970; texts where the kind is "text".
-            Anything where a value misses.
-        missing: bool (rows,).
-        doubt: why it may be of another kind than it seems, or "".
-    """
-
-    kind: Kind
-    values: np.ndarray
-    missing: np.ndarray
-    doubt: str = ""
-
-    def take(self, rows: np.ndarray) -> Column:
-        """Return some of the rows, by index or by mask."""
-        return self._replace(values=self.values[rows], missing=self.missing[rows])
-
-
-Table = dict[str, Column]
-
-
-def rows_of(table: Table) -> int:
-    """Return the number of rows."""
-    return len(next(iter(table.values())).values)
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """What a formula must know of a table at one site; plain values, and no row is among them.
-
-    Attributes:
-        given: rows, before those with missing values were left out.
-        kinds: of the columns that are used, by name.
-        missing: how many values of each miss.
-        moments: `consortia.data.preparation.Moments.plain` of values (rows,), by expression.
-        levels: of factors, by expression.
-    """
-
-    given: int
-    kinds: Mapping[str, Kind]
-    missing: Mapping[str, int]
-    moments: Mapping[str, Any]
-    levels: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def read(cls, values: Any) -> TableFacts:
-        """Return facts that another process sent; nothing in them is taken on trust.
-
-        Raises:
-            ValueError: the values are no facts; the text holds none of them.
-        """
-        names = {"given", "kinds", "missing", "moments", "levels"}
-        if not isinstance(values, dict) or values.keys() != names:
-            raise ValueError("these are no facts of a table")
-        given = values["given"]
-        tables = [values[name] for name in ("kinds", "missing", "moments", "levels")]
-        if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
-            raise ValueError("these are no facts of a table")
-        for table in tables:
-            if len(table) > COLUMNS_MAX or not all(_is_name(name) for name in table):
-                raise ValueError("the names of a table are not texts, or too many")
-        kinds, missing, moments, levels = tables
-        if not all(kind in get_args(Kind) for kind in kinds.values()):
-            raise ValueError("a column is of no kind that there is")
-        if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
-            raise ValueError("there are more missing values than rows")
-        for plain in moments.values():
-            rows = plain[0] if isinstance(plain, list) and plain else None
-            if type(rows) is not int or not 0 < rows <= given:
-                raise ValueError("the moments are not those of the rows")
-            Moments.check_plain(plain, rows, None)
-        for found in levels.values():
-            if not isinstance(found, (list, tuple)) or len(found) > LEVELS_MAX:
-                raise ValueError(f"a factor has more than {LEVELS_MAX} levels")
-            if not all(_is_name(one) for one in found) or len(set(found)) != len(found):
-                raise ValueError("the levels of a factor are not distinct texts")
-        return cls(given, kinds, missing, moments, {k: tuple(v) for k, v in levels.items()})
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
-
-
-# --- missing values ------------------------------------------------------------------------------
-
-
-def without_missing(
-    table: Table, columns: Sequence[str], always: Sequence[str], policy: str, where: str
-) -> Table:
-    """Return the rows that a policy keeps, all columns of them.
-
-    Args:
-        table: the rows.
-        columns: those that are used.
-        always: of these, the ones (the response) in which no policy can do without a value.
-        policy: ``"refuse"`` rows with a missing value, keep the ``"complete"`` ones, or keep all
-            that have the ``always`` columns (``"indicator"``, ``"impute"``).
-        where: what the table is, for the messages.
-
-    Raises:
-        InputError: a value misses and the policy is to refuse, or no row is left.
-    """
-    one_of("missing", policy, POLICIES)
-    counts = {name: int(table[name].missing.sum()) for name in columns}
-    if policy == "refuse" and any(counts.values()):
-        found = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
-        raise InputError(
-            f"{where}: values are missing in {found} of {rows_of(table)} rows. Give "
-            "missing='complete' to leave these rows out, missing='indicator' to keep them with a "
-            "column that marks them, or missing='impute' to draw the values at the site, several "
-            "times."
-        )
-    needed = columns if policy == "complete" else always
-    kept = ~np.any([table[name].missing for name in needed], axis=0)
-    if not kept.any():
-        worst = max(needed, key=lambda name: counts[name])
-        remedy = "leave out the column or the site"
-        if policy == "complete" and worst not in always:
-            remedy += ", or give missing='indicator' or 'impute'"
-        raise InputError(
-            f"{where}: no row is complete; of {rows_of(table)} rows {counts[worst]} have no value "
-            f"of {worst!r}: {remedy}."
-        )
-    return {name: column.take(kept) for name, column in table.items()}
-
-
-# --- reading -------------------------------------------------------------------------------------
-
-
-def read_table(source: Any, where: str) -> Table:
+def read_table(
+    source: Any, where: str, *, site: str = "", harmonise: Harmonisation | None = None
+) -> LazyTable:
     """Return the table of a file, a DataFrame, an Arrow table or a dict of columns.
 
     Args:
         source: a path (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a
             `pandas.DataFrame`, whatever has ``to_pandas`` (Arrow, Polars), or a dict of columns.
         where: what it is, for the messages.
+        site: name of the site that has it, for the messages.
+        harmonise: changes that the study makes to it.
 
     Raises:
         InputError: it cannot be read; the message names the file, the line (the header being the
@@ -198,8 +73,11 @@ def read_table(source: Any, where: str) -> Table:
     """
     import pandas as pd  # heavy: only who gives a table pays for it
 
+    from consortia.data.harmonisation import NONE  # pydantic is, too
+
+    changes = harmonise or NONE
     if isinstance(source, (str, Path)):
-        return _read_file(Path(source))
+        return _read_file(Path(source), site, changes)
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
     if isinstance(frame, Mapping):
         try:
@@ -210,190 +88,383 @@ def read_table(source: Any, where: str) -> Table:
         raise InputError(
             f"{where} is a {type(source).__name__}: give a file, a DataFrame or a dict of columns."
         )
-    return _of_frame(frame, where)
+    return _of_frame(frame, Source(where, site), changes)
 
 
-def column_of(table: Table, name: str, where: str) -> Column:
-    """Return a column by its name; refuse an unknown one with the nearest."""
-    if name not in table:
-        raise InputError(f"{where}: {name!r} is no column: {unknown(name, table)}.")
-    return table[name]
+# --- files ---------------------------------------------------------------------------------------
 
 
-def _read_file(path: Path) -> Table:
+def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     import pandas as pd
 
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".npz": _read_npz}
     arrow = {".parquet": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather}
-    if path.suffix not in {**readers, **arrow}:
+    kind = path.suffix.lower()
+    if kind not in {**readers, **arrow}:
         raise InputError(f"{path}: give one of {', '.join((*readers, *arrow))}.")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     try:
-        if path.suffix in readers:
-            return readers[path.suffix](path)
-        return _of_frame(arrow[path.suffix](path), str(path))
+        if kind in readers:
+            return readers[kind](path, site, changes)
+        return _of_frame(arrow[kind](path), Source(str(path), site), changes)
     except ImportError as error:
         raise InputError(
-            f"{path}: {path.suffix} files are read by pyarrow: pip install 'consortia[parquet]'."
+            f"{path}: {kind} files are read by pyarrow: pip install 'consortia[parquet]'."
         ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not written in UTF-8: save it so.") from error
+    except UnicodeError as error:
+        raise undecodable(path, site, encoding_of(path, changes.encoding)) from error
     except (ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _read_npz(path: Path) -> Table:
+def _read_npz(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     import pandas as pd
 
     with np.load(path, allow_pickle=False) as stored:
-        return _of_frame(pd.DataFrame({name: stored[name] for name in stored.files}), str(path))
+        frame = pd.DataFrame({name: stored[name] for name in stored.files})
+    return _of_frame(frame, Source(str(path), site), changes)
 
 
-def _read_csv(path: Path) -> Table:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        unquoted = re.sub(r'"[^"]*"', "", lines.readline())
-        separator = max(SEPARATORS, key=unquoted.count)
-        lines.seek(0)
+def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
+    with path.open(encoding=encoding_of(path, changes.encoding), newline="") as lines:
+        first, skipped = lines.readline(), 0
+        if declared := DECLARED.fullmatch(first):
+            separator, skipped = declared[1], 1
+        else:
+            separator = separator_of(first)
+            lines.seek(0)
         reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
         try:
-            found = [(reader.line_num, fields) for fields in reader if fields]
+            found = [(reader.line_num + skipped, fields) for fields in reader if fields]
         except csv.Error as error:
-            raise InputError(f"{path}, line {reader.line_num}: {error}.") from error
+            hint = " (is it UTF-16? write its encoding)" if "\0" in first else ""
+            raise InputError(f"{path}, line {reader.line_num + skipped}: {error}{hint}.") from error
     if len(found) < 2:
         raise InputError(f"{path}: there are no rows under the header.")
-    header = [name.strip() for name in found[0][1]]
-    doubled = sorted({name for name in header if header.count(name) > 1})
-    if "" in header or doubled:
-        what = "a column without a name: name it, or leave it out (pandas: index=False)"
-        if doubled and "" not in header:
-            what = f"the name {doubled[0]!r} twice"
-        raise InputError(f"{path}: line 1 has {what}.")
+    _check_header(path, found, separator)
+    numbers = np.array([line for line, _ in found[1:]])
+    source = Source(str(path), site, numbers)
+    names = _new_names(found[0][1], f"{path}, line {found[0][0]}", changes)
+    columns = dict(zip(names, zip(*(fields for _, fields in found[1:]), strict=True), strict=True))
+    quoted, ascii = scanned(path)
+    plain = separator == "," and not quoted and changes.decimal is None
+    dialect = Dialect(
+        *(separator, columns, changes.decimal, site),
+        lambda place: f"line {int(numbers[place])}",
+        plain=plain,
+        ascii=ascii,
+    )
+
+    def maker(name: str) -> Callable[[], Column]:
+        def make() -> Column:
+            given = columns.pop(name) if plain else columns[name]
+            return _of_texts(name, given, dialect, source, changes)
+
+        return make
+
+    return LazyTable({name: maker(name) for name in names}, len(numbers))
+
+
+def _check_header(path: Path, found: Sequence[tuple[int, list[str]]], separator: str) -> None:
+    """Refuse rows that do not have a value for each name."""
+    (first, header), (_, second) = found[0], found[1]
+    given = [name for name in header if name.strip()]
+    if len(second) > len(header) == 1 or (len(given) == 1 < len(header) == len(second)):
+        raise InputError(
+            f"{path}, line {first}: {_shown(given[0]) if given else 'it'} seems to be a title, and "
+            "no header: leave out what stands above the names of the columns."
+        )
     for line, fields in found[1:]:
         if len(fields) != len(header):
             raise InputError(
                 f"{path}, line {line}: {len(fields)} fields under {len(header)} names "
                 f"(they are set apart by {separator!r})."
             )
-    numbers = [line for line, _ in found[1:]]
-    columns = zip(*(fields for _, fields in found[1:]), strict=True)
-    return {
-        name: _parsed(texts, numbers, separator, f"{path}, column {name!r}")
-        for name, texts in zip(header, columns, strict=True)
-    }
 
 
-def _parsed(given: Sequence[str], lines: Sequence[int], separator: str, where: str) -> Column:
-    """Return a column of a file, its kind found from all its values."""
-    import pandas as pd
+def _new_names(given: Sequence[str], where: str, changes: Harmonisation) -> list[str]:
+    """Return the names of the columns in one writing, renamed; refuse doubled and empty ones."""
+    names = one_writing([str(name) for name in given])
+    names = changes.new_names(names, where)
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if "" in names or doubled:
+        what = "a column without a name: name it, or leave it out (pandas: index=False)"
+        if doubled and "" not in names:
+            what = f"the name {doubled[0]!r} twice"
+        raise InputError(f"{where} has {what}.")
+    changes.check_columns(names, where)
+    return names
 
-    texts = np.array([text.strip() for text in given], dtype=object)
-    missing = np.array([text in MISSING for text in texts])
-    known = texts[~missing]
-    values = np.zeros(len(texts))
+
+# --- columns of texts ----------------------------------------------------------------------------
+
+
+def _of_texts(
+    name: str,
+    given: Sequence[str],
+    dialect: Dialect | None,
+    source: Source,
+    changes: Harmonisation,
+) -> Column:
+    """Return a column of texts, its kind found from all its values.
+
+    ``dialect`` is that of a file; texts of a frame, without one, stay texts.
+    """
+    ascii = dialect is not None and dialect.ascii
+    listed, guesses = one_writing(given, ascii=ascii), []
+    if words := changes.recode.get(name):
+        guesses += _unused(name, words, set(listed), source)
+        listed = [words.get(one, one) for one in listed]
+    texts = np.array(listed, dtype=object)
+    words_missing = np.array([one in WORDS for one in listed])
+    empty = words_missing.copy()
+    empty[words_missing] = texts[words_missing] == ""
+    if name in changes.missing_values:
+        empty |= _declared_missing(texts, changes.missing_values[name])
+        words_missing |= empty
+    column = _as_kind(name, texts, words_missing, dialect, source)
+    counts = Counter(texts[words_missing & ~empty].tolist())
+    if column.kind == "text" and counts:
+        # in a column of words only the empty field misses
+        column = column._replace(values=np.where(empty, "", texts).astype(str), missing=empty)
+        if name not in changes.missing_values:
+            guesses += [word_kept(name, *one, source.site) for one in counts.items()]
+    elif counts:
+        column = column._replace(words=words_missing & ~empty)
+        for word, count in counts.items():
+            said = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
+            guesses.append(Guess(name, said, "", count))
+    if changes.scale.get(name, 1.0) != 1.0:
+        if column.kind != "number":
+            raise InputError(f"{source.name}: scale: the column {name!r} holds no numbers.")
+        column = column._replace(values=column.values * changes.scale[name])
+    return column._replace(guesses=(*column.guesses, *guesses), source=source)
+
+
+def _as_kind(
+    name: str, texts: np.ndarray, missing: np.ndarray, dialect: Dialect | None, source: Source
+) -> Column:
+    known, values = texts[~missing], np.zeros(len(texts))
     if not len(known):
-        return Column("empty", values, missing)
+        return Column("empty", values, missing, given=texts)
 
     def of(kind: Kind, found: Any) -> Column:
         values[~missing] = np.asarray(found, float)
-        return Column(kind, values, missing)
+        return Column(kind, values, missing, given=texts)
 
-    numbers = pd.to_numeric(pd.Series(known), errors="coerce").to_numpy(float)
-    wrong = np.isnan(numbers)
-    if not wrong.any():
-        return of("number", numbers)
-    thousands = all(THOUSANDS.fullmatch(text) for text in known)
-    if all(COMMA.fullmatch(text) for text in known) and not (thousands and separator != ";"):
-        plain = [text.replace(".", "").replace(",", ".") for text in known]
-        return of("number", np.array(plain, float))
-    if all(text.lower() in TRUTHS for text in known):
-        return of("truth", [TRUTHS[text.lower()] for text in known])
-    if all(DATE.fullmatch(text) for text in known):
-        try:
-            return of("date", _days(pd.to_datetime(pd.Series(known), utc=True, format="ISO8601")))
-        except ValueError as error:
-            raise InputError(f"{where}: not every value is a date: {error}.") from error
-    doubt = ""
-    if thousands:
-        doubt = "commas seem to set thousands apart: write the numbers without them"
-    elif len(set(known)) > FEW and all(OTHER_DATE.fullmatch(text) for text in known):
-        doubt = "its texts seem to be dates: write them as year-month-day, 2024-01-31"
-    elif wrong.mean() <= 1 - NEARLY and len(set(known)) > FEW:
-        line = lines[np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]]
-        doubt = (
-            f"{int(wrong.sum())} of {len(known)} values are no numbers, the first in line {line}: "
-            "correct them, or leave them empty"
-        )
+    reason = ""
+    if dialect is not None:
+        numbers, reason = dialect.numbers(known)
+        if numbers is not None:
+            return of("number", numbers)._replace(doubt=_too_large(numbers))
+        distinct = set(known)
+        if all(one.lower() in TRUTHS for one in distinct):
+            return of("truth", [TRUTHS[one.lower()] for one in known])
+        if all(DATE.fullmatch(one) for one in distinct):
+            return of("date", _days(known, f"{source.name}, column {name!r}"))
+    doubt = reason or _doubt(name, texts, missing, source, file=dialect is not None)
     return Column("text", np.where(missing, "", texts).astype(str), missing, doubt)
 
 
-def _days(dates: Any) -> np.ndarray:
-    """Return days since 1970-01-01 of a series of dates."""
+def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *, file: bool) -> str:
+    """Return why texts may be meant as numbers or dates, or ""."""
     import pandas as pd
 
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
-
-
-def _of_frame(frame: Any, where: str) -> Table:
-    names = [str(name) for name in frame.columns]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise InputError(f"{where}: the column {doubled[0]!r} is there twice.")
-    if not len(frame) or not names:
-        raise InputError(f"{where} is empty: leave it out, or give it at least one row.")
-    return {
-        name: _of_series(frame.iloc[:, place], f"{where}, column {name!r}")
-        for place, name in enumerate(names)
-    }
-
-
-def _doubt(texts: np.ndarray) -> str:
-    """Return why a frame's texts may be meant as numbers or dates, or ""."""
-    import pandas as pd
-
-    if len(set(texts)) <= FEW:
+    known = texts[~missing]
+    distinct = sorted(set(known))
+    levels = f"write C({name}) for levels"
+    if all(OTHER_DATE.fullmatch(one) for one in distinct):
+        return f"its texts seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
+    if not file and all(DATE.fullmatch(one) for one in distinct):
+        return f"its texts are dates: convert them (pandas.to_datetime), or {levels}"
+    plain = ~pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").isna().to_numpy(bool)
+    if not file and plain.all():
+        if len(distinct) <= FEW:  # somebody has made texts of codes
+            return ""
+        return f"its texts are numbers: convert them (pandas.to_numeric), or {levels}"
+    if not plain.any() and not all(NEARLY.fullmatch(one) for one in distinct):
         return ""
-    if all(DATE.fullmatch(text) or OTHER_DATE.fullmatch(text) for text in texts):
-        return "its texts are dates: convert them (pandas.to_datetime), or write C(...) for levels"
-    wrong = pd.to_numeric(pd.Series(texts), errors="coerce").isna().to_numpy(bool)
-    if not wrong.any() or all(COMMA.fullmatch(text) for text in texts):
-        return "its texts are numbers: convert them (pandas.to_numeric), or write C(...) for levels"
-    if wrong.mean() <= 1 - NEARLY:
-        return (
-            f"{int(wrong.sum())} of {len(texts)} values are no numbers: correct them, or leave "
-            "them empty"
-        )
+    wrong = np.isin(known.astype(str), np.array(distinct)[~plain])
+    place = np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]
+    where = f"row {place + 1}" if source.lines is None else f"line {source.lines[place]}"
+    first = str(texts[place])
+    hint = ""
+    if first.isdigit() and not first.isascii():
+        hint = ", whose digits are not 0 to 9"
+    code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
+    return (
+        f"{int(wrong.sum())} of {len(known)} values are no numbers, the first in {where}: "
+        f"{_shown(first)}{hint}: {levels}, or {code} where it stands for a missing value, or "
+        "correct them"
+    )
+
+
+def _too_large(numbers: np.ndarray) -> str:
+    if (np.abs(numbers) >= EXACT).any() and bool((numbers == np.round(numbers)).all()):
+        return "it holds integers beyond 2^53, of which numbers keep the first 16 digits"
     return ""
 
 
-def _of_series(series: Any, where: str) -> Column:
+def _days(known: Any, where: str) -> np.ndarray:
+    """Return days since 1970-01-01 of dates, or of texts of dates."""
     import pandas as pd
 
-    missing = series.isna().to_numpy(bool)
+    zoned = np.array([_has_zone(one) for one in known])
+    if zoned.any() and not zoned.all():
+        raise InputError(
+            f"{where}: {int(zoned.sum())} of {len(zoned)} times have a time zone and the others "
+            "none: write all with one, or all without."
+        )
+    try:
+        dates = pd.to_datetime(pd.Series(list(known)), utc=True, format="ISO8601")
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{where}: not every value is a date: {error}.") from error
+    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
+
+
+def _has_zone(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.search(rf":[0-9.]+{ZONE}$", value) is not None
+    return getattr(value, "tzinfo", None) is not None
+
+
+def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> np.ndarray:
+    """Return which texts are one of the codes for a missing value, as texts or as numbers."""
+    import pandas as pd
+
+    names = [level(code) for code in codes]
+    found = np.isin(texts.astype(str), names)
+    numbers = pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna()
+    if len(numbers):
+        values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
+        found |= values.isin(numbers).to_numpy(bool)
+    return found
+
+
+def word_kept(name: str, word: str, count: int, site: str) -> Guess:
+    """Return what is said of a word such as NA that is taken as a level."""
+    where = f"{site}: " if site else ""
+    said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
+    line = mend(site, "missing_values", f"{key(name)} = []")
+    return Guess(name, said, f"{line} confirms it, [{text(word)}] makes it missing", count)
+
+
+def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source) -> list[Guess]:
+    absent = [word for word in words if word not in there]
+    return [
+        Guess(name, f"{_at(source)}{name}: recode names {_shown(one)}, which no row has")
+        for one in absent
+    ]
+
+
+def _at(source: Source) -> str:
+    return f"{source.site}: " if source.site else ""
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}...")
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+def _of_frame(frame: Any, source: Source, changes: Harmonisation) -> LazyTable:
+    given = [str(name) for name in frame.columns]
+    if not len(frame) or not given:
+        raise InputError(f"{source.name} is empty: leave it out, or give it at least one row.")
+    names = _new_names(given, source.name, changes)
+
+    def maker(place: int, name: str) -> Callable[[], Column]:
+        return lambda: _of_series(name, frame.iloc[:, place], source, changes)
+
+    return LazyTable({name: maker(place, name) for place, name in enumerate(names)}, len(frame))
+
+
+def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -> Column:
+    import pandas as pd
+
+    where, missing = f"{source.name}, column {name!r}", series.isna().to_numpy(bool)
     known = series[~missing]
     values = np.zeros(len(series))
     if not len(known):
-        return Column("empty", values, missing)
+        return Column("empty", values, missing, source=source)
+    if isinstance(series.dtype, pd.CategoricalDtype) and name not in changes.recode:
+        return _of_categories(name, series, missing, source, changes)
     if isinstance(series.dtype, pd.CategoricalDtype):
         known = known.astype(series.cat.categories.dtype)
     found = pd.api.types.infer_dtype(known, skipna=True)
-    kind: Kind
-    if found == "boolean":
-        kind, given = "truth", known.to_numpy(bool)
-    elif found in ("integer", "floating", "mixed-integer-float", "decimal"):
-        kind, given = "number", known.to_numpy(float)
-    elif found in ("datetime64", "datetime", "date"):
-        kind, given = "date", _days(pd.to_datetime(known, utc=True))
-    elif found == "string":
+    if found in ("string", "mixed-integer") or name in changes.recode:
         texts = np.full(len(series), "", dtype=object)
-        texts[~missing] = known.to_numpy(dtype=object)
-        missing = missing | np.array([not text.strip() for text in texts.astype(str)])
-        if missing.all():
-            return Column("empty", values, missing)
-        return Column("text", texts.astype(str), missing, _doubt(texts[~missing].astype(str)))
-    else:
+        texts[~missing] = [level(one) for one in known.tolist()]
+        dialect = None
+        if name in changes.recode and found != "string":
+            dialect = Dialect(",", {}, ".", source.site, str)
+        return _of_texts(name, texts.tolist(), dialect, source, changes)
+    if found == "boolean":
+        values[~missing] = known.to_numpy(bool)
+        return Column("truth", values, missing, source=source)
+    if found in ("datetime64", "datetime", "date"):
+        values[~missing] = _days_of_series(known, where)
+        given = np.full(len(series), "", dtype=object)
+        given[~missing] = [one.isoformat() for one in known.tolist()]
+        if name in changes.missing_values:
+            missing = missing | _declared_missing(given, changes.missing_values[name])
+        return Column("date", values, missing, given=given, source=source)
+    if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, texts or dates.")
-    values[~missing] = given
-    return Column(kind, values, missing)
+    numbers = known.to_numpy(float)
+    given = np.full(len(series), "", dtype=object)
+    given[~missing] = [level(one) for one in known.tolist()] if found != "floating" else ""
+    values[~missing] = numbers
+    if name in changes.missing_values:
+        codes = [float(one) for one in changes.missing_values[name] if _is_number(one)]
+        missing = missing | np.isin(values, codes)
+    values = values * changes.scale.get(name, 1.0)
+    doubt = _too_large(numbers) if found == "integer" else ""
+    kept = given if found != "floating" else None
+    return Column("number", values, missing, doubt, given=kept, source=source)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _days_of_series(known: Any, where: str) -> np.ndarray:
+    import pandas as pd
+
+    if known.dtype == object:
+        return _days([pd.Timestamp(one) for one in known.tolist()], where)
+    dates = pd.to_datetime(known, utc=True)
+    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
+
+
+def _of_categories(
+    name: str, series: Any, missing: np.ndarray, source: Source, changes: Harmonisation
+) -> Column:
+    """Return a Categorical as levels, in the order in which they are declared."""
+    order = one_writing([level(one) for one in series.cat.categories.tolist()])
+    codes = series.cat.codes.to_numpy()
+    texts = np.where(missing, "", np.array([*order, ""], dtype=object)[codes]).astype(str)
+    missing = missing | (texts == "")
+    if name in changes.missing_values:
+        missing = missing | _declared_missing(texts, changes.missing_values[name])
+    kept = tuple(dict.fromkeys(one for one in order if one))
+    return Column(
+        "text",
+        np.where(missing, "", texts),
+        missing,
+        order=kept,
+        ordered=bool(series.cat.ordered),
+        source=source,
+    )

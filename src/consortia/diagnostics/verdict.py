@@ -44,6 +44,9 @@ MOST_ESS = 1.1
 RARE = 0.01
 """Below this p-value the draws do not fit the gradients of the log-density."""
 
+SINGLE, COARSE = 2.0**-24, 0.02
+"""Relative rounding error of 32 bits, and how much of a standard deviation it may be."""
+
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
 
@@ -264,6 +267,7 @@ def judge(
     *,
     rounds: int | None = None,
     draws: int | None = None,
+    doubts: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on settings, or on the draws that were made with them.
 
@@ -272,14 +276,17 @@ def judge(
         run: what the draws show; None before there are any.
         rounds: that are planned, of all chains together; looked at before there are draws.
         draws: that will be kept of them.
+        doubts: what was taken for what when the tables were read and nobody has confirmed; of a run
+            those in its record.
     """
     if run is None:
         planned = _planned(prediction, rounds, draws)
-        before = (_predicted(prediction, measured=False), planned)
+        before = (_read(doubts), _predicted(prediction, measured=False), planned)
         return Verdict(tuple(one for one in before if one is not None), drawn=False)
     measured = _measured(run)
     checks = [
         _end(run),
+        _read([*doubts, *readings_in(run.record, "doubts")]),
         _finite(run),
         _r_hat(run),
         _ess(run),
@@ -290,6 +297,7 @@ def judge(
         measured,
         _fits(run),
         _diverging(run),
+        _precise(run),
         *_faults(run),
     ]
     return Verdict(tuple(check for check in checks if check is not None))
@@ -313,6 +321,28 @@ def _severity(value: float, limits: tuple[float, float]) -> Severity:
     if value <= good:
         return Severity.GOOD
     return Severity.WARNING if value <= bad else Severity.BAD
+
+
+# --- what it is of ---
+
+
+def readings_in(record: Mapping[str, Any], name: str = "readings") -> list[str]:
+    """Return what a run's record says of how its tables were read: "readings" or "doubts"."""
+    settings = decoded(record.get("settings"))
+    if not isinstance(settings, Mapping):
+        return []
+    of_formula = settings.get("regression", settings)
+    found = of_formula.get(name, ()) if isinstance(of_formula, Mapping) else ()
+    return [str(one) for one in found]
+
+
+def _read(doubts: Sequence[str]) -> Check | None:
+    """Return what was guessed about the tables, where there is anything to be confirmed."""
+    if not doubts:
+        return None
+    title, count = "Were the tables read as they were meant?", len(doubts)
+    value = "1 guess to confirm" if count == 1 else f"{count} guesses to confirm"
+    return Check(Severity.UNKNOWN, title, value, "; ".join(doubts) + ".")
 
 
 # --- how it ended --------------------------------------------------------------------------------
@@ -360,6 +390,25 @@ def _finite(run: Evidence) -> Check | None:
         reason = f"Chain {which} repeats one position: its proposals are refused, or its step is 0."
         return Check(Severity.BAD, title, "stuck", reason, "Lower step_size, or start elsewhere.")
     return None
+
+
+def _precise(run: Evidence) -> Check | None:
+    """Return which parameter 32 bits do not resolve, by |mean| 2^-24 beside its sd."""
+    if decoded(run.record.get("x64", True)):
+        return None
+    mean, sd = np.abs(run.columns["mean"]), run.columns["sd"]
+    steps = np.where(sd > 0, mean * SINGLE / np.where(sd > 0, sd, 1.0), 0.0)
+    worst = int(np.argmax(steps))
+    if not steps[worst] > COARSE:
+        return None
+    return Check(
+        Severity.WARNING,
+        "Are 32 bits enough?",
+        f"{run.names[worst]} {run.columns['mean'][worst]:.7g}",
+        f"Numbers of its size are rounded by up to {mean[worst] * SINGLE:.2g}, and its sd is "
+        f"{sd[worst]:.2g}.",
+        "Set JAX_ENABLE_X64=1 before the start, or subtract a constant from the response.",
+    )
 
 
 # --- convergence ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core.arguments import Hinted
 from consortia.core.contract import Method, Site
+from consortia.core.faults import Faults
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.facts import SiteFacts, merge_facts
@@ -101,7 +102,11 @@ class Engine(metaclass=Hinted):
 
         def make() -> Any:
             local = self.local_sites(len(names), method)
-            facts = {int(index): contribute(int(index)).plain() for index in local}
+            facts, faults = {}, Faults()
+            for index in map(int, local):
+                with faults.noted():
+                    facts[index] = contribute(index).plain()
+            faults.check()
             return facts, contribute_root() if self.root else None
 
         gathered = self.allgather(make, lambda: {"names": tuple(names), **same()})

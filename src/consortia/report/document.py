@@ -12,6 +12,7 @@ from pathlib import Path
 from consortia.core.printable import printable
 from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
+from consortia.diagnostics.verdict import readings_in
 from consortia.errors import InputError, StoreError
 from consortia.report import accuracy, effects, methods, network, paper, plots
 from consortia.report.canvas import COLOURS, check_extra, write_png
@@ -233,6 +234,13 @@ def _parts(report: RunReport) -> list[Part]:
             "Who contributed what",
             "The rows of each site that the run was made from. They stayed there.",
             tables=[contribution_table(report)],
+        ),
+        Part(
+            "reading",
+            "How the tables were read",
+            "What was taken for what when the sites' tables were read. The files stayed as they "
+            "are.",
+            notes=readings_in(report.record),
         ),
         Part(
             "posterior",

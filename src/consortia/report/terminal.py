@@ -47,7 +47,8 @@ class Printing(Console):
 def console_of(*, quiet: bool = False, error: bool = False) -> Console:
     """Return a console; where the output is no terminal as wide as COLUMNS says, or WIDTH."""
     console = Printing(stderr=error, quiet=quiet, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    asked = os.environ.get("COLUMNS")
+    if asked == "0" or (asked is None and not console.is_terminal):
         console = Printing(stderr=error, quiet=quiet, highlight=False, width=WIDTH)
     return console
 

@@ -17,12 +17,18 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
-from consortia.errors import InputError, NonFiniteError, warn
+from consortia.errors import InputError, NonFiniteError, WarmupError, warn
 from consortia.schedules import Tabulated
 from consortia.theory import stability
 
 PROCESS = os.getpid()
 """In which JAX was loaded."""
+
+SINGLE = 2.0**-24
+"""Relative rounding error of a number of 32 bits."""
+
+RESOLVED = 0.5
+"""A log-density must be known to such a difference for a Metropolis test to mean something."""
 
 ROUNDED_MAX = 1e-3
 """Of a column's standard deviation; what rounding may move without being told of."""
@@ -207,6 +213,45 @@ def check_schedule(method: Method, total: int) -> None:
                 "(warm-up included): give one value a round, or a function from "
                 "consortia.schedules."
             )
+
+
+def explain_precision(error: WarmupError, model: Model, sites: Sites, params: PyTree) -> None:
+    """Add to an error that 32 bits are too few, where that is its reason."""
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    reason = next(iter(precision_notes(sites)), None)
+    moved = 0.0 if reason is not None else _rounding(model, sites, params)
+    if moved > RESOLVED:
+        reason = (
+            f"32 bits round the log-density by about {moved:.2g}, and a Metropolis test needs "
+            "tenths of it: set JAX_ENABLE_X64=1 before the start, or take a larger unit of the "
+            "response."
+        )
+    if reason is not None:
+        what = str(error).partition(". ")[0].rstrip(".")  # its advice is of another reason
+        error.args = (f"{what}. The reason: {reason}",)
+
+
+def _rounding(model: Model, sites: Sites, params: PyTree) -> float:
+    """Return by how much rounding to 32 bits moves the log-likelihood of the rows that are here."""
+    if model.by_site:
+        return 0.0
+    squares = 0.0
+    for shard in sites.shards:
+        single = np.asarray(model.log_likelihood(params, jax.tree.map(jnp.asarray, shard)), float)
+        try:
+            with jax.enable_x64(True):
+                wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, _wide(leaf)), (params, shard))
+                double = np.asarray(model.log_likelihood(*wide), float)
+        except TypeError:  # the model has a width of its own
+            return 0.0
+        squares += float(np.sum((single - double) ** 2))
+    return squares**0.5
+
+
+def _wide(leaf: Any) -> np.dtype:
+    dtype = np.asarray(leaf).dtype
+    return np.dtype(np.float64) if dtype.kind == "f" else dtype
 
 
 def precision_notes(sites: Sites) -> list[str]:

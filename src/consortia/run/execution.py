@@ -313,6 +313,7 @@ def _execute(task: Task) -> Any:
             error.tree = result(Ending(RunEnd.NON_FINITE, str(error)))
             raise
         except WarmupError as error:
+            checks.explain_precision(error, model, sites, starts[0])
             error.tree = result(Ending(RunEnd.WARMUP_REFUSED, str(error)))
             raise
         except SiteMissingError as error:

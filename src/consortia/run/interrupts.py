@@ -1,14 +1,23 @@
 """Ctrl-C in a run: the first lets it finish what it is at, the second ends it at once.
 
-So do SIGTERM, which schedulers send before they kill, and SIGHUP, the end of a terminal.
+So do SIGTERM, which schedulers send before they kill, and SIGHUP, the end of a terminal. After the
+run is saved the signal goes to the program: a loop over seeds ends, too. At a prompt and in a
+notebook Ctrl-C ends the run alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class Abrupt(KeyboardInterrupt):
@@ -36,6 +45,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.requested = False
+        self._number: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -46,6 +56,8 @@ class Interrupts:
         return self
 
     def __exit__(self, *details: Any) -> None:
+        if self._number is not None:
+            _passing.number = self._number
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -53,4 +65,60 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise Abrupt
-        self.requested = True
+        self.requested, self._number = True, number
+
+
+class _Passing:
+    """The signal that ended a run and has not yet gone on to the program.
+
+    Attributes:
+        number: of the signal, or None.
+        holders: contexts within which it stays here.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.holders = 0
+
+
+_passing = _Passing()
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Keep signals that ended a run from the program, which looks at the run's state itself."""
+    _passing.holders += 1
+    try:
+        yield
+    finally:
+        _passing.holders -= 1
+
+
+def passed_on(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Return a function that runs a sampler; a signal that ended the run goes to the program.
+
+    The result is in the attribute ``tree`` of the `KeyboardInterrupt` that Ctrl-C becomes.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> Result:
+        _passing.number = None if not _passing.holders else _passing.number
+        with held():
+            tree = function(*args, **options)
+        number, _passing.number = _passing.number, None
+        if number is None or _passing.holders:
+            return tree
+        if number != signal.SIGINT:
+            signal.raise_signal(number)
+        elif not _typed() or "posterior" not in getattr(tree, "children", ("posterior",)):
+            error = KeyboardInterrupt("the run was interrupted; its result is in .tree")
+            error.tree = tree  # type: ignore[attr-defined]
+            raise error
+        return tree
+
+    return call
+
+
+def _typed() -> bool:
+    """Return True where somebody types Python: at a prompt, or in a notebook."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import threading
 import time
@@ -126,7 +127,8 @@ class Lines(Progress):
             self._last = now
 
     def _print(self) -> None:
-        print(json.dumps(self._state), file=sys.stderr, flush=True)
+        if not write_line(json.dumps(self._state)):
+            self._last = math.inf  # nobody reads it
 
 
 class Bar(Progress):
@@ -270,6 +272,19 @@ class Written(Progress):
             write_status(self._directory, state)
 
 
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def write_line(line: str) -> bool:
+    """Write a line to standard error; return False where that cannot be written."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # full, closed, or without a letter
+        return False
+    return sys.stderr is not None
+
+
 @contextlib.contextmanager
 def doing(what: str, *, show: bool) -> Iterator[None]:
     """Say what is being done before the first round, on standard error: it may take minutes.
@@ -278,16 +293,14 @@ def doing(what: str, *, show: bool) -> Iterator[None]:
     """
     if not show:
         yield
-    elif sys.stderr.isatty():
+    elif _is_terminal():
         from rich.console import Console
 
         with Console(stderr=True).status(what):
             yield
     else:
         line = json.dumps({"doing": what})
-        timer = threading.Timer(
-            SECONDS_BETWEEN_LINES, lambda: print(line, file=sys.stderr, flush=True)
-        )
+        timer = threading.Timer(SECONDS_BETWEEN_LINES, write_line, (line,))
         timer.daemon = True
         timer.start()
         try:
@@ -302,7 +315,7 @@ def progress_of(name: str, total: int, usual: int | None, *, show: bool) -> Prog
         return Progress()
     if _in_notebook():
         return Notebook(name, total, usual)
-    return Bar(name, total, usual) if sys.stderr.isatty() else Lines(name, total, usual)
+    return Bar(name, total, usual) if _is_terminal() else Lines(name, total, usual)
 
 
 def _in_notebook() -> bool:

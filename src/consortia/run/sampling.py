@@ -23,6 +23,7 @@ from consortia.run.imputations import (
     pooled,
     request_of,
 )
+from consortia.run.interrupts import passed_on
 from consortia.run.prediction import check_response
 from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
@@ -35,6 +36,7 @@ from consortia.theory.tuning import BiasTarget
 
 
 @arguments.hinted
+@passed_on
 def sample(
     model: Model,
     sites: Sites | tuple[Sites, ...],
@@ -176,6 +178,7 @@ def sample(
 
 
 @arguments.hinted
+@passed_on
 def resume(
     path: str | os.PathLike[str],
     model: Model,

@@ -193,6 +193,17 @@ class DrawStore:
         ).load()
 
 
+def absent_files(arrays: Mapping[str, Any], kept: int) -> Iterator[Path]:
+    """Yield the files that are missing of some arrays, of the first ``kept`` draws."""
+    for array in arrays.values():
+        if DRAW in (array.metadata.dimension_names or ()):
+            files = _files(array, 0, kept)
+        else:
+            keys = map(array.metadata.encode_chunk_key, np.ndindex(array.cdata_shape))
+            files = (_folder(array) / key for key in keys)
+        yield from (file for file in files if not file.is_file())
+
+
 def in_order(dataset: Any) -> Any:
     """Return a group that was read with its variables in the order in which they were written."""
     import xarray

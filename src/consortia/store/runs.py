@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
 from consortia.store.answers import Answers
 from consortia.store.checkpoint import Checkpoint, Checkpoints
-from consortia.store.draws import DRAW, ZARR, DrawStore, in_order
+from consortia.store.draws import DRAW, ZARR, DrawStore, absent_files, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file, writing
 from consortia.store.layout import check_hierarchy
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
@@ -57,6 +58,19 @@ def read_path(path: Any) -> Path:
     return Path(path)
 
 
+def check_python() -> None:
+    """Refuse a Python without assertions.
+
+    Raises:
+        StoreError: it runs with -O; Zarr reads its own descriptions within assertions.
+    """
+    if sys.flags.optimize:
+        raise StoreError(
+            "Python runs with -O or PYTHONOPTIMIZE, with which Zarr cannot read what it wrote: "
+            "leave it out, or sample without a store."
+        )
+
+
 class RunStore:
     """The directory of one run while it is written.
 
@@ -69,6 +83,7 @@ class RunStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, existing: bool = False) -> None:
+        check_python()
         self.path = read_path(path)
         self.specification: dict[str, Any] = {}
         self._record: dict[str, Any] = {}
@@ -328,6 +343,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     """
     import zarr
 
+    check_python()
     directory = read_path(path)
     kept = None
     try:
@@ -348,7 +364,10 @@ def open_run(path: str | os.PathLike[str]) -> Any:
             check_hierarchy(directory / DRAWS)
             names = zarr.open_group(directory / DRAWS, mode="r", **ZARR).group_keys()
             for name in sorted(names, key=lambda name: (name != POSTERIOR, name)):
+                _check_whole(directory, name, kept)
                 groups[name] = in_order(_group(directory / DRAWS, name, kept))
+        except StoreError:
+            raise
         except Exception as error:  # Zarr and xarray raise whatever a damaged description leads to
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged "
@@ -364,6 +383,29 @@ LENGTHS_MAX = 8
 def _axis(array: Any) -> int:
     """Return which axis of an array is that of the draws."""
     return tuple(array.metadata.dimension_names).index(DRAW)
+
+
+def _check_whole(directory: Path, name: str, kept: int | None) -> None:
+    """Refuse a group of which a file is missing, as of a run that was copied in part.
+
+    Raises:
+        StoreError: one is missing; the message names it.
+    """
+    import zarr
+
+    arrays: dict[str, Any] = dict(
+        zarr.open_group(directory / DRAWS, path=name, mode="r", **ZARR).arrays()
+    )
+    count = 0
+    if kept is not None:
+        count = kept
+    elif DRAW in arrays:
+        count = arrays[DRAW].shape[0]
+    for absent in absent_files(arrays, count):
+        raise StoreError(
+            f"{str(directory)!r} is not whole: the file {absent.relative_to(directory)} is "
+            "missing. Copy the directory of the run again, with all files."
+        )
 
 
 def _group(path: Path, name: str, kept: int | None) -> Any:

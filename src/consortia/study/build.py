@@ -1,8 +1,9 @@
 """The study file: one TOML document that says what is sampled, from which data, and how.
 
-Tables: ``[data]``, ``[partition]``, ``[model]``, ``[algorithm]``, ``[run]``, and where they are
-wanted ``[compare]``, ``[stop]``, ``[reference]``, ``[output]``. Every key is checked before any
-data are read: unknown ones are refused with the nearest known one, wherever they stand.
+Tables: ``[data]``, ``[partition]``, ``[harmonise.SITE]``, ``[model]``, ``[algorithm]``, ``[run]``,
+and where they are wanted ``[compare]``, ``[stop]``, ``[reference]``, ``[output]``. Every key is
+checked before any data are read: unknown ones are refused with the nearest known one, wherever they
+stand.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.data.facts import SiteFacts, run_on_all
+from consortia.data.harmonisation import Harmonisation, read_harmonisations
 from consortia.data.sites import Sites
 from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums, compared, side_by_side
 from consortia.diagnostics.site_sums import SEED as SUMS_SEED
@@ -35,7 +37,7 @@ from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
-from consortia.study.files import Arrays
+from consortia.study.files import Arrays, names_of
 from consortia.study.formulas import UNUSED, check_data, formula_rows, site_facts
 from consortia.study.model import ModelTable
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
@@ -51,6 +53,11 @@ class Study(Table):
     title: str | None = Field(None, description="one line for the figure and the terminal")
     data: Data
     partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
+    harmonise: dict[str, Harmonisation] = Field(
+        default_factory=dict,
+        description="with model.formula: by site, what is changed in its table as it is read, so "
+        "that all sites' tables agree; the files stay as they are",
+    )
     model: ModelTable
     compare: ModelTable | None = Field(
         None,
@@ -71,6 +78,14 @@ class Study(Table):
     def _consistent(self) -> Study:
         if self.data.dataset is not None and self.partition is None:
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
+        if self.harmonise and (self.model.formula is None or self.data.files is None):
+            raise ValueError("harmonise: it goes with data.files and model.formula")
+        if self.data.files is not None:
+            try:
+                changes = read_harmonisations(self.harmonise, names_of(self.data.files))
+            except InputError as error:
+                raise ValueError(str(error)) from None
+            object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
             raise ValueError("with data.files every file is a site: remove [partition]")
         if self.model.question is not None:
@@ -273,6 +288,7 @@ class Study(Table):
             return replace(own.contribution(path, index, least), beside=beside)
         question = self.model.question
         if question is not None:
+            question = replace(question, harmonise=self.harmonise)
             return site_facts(self.data, question, path, index, least)[2]
         return self.data.contribution(path, index)[1]
 
@@ -300,7 +316,7 @@ class Study(Table):
 
         if self.model.formula is not None:
             asked = (self.model.formula, self.model.options, folder, engine, method)
-            there = (own or {}, least, same, self._imputation)
+            there = (own or {}, least, same, self._imputation, self.harmonise)
             made = formula_rows(self.data, self.partition, *asked, *there)
             found = made.regression
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
@@ -331,7 +347,8 @@ class Study(Table):
         return Metadata(self.title or self.name, kept, scaling, settings)
 
     def _settings(self) -> dict[str, Any]:
-        settings = self.model_dump(exclude={"title", "output"}, exclude_none=True)
+        unsaid = {"title", "output"} | (set() if self.harmonise else {"harmonise"})
+        settings = self.model_dump(exclude=unsaid, exclude_none=True)
         settings["algorithm"] = {"name": self.algorithm.name} | self.method.parameters()
         if self.model.formula is not None:
             used = {k: v for k, v in settings["data"].items() if k not in (*UNUSED, "target")}
@@ -392,11 +409,22 @@ def load_study(path: str | Path, origin: Path | None = None) -> Study:
     """
     path = Path(path)
     _, content = read_toml(path, "study file")
+    study = study_of(content, path)
+    study._path = path if origin is None else origin
+    return study
+
+
+def study_of(content: Mapping[str, Any], path: Path) -> Study:
+    """Return the study that a TOML document says, which is or will be at a path.
+
+    Raises:
+        InputError: a key is unknown, missing or wrong, as in `load_study`.
+    """
     try:
         study = Study.model_validate(content)
     except pydantic.ValidationError as error:
         found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
         lines = [f"{path}: {explained(item, Study)}" for item in found]
         raise InputError("\n".join(lines)) from None
-    study._path = path if origin is None else origin
+    study._path = path
     return study

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from consortia.core.arguments import unknown
+from consortia.data.harmonisation import Harmonisation
 from consortia.study.tables import PARTITIONS
 
 
@@ -17,6 +18,8 @@ def explained(error: Mapping[str, Any], study: type[BaseModel]) -> str:
     table: Any = study
     if location[:1] == ["partition"] and len(location) > 1:  # pydantic puts the kind in between
         table = PARTITIONS[location.pop(1)]
+    elif location[:1] == ["harmonise"]:
+        table = Harmonisation
     elif len(location) > 1:
         table = _table(study, location[0])
     key, value = ".".join(location), error["input"]

@@ -16,9 +16,9 @@ import numpy as np
 from consortia.core.arguments import INT32_MAX, unknown
 from consortia.core.printable import printable
 from consortia.data import preparation
+from consortia.data.dialect import WORDS
 from consortia.data.facts import SiteFacts
 from consortia.data.sites import NUMERIC_KINDS
-from consortia.data.tables import MISSING
 from consortia.errors import InputError
 
 Arrays = dict[str, np.ndarray]
@@ -119,12 +119,13 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
-    if path.suffix not in (".csv", ".npz"):
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".npz"):
         raise InputError(f"{path}: give a .csv or an .npz file.")
     if not os.path.isfile(path):
         raise InputError(f"{path}: there is no such file (names start at the study file's folder).")
     try:
-        return _read_npz(path, target) if path.suffix == ".npz" else _read_csv(path, target)
+        return _read_npz(path, target) if kind == ".npz" else _read_csv(path, target)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not written in UTF-8: save it so.") from error
     except (ValueError, OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
@@ -187,7 +188,7 @@ def _where(text: str, header: list[str]) -> str:
             "semicolons and tabs are read too"
         )
     value = re.search(r"could not convert string '([^']*)'", text)
-    if value is not None and value[1].strip() in MISSING:
+    if value is not None and value[1].strip() in WORDS:
         return (
             f"row {row} under the header, {named}: the value is missing; leave such rows out or "
             "impute them at the site, or give model.formula, which says what becomes of them"

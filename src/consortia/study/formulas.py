@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +12,11 @@ import numpy as np
 
 from consortia.core.contract import Method
 from consortia.data import datasets
+from consortia.data.columns import LazyTable, Table, rows_of
 from consortia.data.facts import SiteFacts
+from consortia.data.harmonisation import Harmonisation
 from consortia.data.partition import read_seed
-from consortia.data.tables import Table, read_table, rows_of
+from consortia.data.tables import read_table
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.construction import (
@@ -29,7 +32,7 @@ from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
 
-NOT_IN_FILE = ("formula", "sites", "algorithm", "engine")
+NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise")
 """Arguments of `consortia.regression` that a study says elsewhere."""
 
 UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "test_file")
@@ -102,7 +105,9 @@ def site_facts(
     """
     assert data.files is not None
     name = names_of(data.files)[index]
-    table, held_out = _split(read_table(path, f"site {name!r}"), data, index)
+    changes = question.harmonise.get(name)
+    every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
+    table, held_out = _split(every, data, index)
     return table, held_out, contribution(question, table, name, least)
 
 
@@ -118,6 +123,7 @@ def formula_rows(
     least: int,
     same: Callable[[], Mapping[str, Any]],
     imputation: int | None,
+    harmonise: Mapping[str, Harmonisation],
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
@@ -133,11 +139,12 @@ def formula_rows(
         least: levels with fewer rows at a site are not told.
         same: what all processes must have been given, by name.
         imputation: the number of the only one that is wanted; all of them when None.
+        harmonise: what is changed in a site's table, by site.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
     """
-    question = question_in(formula, options)
+    question = replace(question_in(formula, options), harmonise=harmonise)
     prior, breaks = options.get("prior"), options.get("breaks")
     read: dict[int, Table] = {}
     held_out: dict[int, Table | None] = {}
@@ -175,7 +182,7 @@ def formula_rows(
     )
 
 
-def _split(table: Table, data: Data, index: int) -> tuple[Table, Table | None]:
+def _split(table: LazyTable, data: Data, index: int) -> tuple[Table, Table | None]:
     """Return a site's rows without a share of them, and that share."""
     if data.test_share is None:
         return table, None
@@ -185,12 +192,10 @@ def _split(table: Table, data: Data, index: int) -> tuple[Table, Table | None]:
     held_out, kept = np.sort(order[:count]), np.sort(order[count:])
     if not count or not len(kept):
         raise InputError(f"data.test_share of {rows} rows leaves one part empty: change the share.")
-    return tuple(  # type: ignore[return-value]
-        {name: column.take(part) for name, column in table.items()} for part in (kept, held_out)
-    )
+    return table.take(kept), table.take(held_out)
 
 
-def _dealt(data: Data, table: Any) -> tuple[tuple[str, ...], list[Table]]:
+def _dealt(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:
     """Return the tables of a data set at its sites; its response is called y."""
     assert data.dataset is not None
     found = datasets.load(data.dataset, download=data.download)

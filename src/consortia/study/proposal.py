@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable, printable
-from consortia.data.tables import POLICIES, Column, Table, rows_of
+from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
+from consortia.data.mending import key
+from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
-from consortia.models.regression.formula import SITE, as_levels, parse
+from consortia.models.regression.formula import SITE, parse
 
 EXACT, HIERARCHICAL = "few_rounds", "federated_hmc"
 """The algorithms; a spread of effects by site has tails that few proposals of the first reach."""
@@ -34,6 +37,9 @@ LEVELS_MAX = 12
 
 MISSING_MAX = 0.5
 """Share of a column's values that may miss."""
+
+REPEATED = (2, 20)
+"""Rows a value, on average, of a column that may name what several rows are of."""
 
 CODES_MAX = 6
 """So few whole numbers may stand for levels."""
@@ -77,6 +83,7 @@ class Proposal:
         left_out: name and reason of every other column.
         by_site: the column whose effect is of each site, or None.
         levels: of the columns whose reference was chosen, it first.
+        trials: of a binomial response, the column of how many could have been.
     """
 
     formula: str
@@ -92,13 +99,22 @@ class Proposal:
     left_out: tuple[tuple[str, str], ...]
     by_site: str | None = None
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    trials: str | None = None
 
-    def toml(self, files: Sequence[str], title: str) -> str:
+    def toml(
+        self,
+        files: Sequence[str],
+        title: str,
+        harmonise: Sequence[str] = (),
+        doubts: Sequence[str] = (),
+    ) -> str:
         """Return the study file.
 
         Args:
             files: of the sites, relative to the study file.
             title: one line.
+            harmonise: lines of the tables ``[harmonise.SITE]``.
+            doubts: what somebody has to confirm.
         """
         lines = ["# Written by `consortia init`. Read it, then: consortia check, consortia run."]
         if self.left_out:
@@ -110,17 +126,22 @@ class Proposal:
                 "# Look at:",
                 *(printable(f"#   {name}: {note}") for name, note in noted),
             ]
+        if doubts:
+            lines += ["#", "# To be confirmed:", *(f"#   {printable(one)}" for one in doubts)]
         listed = ",\n".join(f"  {_text(file)}" for file in files)
         lines += ["", f"title = {_text(title)}", "", "# Each site has one of these files."]
-        lines += ["[data]", f"files = [\n{listed},\n]", "", f"# {printable(self.why)}", "[model]"]
+        lines += ["[data]", f"files = [\n{listed},\n]", *harmonise]
+        lines += ["", f"# {printable(self.why)}", "[model]"]
         lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
+        if self.trials is not None:
+            lines.append(f"trials = {_text(quoted(self.trials))}")
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
         if self.levels:
-            given = [f"{_key(name)} = {_list(found)}" for name, found in self.levels.items()]
+            given = [f"{key(name)} = {_list(found)}" for name, found in self.levels.items()]
             lines.append(f"levels = {{ {', '.join(given)} }} # the first is the reference")
         if self.integrate:
-            lines.append("integrate = true # each site keeps its own level to itself")
+            lines.append("integrate = true # what a site adds of its own stays there")
         if self.by_site is not None and FAMILIES[self.family].effect is not None:
             lines.append(
                 'prior = { sd = "half_normal(1)" } # of a few sites: effects a factor of e apart'
@@ -143,6 +164,8 @@ def propose(
     drop: Sequence[str] = (),
     by_site: str | None = None,
     references: Mapping[str, str] | None = None,
+    group: str | None = None,
+    trials: str | None = None,
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
@@ -158,16 +181,23 @@ def propose(
         by_site: a column whose effect is wanted for each site, around a common one.
         references: level that the others of a column are against; the first in alphabetical order
             for columns that are not named.
+        group: a column whose values several rows share, a patient or a ward, for levels of it.
+        trials: of family binomial, the column of how many could have been.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
     names = _names(tables)
     chosen = references or {}
-    for name in [*drop, *([] if by_site is None else [by_site]), *chosen]:
+    named = [one for one in (by_site, group, trials) if one is not None]
+    for name in [*drop, *named, *chosen]:
         if name not in names:
             raise InputError(f"{name!r} is no column: {unknown(name, names)}.")
-    left = (response if "(" in response else quoted(response)) + " ~ 1"
+    like = [name for name in names if loosely(name) == loosely(response)]
+    if response not in names and len(like) == 1:
+        (response,) = like
+    arithmetic = "(" in response and response not in names
+    left = (response if arithmetic else quoted(response)) + " ~ 1"
     of_response = parse(left).response_columns
     for name in of_response:
         if name not in names:
@@ -178,15 +208,19 @@ def propose(
     if family is not None and family not in FAMILIES:
         raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
     survival = len(of_response) > 1
-    outcome, guessed, why = _of_response(tables, response, of_response, given=family is not None)
+    outcome, guessed, why = _of_response(
+        tables, response if arithmetic else "", of_response, given=family is not None
+    )
     if family is not None and family != guessed:
         _check_family(tables, family, of_response)
         why = f"Family {family}, as you asked."
     family = family or guessed
+    if (family == "binomial") != (trials is not None):
+        raise InputError("--family binomial and --trials COLUMN go together: give both.")
     used: list[Used] = []
     left_out: list[tuple[str, str]] = []
     for name in names:
-        if name in of_response:
+        if name in (*of_response, group, trials):
             continue
         reason = "you left it out" if name in drop else _reason(tables, name)
         if not reason and name != by_site and name not in chosen:
@@ -202,7 +236,8 @@ def propose(
     unused = [name for name in chosen if name not in [one.name for one in used]]
     if unused:
         raise InputError(f"reference of {unused[0]!r}: it is no term of the formula.")
-    responses = [_used(tables, name, response=True) for name in of_response]
+    beside = [one for one in (group, trials) if one is not None]
+    responses = [_used(tables, name, response=True) for name in (*of_response, *beside)]
     every = [*responses, *used]
     gaps = any(sum(one.missing) for one in every)
     policy = missing or ("complete" if gaps else "refuse")
@@ -210,12 +245,15 @@ def propose(
     terms, integrate = [quoted(one.name) for one in used], False
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({quoted(by_site)} || {SITE})")
+        integrate = group is None and _can_stay(tables, by_site, family, policy)
     elif len(tables) > SITES_MAX and not survival:
         terms.append(f"(1 | {SITE})")
-        integrate = policy != "impute"
+        integrate = policy != "impute" and group is None
     elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
         terms.append(SITE)
     grouped = terms[-1:] and "|" in terms[-1]
+    if group is not None:
+        terms.append(f"(1 | {quoted(group)})")
     complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
@@ -238,6 +276,7 @@ def propose(
         left_out=tuple(left_out),
         by_site=by_site,
         levels=levels,
+        trials=trials,
     )
 
 
@@ -247,7 +286,17 @@ def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
 
 def quoted(name: str) -> str:
     """Return a column's name as a formula writes it."""
-    return name if name.isidentifier() else f"`{name}`"
+    bare = re.fullmatch(r"[^\W\d]\w*", name) and not keyword.iskeyword(name)
+    return name if bare else f"`{name}`"
+
+
+def _can_stay(tables: Mapping[str, Table], name: str, family: str, policy: str) -> bool:
+    """Return True if a level and the slope of a column can be integrated out at the sites."""
+    of = FAMILIES[family]
+    kinds = {column.kind for column in _columns(tables, name).values()}
+    levels = {level for own in _levels(tables, name).values() for level in own}
+    one = not kinds & {"text", "truth"} or len(levels) == 2
+    return one and policy != "impute" and of.of_site is None and of.response != "levels"
 
 
 def _text(value: str) -> str:
@@ -342,9 +391,10 @@ def _of_response(
 ) -> tuple[str, str, str]:
     """Return the left side of the formula, the family, and why it is this one."""
     if len(columns) > 1:
-        return response, "cox", "A time to an event: hazard ratios, a baseline of each site."
+        left, said = _event_of(tables, response, columns)
+        return left, "cox", f"A time to an event{said}: hazard ratios, a baseline of each site."
     (name,) = columns
-    if "(" in response:
+    if response:
         return response, "gaussian", f"{response} is arithmetic: a number."
     column, outcome = next(iter(_columns(tables, name).values())), quoted(name)
     levels = sorted({one for found in _levels(tables, name).values() for one in found})
@@ -358,7 +408,7 @@ def _of_response(
                 outcome,
                 "categorical",
                 f"{name} has {len(levels)} levels, each against {levels[0]!r}; of ordered ones: "
-                f'family = "ordinal" and levels = {{ {_key(name)} = [...] }}.',
+                f'family = "ordinal" and levels = {{ {key(name)} = [...] }}.',
             )
         raise InputError(
             f"the response {name!r} holds {len(levels)} texts: a response is a number, yes or no, "
@@ -380,16 +430,41 @@ def _of_response(
     return outcome, "gaussian", f"{name} is a number: differences, in its units."
 
 
-def _event(name: str, other: str, event: str) -> str:
-    return (
-        f"{name} is {other!r} or {event!r}, and {event!r} is the event: odds ratios. The other way "
-        f'about: levels = {{ {_key(name)} = ["{event}", "{other}"] }}.'
+def _event_of(
+    tables: Mapping[str, Table], response: str, columns: Sequence[str]
+) -> tuple[str, str]:
+    """Return a response of a time with an event of 0 and 1, and what is said of it."""
+    event = columns[-1]
+    found = _columns(tables, event)
+    if "I(" in response or any(column.kind == "truth" for column in found.values()):
+        return response, ""
+    levels = sorted({one for own in _levels(tables, event).values() for one in own})
+    if any(column.kind == "text" for column in found.values()):
+        words = ", ".join(levels[:4])
+        raise InputError(
+            f"the event {event!r} holds texts ({words}): say which is the event, as in "
+            f'[harmonise.SITE.recode.{key(event)}] {_text(levels[0])} = "1", and the others "0".'
+        )
+    codes = np.unique(_known(tables, event)).tolist()
+    if codes in ([0.0, 1.0], [0.0], [1.0]):
+        return response, ""
+    if len(codes) == 2:
+        low, high = codes
+        time = response.rpartition(",")[0]
+        return f"{time}, I({quoted(event)} > {low:g}))", f", seen where {event} is {high:g}"
+    listed = ", ".join(f"{code:g}" for code in codes[:6])
+    raise InputError(
+        f"the event {event!r} has the codes {listed}: say which is the event, as in Surv(..., "
+        f"I({quoted(event)} > {codes[0]:g})) for all but {codes[0]:g}, or recode it under "
+        "[harmonise.SITE.recode]."
     )
 
 
-def _key(name: str) -> str:
-    """Return a name as a key of TOML."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+def _event(name: str, other: str, event: str) -> str:
+    return (
+        f"{name} is {other!r} or {event!r}, and {event!r} is the event: odds ratios. The other way "
+        f'about: levels = {{ {key(name)} = ["{event}", "{other}"] }}.'
+    )
 
 
 def _reason(tables: Mapping[str, Table], name: str) -> str:
@@ -426,6 +501,8 @@ def _reason(tables: Mapping[str, Table], name: str) -> str:
         return "a date; written into the formula it is a number of days"
     if _tells_rows_apart(name, found, by_site, kind):
         return "it tells rows apart: an identifier"
+    if repeated := _repeated(name, found, by_site, kind):
+        return repeated
     if kind == "text" and len(distinct) > LEVELS_MAX:
         return f"a text of {len(distinct)} levels; write it in if each shall have an effect"
     return ""
@@ -459,16 +536,40 @@ def _alike(own: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
 def _tells_rows_apart(
     name: str, found: Mapping[str, Column], levels: Mapping[str, Sequence[str]], kind: str
 ) -> bool:
-    """Return True if a column looks like an identifier: nearly all values differ at a site."""
+    """Return True if a column looks like an identifier: nearly all values of all rows differ."""
     known = sum(int((~column.missing).sum()) for column in found.values())
-    different = sum(map(len, levels.values()))
-    if known < 5 or different < DIFFERENT * known:
+    by_site, named = sum(map(len, levels.values())), IDENTIFIER.search(name) is not None
+    different = len({level for own in levels.values() for level in own})
+    if known < 5:
         return False
-    if kind == "text" or IDENTIFIER.search(name):
-        return True
-    values = [column.values[~column.missing] for column in found.values()]
-    return different == known and all(  # numbered through
-        bool((one == np.round(one)).all()) and np.ptp(one) == len(one) - 1 for one in values
+    if kind != "text" and by_site == known:
+        values = [column.values[~column.missing] for column in found.values()]
+        if all(
+            bool((one == np.round(one)).all()) and np.ptp(one) == len(one) - 1 for one in values
+        ):
+            return True  # numbered through
+    apart = by_site if named else different
+    return (kind == "text" or named) and apart >= DIFFERENT * known
+
+
+def _repeated(
+    name: str, found: Mapping[str, Column], levels: Mapping[str, Sequence[str]], kind: str
+) -> str:
+    """Return that a column may name what several rows are of, a patient or a ward; or ""."""
+    known = sum(int((~column.missing).sum()) for column in found.values())
+    by_site = sum(map(len, levels.values()))
+    distinct = {level for own in levels.values() for level in own}
+    if by_site <= LEVELS_MAX or not REPEATED[0] <= known / by_site <= REPEATED[1]:
+        return ""
+    named = IDENTIFIER.search(name) is not None
+    if kind != "text":
+        values = [column.values[~column.missing] for column in found.values()]
+        whole = all(bool((one == np.round(one)).all()) for one in values)
+        if not whole or not (named or (len(distinct) == by_site and len(found) > 1)):
+            return ""
+    return (
+        f"{by_site} values in {known} rows: are these rows of one patient or ward? --group "
+        f"{name} writes (1 | {quoted(name)})"
     )
 
 

@@ -50,8 +50,9 @@ from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Qu
 RAYS = 0.12
 """Share of a message's points that lie on rays."""
 
-WIDE, WIDE_ABOVE = 4.0, 1.7
-"""Scales of the exploration's widest part, with up to and with more than 14 parameters."""
+WIDE = (0.5, 1.2), (0.25, 2.2), (0.25, 4.0)
+NARROW = (0.8, 1.0), (0.2, 1.5)
+"""Shares and scales of an exploration's parts, with up to and with more than 14 parameters."""
 
 LOST = 10.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
@@ -62,7 +63,7 @@ MOST_MISSED = 5e-4
 LEAST_SHARE, STANDING = 0.1, 0.5
 """Effective share of a batch whose draws count, and from which its proposal is kept."""
 
-HEAVIEST = 0.004
+HEAVIEST = 0.006
 """Share of a batch's draws that its heaviest point may be, as expected."""
 
 FEW_DRAWS = 400
@@ -235,8 +236,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
     centres, covariance = yield from _local_fits(server, scale)
     server.reference = centres[0]
+    searched, poor, kept, shares, missed = d > FEW_PARAMETERS, 0, [], [], []
+    if searched:  # few points of a wide exploration would lie in the bulk
+        found = yield from _search(server, np.stack(centres), scale)
+        if found.converged:
+            centres, covariance = [found.position], found.root @ found.root.T
     sent = _exploration(server, centres, covariance)
-    searched, poor, kept, shares, missed = False, 0, [], [], []
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
@@ -260,11 +265,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
             server.memory, profiles, covariance, missed, server.rng, bent=poor > 0, doubted=poor > 1
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
-        if not searched and learnt.error > TRUSTED and server.memory.weighted().effective < LOST:
+        lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
+        if lost and not searched:
             searched = True
-            found = yield from _search(server, scale)
+            found = yield from _search(server, server.memory.best[None], scale)
             if found.converged:
-                server.memory.batches.clear()
+                server.memory.forget_drawn()
                 covariance = found.root @ found.root.T
                 sent = _exploration(server, [found.position], covariance)
                 continue
@@ -332,10 +338,10 @@ def _exploration(
     server: Server, centres: list[np.ndarray], covariance: Float[np.ndarray, "d d"]
 ) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
-    wide = WIDE if server.dimension <= FEW_PARAMETERS else WIDE_ABOVE
+    wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
     shares, middles, scales = [], [], []
     for centre in centres:
-        for share, factor in ((0.5, 1.2), (0.25, math.sqrt(1.2 * wide)), (0.25, wide)):
+        for share, factor in wide:
             shares.append(share)
             middles.append(centre)
             scales.append(factor * covariance)
@@ -391,7 +397,7 @@ def _evaluate(
         Profile(line, ray_heights[-1] - values)
         for line, values in along_lines(sent.lines, ray_heights)
     ]
-    before = server.memory.weighted() if server.memory.batches else None
+    before = server.memory.weighted() if server.memory.drawn else None
     points = np.concatenate([sent.points, on_rays])
     server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)
     weights = heights[:count] - sent.log_density
@@ -445,17 +451,13 @@ def _judged(
     )
 
 
-def _search(server: Server, scale: PriorScale) -> Generator[Query, Arrays, search.Found]:
-    """Seek the mode from the highest point."""
-    found = yield from server.counted(
-        search.find_mode(
-            server.memory.best[None],
-            server.reference,
-            search.within(scale.centre, scale.sd),
-            MOST_SEARCHED,
-        )
-    )
-    return found
+def _search(
+    server: Server, starts: Float[np.ndarray, "s d"], scale: PriorScale
+) -> Generator[Query, Arrays, search.Found]:
+    """Seek the mode."""
+    bound = search.within(scale.centre, scale.sd)
+    asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED)
+    return (yield from server.counted(asking))
 
 
 def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
@@ -477,7 +479,11 @@ def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
         ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
         positions = ensemble.positions.reshape(server.known.chains, -1, d)
         draws.append(positions)
-        stats = {"acceptance_rate": np.full(positions.shape[:2], ensemble.acceptance)}
+        stats = {
+            "lp": server.offset - ensemble.here.potentials.reshape(positions.shape[:2]),
+            "acceptance_rate": np.full(positions.shape[:2], ensemble.acceptance),
+            "effective_share": np.full(positions.shape[:2], np.nan),
+        }
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         if settings.effective_size is not None and reached >= settings.effective_size:
@@ -551,7 +557,7 @@ def _failed(server: Server, obstacle: str) -> Outcome:
         "few), or integrate a site's own parameters out (integrate=True of a formula)."
     )
     report: dict[str, Any] = {"rounds_used": server.records}
-    if server.memory.batches:
+    if server.memory.drawn:
         weighted = server.memory.weighted()
         own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
         mean = own @ weighted.points

@@ -29,6 +29,9 @@ EXACT, TRUSTED = 0.02, 0.3
 FEW = 8.0
 """Effective weighted points, by the number of parameters, from which an envelope is begun."""
 
+FEW_PARAMETERS = 14
+"""Up to which a triangular map and mixtures are tried."""
+
 USABLE = 0.95
 """Share of the points that coordinates must map to finite places."""
 
@@ -71,6 +74,8 @@ def learn(
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
     """
+    if memory.points.shape[1] > FEW_PARAMETERS:
+        return _weighted(memory, missed, rng)
     try:
         fitted, coordinates = _surrogate(memory, profiles, covariance, rng)
         if fitted.error < TRUSTED and not doubted:
@@ -78,6 +83,21 @@ def learn(
         return _pooled(fitted, coordinates, memory, missed, rng)
     except (FloatingPointError, np.linalg.LinAlgError):
         return Learnt(None, covariance, math.inf)
+
+
+def _weighted(
+    memory: Memory, missed: list[Float[np.ndarray, " d"]], rng: np.random.Generator
+) -> Learnt:
+    """Return proposals from the t that is nearest to weighted points.
+
+    With many parameters a regression that predicts would need more terms than there are points.
+    """
+    weighted = memory.weighted()
+    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
+    envelope = mixture.fit_mixture(weighted.points, weighted.log_weights, 1, rng)
+    envelope = _stretched(envelope, missed, Plain(), memory.best)
+    away = weighted.points - own @ weighted.points
+    return Learnt(Proposal(envelope, None, Plain()), (away.T * own) @ away, 0.0)
 
 
 def _following(
@@ -111,9 +131,11 @@ def _pooled(
     """Return proposals that cover weighted points, and follow the surrogate as far as it earned."""
     weighted = memory.weighted()
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
-    coordinates, envelope = _covering(weighted, own, coordinates, rng)
-    z, volume, usable = _mapped(coordinates, memory.points)
-    fitted = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+    given = coordinates
+    coordinates, envelope = _covering(weighted, own, given, rng)
+    if coordinates is not given:
+        z, volume, usable = _mapped(coordinates, memory.points)
+        fitted = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     found = proposal.clipped(fitted, envelope, coordinates, rng, power)
@@ -197,16 +219,17 @@ def _covering(
     """
     half = rng.random(len(own)) < 0.5
     first = own[half] / own[half].sum()
-    tried: list[tuple[Coordinates, Coordinates | None]] = [(Plain(), Plain())]
-    tried.append((fit_flow(weighted.points[half], first), None))
-    if not isinstance(warp, Plain):
-        tried.append((warp, warp))
+    tried: list[tuple[Coordinates, Coordinates | None]] = [(warp, warp)]
+    if weighted.points.shape[1] <= FEW_PARAMETERS:
+        tried.append((fit_flow(weighted.points[half], first), None))
+        if not isinstance(warp, Plain):
+            tried.append((Plain(), Plain()))
     scores = []
     for index, (of_half, _) in enumerate(tried):
         z, volume, usable = _mapped(of_half, weighted.points)
         if usable.mean() < USABLE:
             continue
-        for components in (1, proposal.COMPONENTS):
+        for components in (1, proposal.COMPONENTS) if len(tried) > 1 else (1,):
             learnt, rest = half & usable, ~half & usable
             found = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
             logs = np.log(own[rest] + 1e-300)

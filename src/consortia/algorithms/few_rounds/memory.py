@@ -32,19 +32,33 @@ class Weighted(NamedTuple):
         return float(1 / (normalised(self.log_weights) ** 2).sum())
 
 
+class Drawn(NamedTuple):
+    """The points that one message drew from a density, log π there, and log q of itself.
+
+    ``others`` holds log q there of each kept message, by its number.
+    """
+
+    number: int
+    points: Float[np.ndarray, "n d"]
+    heights: Float[np.ndarray, " n"]
+    density: Density
+    others: dict[int, Float[np.ndarray, " n"]]
+
+
 @dataclass
 class Memory:
     """Points and log-densities of all messages.
 
     Attributes:
         points: θ of all of them, (n, d).
-        heights: log π, relative to the reference.
-        batches: of the last messages the points that were drawn, log π, and log q.
+        heights: log π, relative to the first reference.
+        drawn: of the last messages those that were drawn from a proposal.
     """
 
     points: Float[np.ndarray, "n d"]
     heights: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
-    batches: list[tuple[np.ndarray, np.ndarray, Density]] = field(default_factory=list)
+    drawn: list[Drawn] = field(default_factory=list)
+    _count: int = 0
 
     def add(self, points: np.ndarray, heights: np.ndarray, drawn: int, density: Density) -> None:
         """Take the points of a message, of which the first ones were drawn from a density."""
@@ -52,8 +66,16 @@ class Memory:
         self.points = np.concatenate([self.points, points[finite]])
         self.heights = np.concatenate([self.heights, heights[finite]])
         own = finite[:drawn]
-        batch = points[:drawn][own], heights[:drawn][own], density
-        self.batches = [*self.batches, batch][-KEPT:]
+        self._count += 1
+        batch = Drawn(self._count, points[:drawn][own], heights[:drawn][own], density, {})
+        self.drawn = [*self.drawn, batch][-KEPT:]
+        for one in self.drawn:
+            batch.others[one.number] = one.density(batch.points)
+            one.others[batch.number] = density(one.points)
+
+    def forget_drawn(self) -> None:
+        """Weight no earlier points any more; they stay in the regressions."""
+        self.drawn = []
 
     @property
     def best(self) -> Float[np.ndarray, " d"]:
@@ -62,11 +84,13 @@ class Memory:
 
     def weighted(self) -> Weighted:
         """Return the last drawn points against the mixture of what drew them."""
-        points, heights = (np.concatenate([b[i] for b in self.batches]) for i in (0, 1))
-        counts = np.array([len(batch[0]) for batch in self.batches])
-        each = [
-            batch[2](points) + math.log(count / counts.sum())
-            for batch, count in zip(self.batches, counts, strict=True)
-            if count
-        ]
-        return Weighted(points, heights, heights - special.logsumexp(each, axis=0))
+        total = sum(len(one.points) for one in self.drawn)
+        weights = []
+        for one in self.drawn:
+            each = [
+                one.others[other.number] + math.log(max(len(other.points), 1) / total)
+                for other in self.drawn
+            ]
+            weights.append(one.heights - special.logsumexp(each, axis=0))
+        points, heights = (np.concatenate([one[i] for one in self.drawn]) for i in (1, 2))
+        return Weighted(points, heights, np.concatenate(weights))

@@ -15,9 +15,6 @@ from scipy import linalg, special
 BLOCK = 4096
 """Points of a stream that are drawn together, at server and sites."""
 
-FREEDOM = 4
-"""Degrees of freedom ν; even, so that a χ² number is a sum of ν/2 logarithms."""
-
 EM_STEPS = 20
 """Steps of expectation and maximisation of a mixture."""
 
@@ -29,6 +26,14 @@ WIDE_SHARE, WIDER = 0.15, 1.3
 
 INFLATED = 1.15
 """By how much a fitted covariance is widened: a narrow envelope is expensive, a wide one is not."""
+
+
+def freedom(dimension: int) -> int:
+    """Return ν, even, so that a χ² number is a sum of ν/2 logarithms: heavy tails while they last.
+
+    With many parameters nearly all points of heavy tails would lie far out.
+    """
+    return 4 if dimension <= 14 else 8
 
 
 class Mixture(NamedTuple):
@@ -81,8 +86,8 @@ def draw(mixture: Mixture, rng: np.random.Generator, count: int) -> Float[np.nda
     d = mixture.centres.shape[1]
     which = np.searchsorted(np.cumsum(mixture.shares)[:-1], rng.random(count), side="right")
     normals = rng.standard_normal((count, d))
-    squares = -2 * np.log1p(-rng.random((count, FREEDOM // 2))).sum(axis=1)
-    normals /= np.sqrt(squares / FREEDOM)[:, None]
+    squares = -2 * np.log1p(-rng.random((count, freedom(d) // 2))).sum(axis=1)
+    normals /= np.sqrt(squares / freedom(d))[:, None]
     points = np.empty((count, d))
     for index, (centre, root) in enumerate(zip(mixture.centres, mixture.roots, strict=True)):
         own = which == index
@@ -98,15 +103,16 @@ def log_density(mixture: Mixture, points: Float[np.ndarray, "n d"]) -> Float[np.
 def _parts(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log s_j t(θ) and |R_j⁻¹(θ − μ_j)|², (J, n) each."""
     d = points.shape[1]
-    constant = math.lgamma((FREEDOM + d) / 2) - math.lgamma(FREEDOM / 2)
-    constant -= d / 2 * math.log(FREEDOM * math.pi)
+    nu = freedom(d)
+    constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2)
+    constant -= d / 2 * math.log(nu * math.pi)
     squares = np.empty((len(mixture.shares), len(points)))
     for index, (centre, root) in enumerate(zip(mixture.centres, mixture.roots, strict=True)):
         white = linalg.solve_triangular(root, (points - centre).T, lower=True, check_finite=False)
         squares[index] = np.einsum("dn,dn->n", white, white)
     volumes = np.log(np.diagonal(mixture.roots, axis1=1, axis2=2)).sum(axis=1)
     heights = np.log(mixture.shares) - volumes + constant
-    return heights[:, None] - (FREEDOM + d) / 2 * np.log1p(squares / FREEDOM), squares
+    return heights[:, None] - (nu + d) / 2 * np.log1p(squares / nu), squares
 
 
 def normalised(log_weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -146,7 +152,7 @@ def fit_mixture(
     away = points - mean
     whole = (away.T * weights) @ away
     if components == 1:
-        return mixture_of([1.0], [mean], [whole * (FREEDOM - 2) / FREEDOM * INFLATED])
+        return mixture_of([1.0], [mean], [whole * (1 - 2 / freedom(d)) * INFLATED])
     chosen = points[rng.choice(n, min(n, 3000), p=weights)]
     each = components - 1
     centres = chosen[rng.choice(len(chosen), each, replace=False)]
@@ -155,7 +161,7 @@ def fit_mixture(
     for _ in range(EM_STEPS):
         heights, squares = _parts(family, chosen)
         parts = np.exp(heights - special.logsumexp(heights, axis=0))
-        pulls = parts * (FREEDOM + d) / (FREEDOM + squares)
+        pulls = parts * (freedom(d) + d) / (freedom(d) + squares)
         sums = pulls.sum(axis=1) + 1e-9
         centres = pulls @ chosen / sums[:, None]
         scales = []

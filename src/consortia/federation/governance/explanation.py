@@ -19,8 +19,8 @@ SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
     "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics; with a formula also the names of the levels of its factors, and how many values "
-    "miss.",
+    "statistics; with a formula also the names of the levels of its factors, how many values "
+    "miss, and which words and numbers may be codes for that, with the number of their rows.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",

@@ -119,6 +119,8 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     asked = {"table": tables["model"], "modules": modules(*study.code)}
     if "compare" in tables:
         asked["compare"] = tables["compare"]
+    if study.harmonise:
+        tables["harmonise"] = asked["harmonise"] = study.model_dump()["harmonise"]
     model = _sha256(asked)
     return StudyTerms(
         run=run,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from consortia.core.faults import Faults
+from consortia.data.columns import Guess, TableFacts
 from consortia.data.preparation import Moments, moments_of_all
-from consortia.data.tables import TableFacts
 from consortia.errors import InputError
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
@@ -20,6 +21,13 @@ from consortia.models.regression.question import (
     is_levels,
 )
 from consortia.models.regression.specification import GAP, Specification, Unit
+from consortia.models.regression.unlike import (
+    Located,
+    check_writing,
+    common_kind,
+    merged_order,
+    scales_apart,
+)
 
 INTERVALS = 5
 """Of a piecewise constant hazard, when no breaks are given."""
@@ -38,14 +46,35 @@ def agree(
     rows: Sequence[int],
     names: Sequence[str],
     breaks: Sequence[float] | None = None,
+    located: Located | None = None,
 ) -> Specification:
     """Return what the sites agree on, from the facts of all of them.
+
+    Args:
+        question: what was asked.
+        facts: of the sites' tables.
+        rows: of each site, those that are kept.
+        names: of the sites.
+        breaks: where a piecewise constant hazard may change.
+        located: says in which file and line a level is, where the rows are here.
 
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    parsed, notes = question.parsed, []
-    kinds = {name: _common_kind(name, facts, names) for name in question.columns} | {SITE: "text"}
+    parsed, notes, faults = question.parsed, [], Faults()
+    where = located or (lambda place, column, level: f"site {names[place]!r}")
+    kinds = {SITE: "text"}
+    for name in question.columns:
+        with faults.noted():
+            kinds[name] = common_kind(name, facts, names, where)
+    for text, factor in [*parsed.factors.items(), (RESPONSE, parsed.response[0])]:
+        if factor.column is not None and factor.column not in question.levels:
+            with faults.noted():
+                parts = {
+                    name: one.levels.get(text, ()) for name, one in zip(names, facts, strict=True)
+                }
+                check_writing(factor.column, parts, names, where)
+    faults.check()
 
     def together(name: str) -> Moments | None:
         parts = [one.moments[name] for one in facts if name in one.moments]
@@ -125,12 +154,53 @@ def agree(
         cuts = _breaks(breaks, units[TIME].mean)
     elif breaks is not None:
         raise InputError("breaks are for family='piecewise_exponential'.")
+    readings = [guess for one in facts for guess in one.guesses]
+    readings += _of_words(question, levels, kinds)
+    measured = {text: one.column for text, one in parsed.factors.items() if one.column}
+    first = parsed.response[0].column
+    if first is not None:
+        measured[TIME if question.family.response == "time" else RESPONSE] = first
+    of_columns = {
+        column: {
+            name: Moments(*one.moments[text])
+            for name, one in zip(names, facts, strict=True)
+            if text in one.moments
+        }
+        for text, column in measured.items()
+    }
+    readings += [one.guess for one in scales_apart(of_columns, question.harmonise)]
     made = Specification(
-        question, tuple(names), tuple(rows), units, levels, fills, tuple(notes), cuts, imputed
+        question,
+        tuple(names),
+        tuple(rows),
+        units,
+        levels,
+        fills,
+        tuple(notes),
+        cuts,
+        imputed,
+        tuple(readings),
     )
     if not made.has_intercept and question.family.response in ("ordered",):
         raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
     return made
+
+
+def _of_words(
+    question: Question, levels: Mapping[str, tuple[str, ...]], kinds: Mapping[str, str]
+) -> list[Guess]:
+    """Return which columns became levels without ``C(...)`` because they hold words."""
+    found = []
+    for text, factor in question.parsed.factors.items():
+        column = factor.column
+        if text not in levels or factor.kind == "levels" or column in (None, SITE):
+            continue
+        count, first = len(levels[text]), levels[text][0]
+        what = "words" if kinds[str(column)] == "text" else "True and False"
+        found.append(
+            Guess(str(column), f"{column} holds {what}: {count} levels, each against {first!r}")
+        )
+    return found
 
 
 def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
@@ -157,16 +227,6 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
     return notes
 
 
-def _common_kind(name: str, facts: Sequence[TableFacts], names: Sequence[str]) -> str:
-    kinds = {one.kinds.get(name, "empty"): where for one, where in zip(facts, names, strict=True)}
-    known = {kind: where for kind, where in kinds.items() if kind != "empty"}
-    if len(known) > 1:
-        words = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "texts"}
-        found = " and ".join(f"{words[kind]} at site {where!r}" for kind, where in known.items())
-        raise InputError(f"the column {name!r} holds {found}: make it of one kind.")
-    return next(iter(known), "empty")
-
-
 def _levels_of(
     question: Question,
     factor: Factor,
@@ -186,7 +246,7 @@ def _levels_of(
         parts = {
             name: set(one.levels.get(text, ())) for name, one in zip(names, facts, strict=True)
         }
-        levels = in_order(sorted({level for found in parts.values() for level in found}))
+        levels = _ordered(column, text, facts)
         if kinds[column] == "truth":
             levels = ("False", "True")
         if len(levels) > max(LEVELS_DOUBTED, rows / 2):
@@ -224,6 +284,13 @@ def _levels_of(
     return levels, notes
 
 
+def _ordered(column: str, text: str, facts: Sequence[TableFacts]) -> tuple[str, ...]:
+    """Return the levels of all sites, in the order that is declared, or else in `in_order`."""
+    every = in_order(sorted({level for one in facts for level in one.levels.get(text, ())}))
+    declared = [one.levels[text] for one in facts if column in one.declared and text in one.levels]
+    return merged_order(column, declared, every) if declared else every
+
+
 def _given_response(question: Question) -> bool:
     """Return True if the levels of the response are given."""
     column = question.parsed.response[0].column
@@ -239,13 +306,15 @@ def _response_levels(
 ) -> tuple[str, ...]:
     column = str(question.parsed.response[0].column)
     given = question.levels.get(column)
-    if given is None and question.family.response == "ordered" and kinds[column] == "text":
+    declared = all(one.declared.get(column) for one in facts)
+    ordered = question.family.response == "ordered"
+    if given is None and ordered and kinds[column] == "text" and not declared:
         raise InputError(
             f"the response {column!r} holds texts, whose order is not known: give "
             f"levels={{{column!r}: [lowest, ..., highest]}}."
         )
     parts = [set(one.levels.get(RESPONSE, ())) for one in facts]
-    found = in_order(sorted(set().union(*parts)))
+    found = _ordered(column, RESPONSE, facts)
     if kinds[column] == "truth":
         found = ("False", "True")
     levels = found if given is None else given

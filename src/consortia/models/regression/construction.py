@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 from consortia.core import arguments
 from consortia.core.arguments import unknown
 from consortia.core.contract import Method
+from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
+from consortia.data.columns import Table, as_levels, rows_of
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
-from consortia.data.tables import Table, read_table, rows_of
+from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.agreement import agree
 from consortia.models.regression.density import Density
@@ -63,11 +66,12 @@ def regression(
     imputation_seed: int = 0,
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
+    harmonise: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
     Every site tells what its rows are like: the levels of factors, means and squares of numbers,
-    how many values miss (`consortia.data.tables.TableFacts`). From this all agree on the columns,
+    how many values miss (`consortia.data.columns.TableFacts`). From this all agree on the columns,
     and each makes its own: they are those that one table of all rows would have given.
 
     A formula is ``response ~ terms`` with ``+ : * ^ -`` between terms; a factor is a column or
@@ -119,6 +123,8 @@ def regression(
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
+        harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
+            ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -150,14 +156,27 @@ def regression(
         imputation_seed=imputation_seed,
     )
     tables, names = _tables(sites)
+    changes: Mapping[str, Any] = {}
+    if harmonise is not None:
+        from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
+
+        changes = read_harmonisations(harmonise, names)
+    question = replace(question, harmonise=changes)
     read: dict[int, Table] = {}
 
     def contribute(index: int) -> SiteFacts:
-        read[index] = read_table(tables[index], f"site {names[index]!r}")
-        return contribution(question, read[index], names[index])
+        name = names[index]
+        read[index] = read_table(
+            tables[index], f"site {name!r}", site=name, harmonise=changes.get(name)
+        )
+        return contribution(question, read[index], name)
 
     if engine is None:
-        facts = [contribute(index) for index in range(len(names))]
+        faults, facts = Faults(), []
+        for index in range(len(names)):
+            with faults.noted():
+                facts.append(contribute(index))
+        faults.check()
     elif algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     else:
@@ -246,14 +265,18 @@ def question_of(
 
 def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
     """Return what all processes learn of a site's table; see `Question.facts`."""
+    of_table = question.facts(table, site, least)
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
+    numbers = {*question.numbers, SITE}
     held = {
-        name: column.values.tolist() if column.kind == "text" else column.values
+        name: column.values.tolist()
+        if column.kind == "text"
+        else (column.values if name in numbers else as_levels(column).tolist())
         for name, column in kept.items()
     }
     known = of_value((held, {name: column.missing for name, column in kept.items()}))
-    return SiteFacts(rows_of(kept), arrays, known, table=question.facts(table, site, least))
+    return SiteFacts(rows_of(kept), arrays, known, table=of_table)
 
 
 def assembled(
@@ -273,7 +296,11 @@ def assembled(
     known = [one for one in tables if one is not None]
     if len(known) < len(tables):
         raise InputError("a site has told nothing of a table: give all the same formula.")
-    agreed = agree(question, known, [one.rows for one in facts], names, breaks)
+
+    def located(place: int, column: str, level: str) -> str:
+        return _located(read.get(place), names[place], column, level)
+
+    agreed = agree(question, known, [one.rows for one in facts], names, breaks, located)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
@@ -318,6 +345,15 @@ def assembled(
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
     return Regression(agreed, density, model, sites, notes, groups, kept)
+
+
+def _located(table: Table | None, site: str, column: str, level: str) -> str:
+    """Return where a level is first, in words: the file and the line where the rows are here."""
+    if table is None or table[column].source is None:
+        return f"site {site!r}"
+    places = np.flatnonzero(as_levels(table[column]) == level)
+    source = table[column].source
+    return f"site {site!r}" if source is None or not len(places) else source.row(int(places[0]))
 
 
 def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from consortia.data.tables import Column, Table, rows_of
+from consortia.data.columns import Column, Table, as_levels, rows_of
 from consortia.errors import InputError
 from consortia.models.regression import smooth
-from consortia.models.regression.formula import SITE, as_levels
+from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import RESPONSE, TIME
 from consortia.models.regression.specification import GAP, Block, Specification
 

@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.data.tables import Column, Table, column_of
+from consortia.data.columns import Table, as_levels, column_of, level
 from consortia.errors import InputError
+from consortia.models.regression.tokens import Code, coded
 
 Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
 
@@ -160,16 +161,17 @@ def parse(text: Any) -> Parsed:
     Raises:
         InputError: it is no formula, or it uses what cannot be used, with what can.
     """
-    if not isinstance(text, str) or text.count("~") != 1:
+    if not isinstance(text, str) or coded(text).text.count("~") != 1:
         raise InputError(f"formula is {text!r}: give 'response ~ terms', one ~ in it.")
-    rest, groups = _without_groups(text)
-    left, right = _terms(rest)
+    code = coded(text)
+    rest, groups = _without_groups(code)
+    left, right = _terms(code.part(rest))
     if len(left) != 1 or len(left[0]) != 1:
         raise InputError(f"formula {text!r}: give one response before the ~.")
-    response, survival = _response(left[0][0])
+    response, survival = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
     for term in right:
-        made = [factor_of(one) for one in term if one != "1"]
+        made = [_factor(code.part(one)) for one in term if one != "1"]
         if any(isinstance(factor, _Offset) for factor in made):
             if len(made) > 1 or offset is not None:
                 raise InputError(f"formula {text!r}: offset(...) stands once and by itself.")
@@ -180,42 +182,41 @@ def parse(text: Any) -> Parsed:
             raise InputError(f"formula {text!r}: s(...) has no interactions; write it by itself.")
         terms.append(tuple(factor.text for factor in plain))
         factors.update({factor.text: factor for factor in plain})
-    inside = [one for group in groups for one in group.inside if one]
-    factors.update({one: _plain(factor_of(one)) for one in inside if one not in factors})
+    inside: list[Group] = []
+    for group in groups:
+        of_group = [_plain(_factor(code.part(one))) for one in group.inside if one]
+        factors.update({one.text: one for one in of_group if one.text not in factors})
+        names = iter(of_group)
+        texts = tuple(next(names).text if one else "" for one in group.inside)
+        inside.append(group._replace(inside=texts))
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
-    return Parsed(text, response, survival, tuple(terms), factors, groups, offset)
+    return Parsed(text, response, survival, tuple(terms), factors, tuple(inside), offset)
 
 
 def expression(text: str) -> Factor:
     """Return the factor of an expression of columns, such as an exposure; no levels, no smooths."""
-    return _plain(factor_of(text))
+    return _plain(_factor(coded(text)))
 
 
 class _Offset(NamedTuple):
     factor: Factor
 
 
-def factor_of(text: str) -> Factor | _Offset:
+def _factor(code: Code) -> Factor | _Offset:
     """Return a factor from its text.
 
     Raises:
         InputError: it holds what cannot be evaluated.
     """
-    names: dict[str, str] = {}
-
-    def named(match: re.Match[str]) -> str:
-        names[f"column_{len(names)}_"] = match[1]
-        return list(names)[-1]
-
-    code = re.sub(r"`([^`]*)`", named, text)
+    text = code.shown
     try:
-        tree = ast.parse(code.strip(), mode="eval").body
+        tree = ast.parse(code.text.strip(), mode="eval").body
     except SyntaxError:
-        tree = ast.Name(text)  # a name with spaces, set apart by formulaic
+        tree = ast.Name(text.strip())  # a name with spaces, beside the formula
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
-            node.id = names.get(node.id, node.id)
+            node.id = code.columns.get(node.id, node.id)
     outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
     if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
         return _Offset(Factor(text, "plain", tree.args[0], _columns(tree.args[0], text)))
@@ -244,84 +245,68 @@ def factor_of(text: str) -> Factor | _Offset:
     return Factor(text, kind, inner, columns, None, option)
 
 
-def as_levels(column: Column) -> np.ndarray:
-    """Return the values of a column as names of levels; those that miss are ""."""
-    if column.kind == "text":
-        return column.values
-    if column.kind == "truth":
-        found = np.where(column.values > 0, "True", "False")
-    else:
-        found = np.array([level(value) for value in column.values.tolist()])
-    return np.where(column.missing, "", found)
-
-
-def level(value: Any) -> str:
-    """Return the name of a level, of a number without a needless ".0"."""
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    return str(value)
-
-
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _terms(text: str) -> tuple[list[list[str]], list[list[str]]]:
+def _terms(code: Code) -> tuple[list[list[str]], list[list[str]]]:
     """Return the terms of both sides as formulaic reads them, each a list of factors."""
     from formulaic import Formula  # heavy: only who gives a formula pays for it
     from formulaic.errors import FormulaicError
 
     try:
-        found = Formula(text)
+        found = Formula(code.text)
         sides: Any = (found.lhs, found.rhs)
     except (FormulaicError, SyntaxError, AttributeError) as error:
         first = re.sub(r"\x1b\[[0-9;]*m", "", str(error).strip()).split("\n")[0]
+        first = code.part(first).shown
         if first.startswith("The `.` operator"):
             first = "'.' stands for no columns here: name them."
-        raise InputError(f"formula {text!r} cannot be read: {first}") from None
+        raise InputError(f"formula {code.shown!r} cannot be read: {first}") from None
     left, right = ([[factor.expr for factor in term.factors] for term in side] for side in sides)
     return left, right
 
 
-def _response(text: str) -> tuple[tuple[Factor, ...], bool]:
-    tree = ast.parse(re.sub(r"`[^`]*`", "name", text), mode="eval").body if "(" in text else None
+def _response(code: Code) -> tuple[tuple[Factor, ...], bool]:
+    tree = ast.parse(code.text, mode="eval").body if "(" in code.text else None
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Surv":
-        inside = [part.strip() for part in text[text.index("(") + 1 : -1].split(",")]
-        if len(inside) != 2:
-            raise InputError(f"formula: {text}: Surv takes the time and the event, in this order.")
-        return tuple(expression(part) for part in inside), True
-    return (expression(text),), False
+        inside = [ast.unparse(part) for part in tree.args]
+        if len(inside) != 2 or tree.keywords:
+            raise InputError(
+                f"formula: {code.shown}: Surv takes the time and the event, in this order."
+            )
+        return tuple(_plain(_factor(code.part(part))) for part in inside), True
+    return (_plain(_factor(code)),), False
 
 
-def _without_groups(text: str) -> tuple[str, tuple[Group, ...]]:
-    """Return a formula without its group terms, and these."""
+def _without_groups(code: Code) -> tuple[str, list[Group]]:
+    """Return a formula without its group terms, and these, their factors still to be read."""
     groups: list[Group] = []
 
     def taken(match: re.Match[str]) -> str:
         terms, bar, group = (part.strip() for part in match.groups())
-        by = group.strip("`")
-        if not by or (by == group and not group.isidentifier()):
+        written = code.part(match[0]).shown
+        if group not in code.columns:
             raise InputError(
-                f"formula: {match[0]}: give one column after the bar, or {SITE} for the "
-                "site itself."
+                f"formula: {written}: give one column after the bar, or {SITE} for the site itself."
             )
         parts = [part.strip() for part in terms.split("+")]
         inside = ["" if part == "1" else part for part in parts if part != "0"]
         if "1" not in parts and "0" not in parts:
             inside.insert(0, "")
         if not inside:
-            raise InputError(f"formula: {match[0]} has nothing that differs between groups.")
-        groups.append(Group(by, tuple(dict.fromkeys(inside)), bar == "|"))
+            raise InputError(f"formula: {written} has nothing that differs between groups.")
+        groups.append(Group(code.columns[group], tuple(dict.fromkeys(inside)), bar == "|"))
         return MARK
 
-    rest = GROUP.sub(taken, text)
+    rest = GROUP.sub(taken, code.text)
     rest = re.sub(rf"\+\s*{MARK}", "", rest)
     rest = re.sub(rf"~\s*{MARK}\s*\+", "~", rest)
     rest = re.sub(rf"~\s*{MARK}\s*$", "~ 1", rest)
-    if "|" in re.sub(r"`[^`]*`", "", rest):
-        raise InputError(f"formula {text!r}: put group terms in brackets, (1 | {SITE}).")
+    if "|" in rest:
+        raise InputError(f"formula {code.shown!r}: put group terms in brackets, (1 | {SITE}).")
     if MARK in rest:
-        raise InputError(f"formula {text!r}: add group terms with a plus.")
-    return rest, tuple(groups)
+        raise InputError(f"formula {code.shown!r}: add group terms with a plus.")
+    return rest, groups
 
 
 def _plain(factor: Factor | _Offset) -> Factor:
@@ -384,9 +369,10 @@ def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
 
     if isinstance(node, ast.Name):
         column = column_of(table, node.id, where)
-        if column.kind == "text":
+        if column.kind == "text" or column.doubt:
             doubt = column.doubt or "write C(...) for a factor, or encode it"
-            raise InputError(f"{where}: {text}: the column {node.id!r} holds texts: {doubt}.")
+            what = "holds texts: " if column.kind == "text" else ""
+            raise InputError(f"{where}: {text}: the column {node.id!r} {what}{doubt}.")
         return column.values
     if isinstance(node, ast.Constant):
         return float(node.value)  # type: ignore[arg-type]

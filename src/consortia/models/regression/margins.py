@@ -26,7 +26,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.compiler import map_in_blocks
-from consortia.data.tables import Table, rows_of
+from consortia.data.columns import Table, as_levels, rows_of
 from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
@@ -371,10 +371,10 @@ def _changes(
     """
     held, where = table[column], f"site {site!r}"
 
-    def rows(values: np.ndarray | None = None) -> PyTree:
+    def rows(values: np.ndarray | None = None, given: np.ndarray | None = None) -> PyTree:
         moved = table
         if values is not None:
-            moved = table | {column: held._replace(values=values)}
+            moved = {**table, column: held._replace(values=values, given=given)}
         made = new_rows(agreed, moved, where, site)
         found = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
         found["offset"] = made.get("offset", np.zeros(len(made["x"])))
@@ -393,7 +393,9 @@ def _changes(
         def at(level: str) -> PyTree:
             if held.kind == "text":
                 return rows(np.full(len(held.values), level))
-            return rows(np.full(len(held.values), _number(level, held.kind)))
+            there = np.flatnonzero(as_levels(held) == level)
+            number = held.values[there[0]] if len(there) else number_of(level, held.kind)
+            return rows(np.full(len(held.values), number), np.full(len(held.values), level))
 
         first = at(reference)
         for other in others:
@@ -413,8 +415,12 @@ def _changes(
     yield SLOPE, True, rows(), tangent
 
 
-def _number(level: str, kind: str) -> float:
-    return float(level == "True") if kind == "truth" else float(level)
+def number_of(level: str, kind: str) -> float:
+    """Return the number that a level stands for where no row has it; NaN of a word."""
+    try:
+        return float(level == "True") if kind == "truth" else float(level)
+    except ValueError:
+        return np.nan
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -19,8 +19,9 @@ from consortia.core.parameters import (
     spaced,
     structure_of,
 )
+from consortia.data.columns import Column, Guess, Table, as_levels, column_of, rows_of
 from consortia.data.sites import Sites
-from consortia.data.tables import Table, column_of, read_table, rows_of
+from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
@@ -33,7 +34,7 @@ from consortia.models.regression.design import (
 )
 from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
-from consortia.models.regression.formula import SITE, as_levels
+from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import SiteEffects, site_effects, varying_between
 from consortia.models.regression.margins import (
     MarginalEffects,
@@ -55,15 +56,20 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.question import (
-    RESPONSE,
-)
+from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling, recorded
 
 MOST_DRAWS = 4000
 """For which levels are drawn at sites and effects are averaged over rows, in tables."""
+
+
+def _groups_of(column: Column) -> np.ndarray:
+    """Return the index of each row's group, in the order of the groups' names."""
+    texts = as_levels(column)
+    places = {name: place for place, name in enumerate(in_order(np.unique(texts).tolist()))}
+    return np.array([places[name] for name in texts.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +120,11 @@ class Regression:
         asked = self.specification.question
         tables = {name: asked.imputed(one, name, place) for name, one in self.tables.items()}
         return replace(self, sites=self.sites[place], tables=tables)
+
+    @property
+    def readings(self) -> tuple[Guess, ...]:
+        """What was taken for what when the tables were read; some of it is to be confirmed."""
+        return self.specification.readings
 
     @property
     def family(self) -> Family:
@@ -168,6 +179,10 @@ class Regression:
         }
         if spec.event is not None:
             settings["event"] = spec.event
+        if self.readings:
+            settings["readings"] = [str(one) for one in self.readings]
+        if doubts := [str(one) for one in self.readings if one.confirm]:
+            settings["doubts"] = doubts
         return Metadata(spec.question.parsed.text, axes, scaling, settings)
 
     def __str__(self) -> str:
@@ -181,7 +196,9 @@ class Regression:
         ]
         width = max(map(len, self.priors), default=0)
         lines += [f"  {name.ljust(width)}  {prior}" for name, prior in self.priors.items()]
-        return "\n".join([*lines, *(f"* {note}" for note in self.notes)])
+        lines += [f"* {note}" for note in self.notes]
+        lines += [f"{'?' if one.confirm else '*'} {one}" for one in self.readings]
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -349,7 +366,7 @@ class Regression:
         if site is not None and spec.grouping == SITE:
             known = self._levels(params, site, seed)[:, 0]
         groups = {
-            one.by: np.unique(read[one.by].values, return_inverse=True)[1]
+            one.by: _groups_of(column_of(read, one.by, where))
             for one in spec.blocks
             if one.by not in ("", SITE)
         }

@@ -7,25 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consortia.core.arguments import one_of, whole
-from consortia.data.imputation import cumulative_hazard, imputed
-from consortia.data.preparation import Moments
-from consortia.data.tables import (
+from consortia.core.arguments import one_of, unknown, whole
+from consortia.core.faults import Faults
+from consortia.data.codes import suspicious
+from consortia.data.columns import (
     POLICIES,
     Column,
+    Guess,
     Table,
     TableFacts,
+    as_levels,
     column_of,
+    level,
     rows_of,
     without_missing,
 )
+from consortia.data.imputation import cumulative_hazard, imputed
+from consortia.data.mending import key, mend, text
+from consortia.data.preparation import Moments
+from consortia.data.tables import word_kept
+from consortia.data.writing import loosely, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
-from consortia.models.regression.formula import SITE, Factor, Group, Parsed, as_levels, level
+from consortia.models.regression.formula import SITE, Factor, Group, Parsed
+
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
@@ -47,6 +59,7 @@ class Question:
         integrated: whether a level of each site is integrated out at the site.
         imputations: how many times missing values are drawn, where they are imputed.
         imputation_seed: of these draws.
+        harmonise: what is changed in a site's table as it is read, by site.
     """
 
     parsed: Parsed
@@ -57,6 +70,7 @@ class Question:
     integrated: bool = False
     imputations: int = IMPUTATIONS
     imputation_seed: int = 0
+    harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -105,10 +119,9 @@ class Question:
         """Return the columns that are used, in the rows that the policy keeps, and the site's name.
 
         Raises:
-            InputError: an unknown column, or as `consortia.data.tables.without_missing`.
+            InputError: an unknown column, or as `consortia.data.columns.without_missing`.
         """
-        where = f"site {site!r}"
-        used = {name: column_of(table, name, where) for name in self.columns}
+        where, used = f"site {site!r}", self._used(table, site)
         if SITE in table and self.names_sites:
             texts = as_levels(table[SITE])[~table[SITE].missing]
             if np.any(texts != texts[:1]):
@@ -118,9 +131,99 @@ class Question:
                 )
         if not used:
             raise InputError(f"formula {self.parsed.text!r} has no column.")
-        used = without_missing(used, self.columns, self.always, self.missing, where)
-        rows = rows_of(used)
-        return used | {SITE: Column("text", np.full(rows, site), np.zeros(rows, bool))}
+        kept = without_missing(used, self.columns, self.always, self.missing, where)
+        rows = rows_of(kept)
+        return {**kept, SITE: Column("text", np.full(rows, site), np.zeros(rows, bool))}
+
+    def _used(self, table: Table, site: str, *, words: bool = False) -> dict[str, Column]:
+        """Return the columns that are used; refuse all that cannot be, at once."""
+        used: dict[str, Column] = {}
+        faults = Faults()
+        for name in self.columns:
+            with faults.noted():
+                used[name] = _found(table, name, site).with_levels(self.levels.get(name, ()))
+                declared = site in self.harmonise and name in self.harmonise[site].missing_values
+                if name not in self.numbers and not declared:
+                    used[name] = used[name].as_words(partial(_word, name, site))
+                if words:
+                    self._check_words(name, used[name], site)
+        faults.check()
+        return used
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of which numbers are made, where they are no texts."""
+        every = [*self.parsed.factors.values(), *self.parsed.response, *self.extra.values()]
+        every += [self.parsed.offset] if self.parsed.offset else []
+        plain = [name for one in every if one.kind != "levels" for name in one.columns]
+        of_levels = {self.parsed.response[0].column} if self._names_levels else set()
+        return tuple(dict.fromkeys(one for one in plain if one != SITE and one not in of_levels))
+
+    @property
+    def _names_levels(self) -> bool:
+        """Whether the response is one of several levels, whatever the column holds."""
+        kind, column = self.family.response, self.parsed.response[0].column
+        return kind in ("ordered", "levels") or (kind == "two" and column in self.levels)
+
+    def _check_words(self, name: str, column: Column, site: str) -> None:
+        """Refuse words that look like numbers, and one word in several writings."""
+        if column.doubt and name in self.numbers and name not in self.levels:
+            source = "" if column.source is None else f"{column.source.name}: "
+            of_response = name in self.parsed.response_columns
+            if not (of_response and self.family.response == "two" and column.kind == "text"):
+                raise InputError(f"{source}the column {name!r}: {column.doubt}.")
+        if column.kind != "text" and name in self.numbers:
+            return
+        texts, counts = np.unique(as_levels(column)[~column.missing], return_counts=True)
+        of = dict(zip(texts.tolist(), counts.tolist(), strict=True))
+        for group in same_loosely(of):
+            most = max(group, key=of.__getitem__)
+            faults = []
+            for other in (one for one in group if one != most):
+                place = int(np.flatnonzero(as_levels(column) == other)[0])
+                where = f"site {site!r}" if column.source is None else column.source.row(place)
+                line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
+                faults.append(
+                    f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
+                    f"which differ in their writing only: {line}"
+                )
+            raise InputError("\n".join(faults))
+
+    def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
+        """Return what was taken for what in the columns that are used.
+
+        Args:
+            kept: what `kept` returned.
+            site: its name.
+            least: what fewer rows have is left out.
+        """
+        found = [one for name in self.columns for one in kept[name].guesses]
+        changes = self.harmonise.get(site)
+        confirmed = set() if changes is None else {*changes.missing_values}
+        for name in self.numbers:
+            column = kept[name]
+            if column.kind not in ("number", "date") or name in confirmed:
+                continue
+            for one in suspicious(column.values[~column.missing]):
+                value = f"{one.value:.12g}"
+                if column.kind == "date":
+                    place = int(np.flatnonzero(column.values == one.value)[0])
+                    value = text(str(as_levels(column)[place]))
+                line = mend(site, "missing_values", f"{key(name)} = [{value}]")
+                found.append(
+                    Guess(
+                        name,
+                        f"{site}: {name}: {value} is taken as a {column.kind}, in {one.rows} rows; "
+                        f"{one.why}",
+                        f"{line} makes it missing, [] confirms it",
+                        one.rows,
+                    )
+                )
+        if changes is not None and not changes.approved:
+            line = mend(site, "", "approved = true")
+            said = f"{site}: what `consortia init` proposed is applied"
+            found.append(Guess("", said, f"{line} confirms it"))
+        return tuple(one for one in found if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
         """Return one imputation of a site's rows; equal numbers give equal ones.
@@ -196,7 +299,8 @@ class Question:
         Raises:
             InputError: the table cannot be used.
         """
-        where, kept = f"site {site!r}", self.kept(table, site)
+        where, used = f"site {site!r}", self._used(table, site, words=True)
+        kept, faults = self.kept(table, site), Faults()
         moments: dict[str, Any] = {}
         levels: dict[str, tuple[str, ...]] = {}
 
@@ -209,35 +313,42 @@ class Question:
             if any(kept[name].kind == "empty" for name in factor.columns):
                 continue
             if is_levels(factor, kept):
-                doubt = kept[str(factor.column)].doubt
-                if doubt and factor.kind != "levels":
-                    raise InputError(f"{where}: the column {factor.column!r}: {doubt}.")
                 if factor.column != SITE and factor.column not in self.levels:
                     levels[factor.text] = frequent_levels(kept[str(factor.column)], least)
                 continue
-            of_numbers(factor.text, factor.values(kept, where))
+            with faults.noted():
+                of_numbers(factor.text, factor.values(kept, where))
         for name in self.parsed.columns:
             column = kept[name]
             if self.missing == "indicator" and column.kind not in ("text", "empty"):
                 of_numbers(f"column {name}", np.where(column.missing, np.nan, column.values))
-        if self.family.response == "time":
-            time, event = self.response(kept, where)
-            of_numbers(TIME, time)
-            of_numbers(EVENT, event)
-        elif self.levels_of_response(kept):
-            name = str(self.parsed.response[0].column)
-            if name not in self.levels:
-                levels[RESPONSE] = frequent_levels(kept[name], least)
-        else:
-            of_numbers(RESPONSE, self.response(kept, where)[0])
+        with faults.noted():
+            if self.family.response == "time":
+                time, event = self.response(kept, where)
+                of_numbers(TIME, time)
+                of_numbers(EVENT, event)
+            elif self.levels_of_response(kept):
+                name = str(self.parsed.response[0].column)
+                if name not in self.levels:
+                    levels[RESPONSE] = frequent_levels(kept[name], least)
+            else:
+                of_numbers(RESPONSE, self.response(kept, where)[0])
         if "exposure" in self.extra:
-            of_numbers(EXPOSURE, self.beside("exposure", kept, where))
+            with faults.noted():
+                of_numbers(EXPOSURE, self.beside("exposure", kept, where))
+        faults.check()
+        shown = {name: column.kind for name, column in used.items()}
+        for name in shown.keys() - {*self.numbers, *self.parsed.response_columns}:
+            if shown[name] in ("number", "date"):  # of which levels are made
+                shown[name] = "text"
         return TableFacts(
             rows_of(table),
-            {name: column_of(table, name, where).kind for name in self.columns},
-            {name: int(table[name].missing.sum()) for name in self.columns},
+            shown,
+            {name: int(column.missing.sum()) for name, column in used.items()},
             moments,
             levels,
+            {name: column.ordered for name, column in used.items() if column.order},
+            self.guesses(kept, site, least),
         )
 
     def levels_of_response(self, table: Table) -> bool:
@@ -323,7 +434,33 @@ def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:
 def frequent_levels(column: Column, least: int) -> tuple[str, ...]:
     """Return the levels of a column that have so many rows, in order."""
     values, counts = np.unique(as_levels(column)[~column.missing], return_counts=True)
-    return in_order(values[counts >= least].tolist())
+    found = values[counts >= least].tolist()
+    return tuple(one for one in column.order if one in found) or in_order(found)
+
+
+def _word(name: str, site: str, word: str, count: int) -> Guess:
+    return word_kept(name, word, count, site)
+
+
+def _found(table: Table, name: str, site: str) -> Column:
+    """Return a column; refuse an unknown one, and one of two that differ in their writing."""
+    like = [one for one in table if loosely(one) == loosely(name) and one != name]
+    if not like and name in table:
+        return table[name]
+    if not like:
+        line = mend(site, "rename", f'"..." = {text(name)}')
+        raise InputError(
+            f"site {site!r}: {name!r} is no column: {unknown(name, table)}. Where it has another "
+            f"name: {line}"
+        )
+    line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
+    if name not in table:
+        raise InputError(f"site {site!r}: {name!r} is no column, but {like[0]!r} is: {line}")
+    other = mend(site, "rename", f'{text(like[0])} = "..."')
+    raise InputError(
+        f"site {site!r}: the names {name!r} and {like[0]!r} differ in their writing only: give the "
+        f"one that is not meant another name: {other}"
+    )
 
 
 def in_order(levels: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.fingerprints import of_value
+from consortia.data.columns import Guess
 from consortia.models.regression.formula import Group
 from consortia.models.regression.question import RESPONSE, Question
 
@@ -70,6 +71,7 @@ class Specification:
         notes: what the user should know.
         breaks: where the hazard may change, of a piecewise constant one.
         imputed: how many values miss of each column that is imputed.
+        readings: what was taken for what when the tables were read.
     """
 
     question: Question
@@ -81,6 +83,7 @@ class Specification:
     notes: tuple[str, ...] = ()
     breaks: tuple[float, ...] = ()
     imputed: Mapping[str, int] = field(default_factory=dict)
+    readings: tuple[Guess, ...] = ()
 
     @cached_property
     def digest(self) -> str:

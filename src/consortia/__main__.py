@@ -1,0 +1,5 @@
+"""``python -m consortia`` is the command ``consortia``."""
+
+from consortia.cli import main
+
+main()

@@ -1,0 +1,28 @@
+"""Faults of several inputs, collected so that one error lists them all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from consortia.errors import InputError
+
+
+class Faults:
+    """Collected input errors; `check` raises all of them as one."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Collect an `InputError` in the place of raising it."""
+        try:
+            yield
+        except InputError as error:
+            self._texts.update(dict.fromkeys(str(error).splitlines()))
+
+    def check(self) -> None:
+        """Raise one `InputError`, a line for each fault, where there are any."""
+        if self._texts:
+            raise InputError("\n".join(self._texts))

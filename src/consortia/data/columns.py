@@ -1,0 +1,332 @@
+"""Tables of named columns as people have them: text, truth values, dates, and values that miss.
+
+A table maps names to a `Column`; `consortia.data.tables` makes one from a file or a frame. What
+several sites must agree on is for `consortia.data.facts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from consortia.core.arguments import one_of, unknown
+from consortia.core.printable import is_printable
+from consortia.data.preparation import Moments
+from consortia.errors import InputError
+
+Kind = Literal["number", "truth", "date", "text", "empty"]
+
+POLICIES = ("refuse", "complete", "indicator", "impute")
+"""What is done with rows in which a value misses."""
+
+COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
+"""Of one table; beyond, what another process sends is refused."""
+
+GUESSES_MAX = 1000
+"""Of one site."""
+
+
+class Guess(NamedTuple):
+    """One thing that was taken to mean something when a column was read.
+
+    Attributes:
+        column: its name.
+        text: what was taken for what, a sentence.
+        confirm: what confirms it or mends it; "" where there is nothing to confirm.
+        rows: in how many rows.
+    """
+
+    column: str
+    text: str
+    confirm: str = ""
+    rows: int = 0
+
+    def __str__(self) -> str:
+        """Return the sentence, with what confirms it."""
+        return f"{self.text}; {self.confirm}" if self.confirm else self.text
+
+
+class Source(NamedTuple):
+    """Where a column was read.
+
+    Attributes:
+        name: of the file, or of the site.
+        site: name of the site, "" where it is not known.
+        lines: of the file, (rows,), or None: rows are then counted from 1.
+    """
+
+    name: str
+    site: str = ""
+    lines: np.ndarray | None = None
+
+    def row(self, place: int) -> str:
+        """Return where a row is, in words."""
+        if self.lines is None:
+            return f"{self.name}, row {place + 1}"
+        return f"{self.name}, line {int(self.lines[place])}"
+
+
+class Column(NamedTuple):
+    """One column of a table.
+
+    Attributes:
+        kind: what it holds; "empty" where every value misses.
+        values: float64 (rows,): numbers, 0 and 1, days since 1970; texts where the kind is "text".
+            Anything where a value misses.
+        missing: bool (rows,).
+        doubt: why it is no term without ``C(...)``, or "".
+        given: of numbers and dates the texts or integers as they were read, (rows,), of which
+            levels and groups are made; None: they are made of the values.
+        order: levels of a column that was declared to have them (`pandas.Categorical`), or ().
+        ordered: whether their order means something.
+        guesses: what was taken for what.
+        source: where it was read, or None.
+        words: rows whose value misses because of a word such as NA, (rows,); None where none does.
+    """
+
+    kind: Kind
+    values: np.ndarray
+    missing: np.ndarray
+    doubt: str = ""
+    given: np.ndarray | None = None
+    order: tuple[str, ...] = ()
+    ordered: bool = False
+    guesses: tuple[Guess, ...] = ()
+    source: Source | None = None
+    words: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray) -> Column:
+        """Return some of the rows, by index or by mask."""
+        given = None if self.given is None else self.given[rows]
+        words = None if self.words is None else self.words[rows]
+        source = self.source
+        if source is not None and source.lines is not None:
+            source = source._replace(lines=source.lines[rows])
+        return self._replace(
+            values=self.values[rows],
+            missing=self.missing[rows],
+            given=given,
+            source=source,
+            words=words,
+        )
+
+    def with_levels(self, levels: Sequence[str]) -> Column:
+        """Return the column in which words that name a level do not miss."""
+        if self.given is None or self.words is None:
+            return self
+        return self._with_words(self.words & np.isin(self.given.astype(str), levels), ())
+
+    def as_words(self, said: Callable[[str, int], Guess]) -> Column:
+        """Return a column of which levels alone are asked: words such as NA are levels, too.
+
+        Args:
+            said: returns what is said of a word in so many rows.
+        """
+        if self.given is None or self.words is None or not self.words.any():
+            return self
+        counts = Counter(self.given[self.words].tolist())
+        return self._with_words(self.words, [said(*one) for one in counts.items()])
+
+    def _with_words(self, words: np.ndarray, guesses: Sequence[Guess]) -> Column:
+        if self.given is None or not words.any():
+            return self
+        texts = np.where(words, self.given.astype(str), as_levels(self))
+        return self._replace(
+            kind="text",
+            values=texts,
+            missing=self.missing & ~words,
+            given=None,
+            guesses=tuple(guesses),
+            words=None,
+        )
+
+
+Table = Mapping[str, Column]
+
+
+class LazyTable(Mapping[str, Column]):
+    """A table whose columns are parsed when they are asked for.
+
+    Args:
+        makers: what parses a column, by its name.
+        rows: how many there are.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], Column]], rows: int) -> None:
+        self.makers, self.rows = dict(makers), rows
+        self._made: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._made:
+            self._made[name] = self.makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.makers)
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    def take(self, rows: np.ndarray) -> LazyTable:
+        """Return some of the rows, by index."""
+
+        def taken(name: str) -> Callable[[], Column]:
+            return lambda: self[name].take(rows)
+
+        return LazyTable({name: taken(name) for name in self.makers}, len(rows))
+
+
+def rows_of(table: Table) -> int:
+    """Return the number of rows."""
+    if isinstance(table, LazyTable):
+        return table.rows
+    return len(next(iter(table.values())).values)
+
+
+def column_of(table: Table, name: str, where: str) -> Column:
+    """Return a column by its name; refuse an unknown one with the nearest."""
+    if name not in table:
+        raise InputError(f"{where}: {name!r} is no column: {unknown(name, table)}.")
+    return table[name]
+
+
+def as_levels(column: Column) -> np.ndarray:
+    """Return the values of a column as names of levels; those that miss are ""."""
+    if column.kind == "text":
+        return column.values
+    if column.kind == "truth":
+        found = np.where(column.values > 0, "True", "False")
+    elif column.given is not None:
+        found = column.given.astype(str)
+    else:
+        found = np.array([level(value) for value in column.values.tolist()], dtype=str)
+    return np.where(column.missing, "", found)
+
+
+def level(value: Any) -> str:
+    """Return the name of a level, of a number without a needless ".0"."""
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What a formula must know of a table at one site; plain values, and no row is among them.
+
+    Attributes:
+        given: rows, before those with missing values were left out.
+        kinds: of the columns that are used, by name.
+        missing: how many values of each miss.
+        moments: `consortia.data.preparation.Moments.plain` of values (rows,), by expression.
+        levels: of factors, by expression.
+        declared: of columns that were declared to have levels, whether these are ordered.
+        guesses: what was taken for what: `Guess`.
+    """
+
+    given: int
+    kinds: Mapping[str, Kind]
+    missing: Mapping[str, int]
+    moments: Mapping[str, Any]
+    levels: Mapping[str, tuple[str, ...]]
+    declared: Mapping[str, bool] = field(default_factory=dict)
+    guesses: tuple[Guess, ...] = ()
+
+    @classmethod
+    def read(cls, values: Any) -> TableFacts:
+        """Return facts that another process sent; nothing in them is taken on trust.
+
+        Raises:
+            ValueError: the values are no facts; the text holds none of them.
+        """
+        names = {"given", "kinds", "missing", "moments", "levels", "declared", "guesses"}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ValueError("these are no facts of a table")
+        given = values["given"]
+        parts = ("kinds", "missing", "moments", "levels", "declared")
+        tables = [values[name] for name in parts]
+        if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
+            raise ValueError("these are no facts of a table")
+        for table in tables:
+            if len(table) > COLUMNS_MAX or not all(_is_name(name) for name in table):
+                raise ValueError("the names of a table are not texts, or too many")
+        kinds, missing, moments, levels, declared = tables
+        if not all(kind in get_args(Kind) for kind in kinds.values()):
+            raise ValueError("a column is of no kind that there is")
+        if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
+            raise ValueError("there are more missing values than rows")
+        for plain in moments.values():
+            rows = plain[0] if isinstance(plain, list) and plain else None
+            if type(rows) is not int or not 0 < rows <= given:
+                raise ValueError("the moments are not those of the rows")
+            Moments.check_plain(plain, rows, None)
+        for found in levels.values():
+            if not isinstance(found, (list, tuple)) or len(found) > LEVELS_MAX:
+                raise ValueError(f"a factor has more than {LEVELS_MAX} levels")
+            if not all(_is_name(one) for one in found) or len(set(found)) != len(found):
+                raise ValueError("the levels of a factor are not distinct texts")
+        if not all(isinstance(one, bool) for one in declared.values()):
+            raise ValueError("whether levels are ordered is not true or false")
+        guesses = values["guesses"]
+        if not isinstance(guesses, (list, tuple)) or len(guesses) > GUESSES_MAX:
+            raise ValueError(f"there are more than {GUESSES_MAX} guesses")
+        for one in guesses:
+            if not isinstance(one, (list, tuple)) or len(one) != 4 or type(one[3]) is not int:
+                raise ValueError("a guess is not three texts and a number of rows")
+            if not all(map(_is_name, one[:3])) or not 0 <= one[3] <= given:
+                raise ValueError("a guess is not three texts and a number of rows")
+        named = {name: tuple(found) for name, found in levels.items()}
+        told = tuple(Guess(*one) for one in guesses)
+        return cls(given, kinds, missing, moments, named, declared, told)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
+
+
+# --- missing values ------------------------------------------------------------------------------
+
+
+def without_missing(
+    table: Table, columns: Sequence[str], always: Sequence[str], policy: str, where: str
+) -> Table:
+    """Return the rows that a policy keeps, all columns of them.
+
+    Args:
+        table: the rows.
+        columns: those that are used.
+        always: of these, the ones (the response) in which no policy can do without a value.
+        policy: ``"refuse"`` rows with a missing value, keep the ``"complete"`` ones, or keep all
+            that have the ``always`` columns (``"indicator"``, ``"impute"``).
+        where: what the table is, for the messages.
+
+    Raises:
+        InputError: a value misses and the policy is to refuse, or no row is left.
+    """
+    one_of("missing", policy, POLICIES)
+    counts = {name: int(table[name].missing.sum()) for name in columns}
+    if policy == "refuse" and any(counts.values()):
+        found = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
+        raise InputError(
+            f"{where}: values are missing in {found} of {rows_of(table)} rows. Give "
+            "missing='complete' to leave these rows out, missing='indicator' to keep them with a "
+            "column that marks them, or missing='impute' to draw the values at the site, several "
+            "times."
+        )
+    needed = columns if policy == "complete" else always
+    kept = ~np.any([table[name].missing for name in needed], axis=0)
+    if not kept.any():
+        worst = max(needed, key=lambda name: counts[name])
+        remedy = "leave out the column or the site"
+        if policy == "complete" and worst not in always:
+            remedy += ", or give missing='indicator' or 'impute'"
+        raise InputError(
+            f"{where}: no row is complete; of {rows_of(table)} rows {counts[worst]} have no value "
+            f"of {worst!r}: {remedy}."
+        )
+    return {name: column.take(kept) for name, column in table.items()}

@@ -1,0 +1,165 @@
+"""Changes of one site's table as it is read, so that all sites' tables agree.
+
+They are a table ``[harmonise.SITE]`` of a study file; the sites' files stay as they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from consortia.core.arguments import unknown
+from consortia.data.writing import one_writing
+from consortia.errors import InputError
+
+
+class Harmonisation(BaseModel):
+    """Changes of one site's table, made at the site when its file is read.
+
+    Columns are called by their names after `rename`, and values after `recode`. What a site's table
+    holds beyond that stays as it is, and its file does too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    rename: dict[str, str] = Field(
+        default_factory=dict,
+        description="names of columns at this site, each with the name it has in the study",
+    )
+    recode: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="by column, values as this site writes them, each with the value in the study",
+    )
+    missing_values: dict[str, list[str | int | float]] = Field(
+        default_factory=dict,
+        description="by column, the words and numbers that stand for a missing value here beside "
+        "the empty field; [] says that none does",
+    )
+    scale: dict[str, float] = Field(
+        default_factory=dict,
+        description="by column, the factor that turns this site's numbers into the study's unit; "
+        "1 says that the unit is the same",
+    )
+    encoding: str | None = Field(None, description="of this site's file, where it is not UTF-8")
+    decimal: Literal[".", ","] | None = Field(
+        None, description="the decimal mark of this site's file"
+    )
+    approved: bool = Field(
+        True, description="false: proposed by `consortia init`, and nobody has confirmed it yet"
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, encoding: str | None) -> str | None:
+        try:
+            if encoding is not None:
+                codecs.lookup(encoding)
+        except (LookupError, ValueError):
+            raise ValueError(f"encoding = {encoding!r}: unknown; try 'latin-1' or 'cp1252'") from (
+                None
+            )
+        return encoding
+
+    @field_validator("scale")
+    @classmethod
+    def _positive(cls, scale: dict[str, float]) -> dict[str, float]:
+        for name, factor in scale.items():
+            if not 0 < abs(factor) < float("inf"):
+                raise ValueError(f"scale.{name} = {factor}: give a finite factor other than 0")
+        return scale
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are changed, by their names in the study."""
+        return tuple(dict.fromkeys([*self.recode, *self.missing_values, *self.scale]))
+
+    def new_names(self, names: Iterable[str], where: str) -> list[str]:
+        """Return the names that columns have in the study.
+
+        Raises:
+            InputError: a column to be renamed is not there, or two would have one name.
+        """
+        names = list(names)
+        for name in self.rename:
+            if name not in names:
+                raise InputError(f"{where}: rename: {name!r} is no column: {unknown(name, names)}.")
+        found = [self.rename.get(name, name) for name in names]
+        for name in self.rename.values():
+            if found.count(name) > 1:
+                raise InputError(
+                    f"{where}: rename: two columns would be called {name!r}: rename the other one "
+                    "too."
+                )
+        return found
+
+    def check_columns(self, names: Iterable[str], where: str) -> None:
+        """Refuse changes of columns that are not there."""
+        names = list(names)
+        for name in self.columns:
+            if name not in names:
+                fault = unknown(name, names)
+                raise InputError(f"{where}: harmonise: {name!r} is no column: {fault}.")
+
+
+NONE = Harmonisation.model_validate({})
+"""No change."""
+
+
+def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisation]:
+    """Return the changes by site, from the argument ``harmonise`` of `consortia.regression`.
+
+    Raises:
+        InputError: a site is unknown, or a change cannot be read.
+    """
+    names = list(names)
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"harmonise is {given!r}: give a dict of sites, such as {{'oslo': {{'rename': "
+            "{'Age': 'age'}}}."
+        )
+    found = {}
+    for site, changes in given.items():
+        if site not in names:
+            raise InputError(f"harmonise: site {site!r}: {unknown(str(site), names)}.")
+        try:
+            made = (
+                changes
+                if isinstance(changes, Harmonisation)
+                else Harmonisation.model_validate(changes)
+            )
+        except (pydantic.ValidationError, TypeError) as error:
+            raise InputError(f"harmonise[{site!r}]: {_first_fault(error)}.") from None
+        found[str(site)] = in_one_writing(made)
+    return found
+
+
+def in_one_writing(made: Harmonisation) -> Harmonisation:
+    """Return the changes with the names and words as tables have them."""
+
+    def one(text: str) -> str:
+        return one_writing([text])[0]
+
+    return made.model_copy(
+        update={
+            "rename": {one(old): one(new) for old, new in made.rename.items()},
+            "recode": {
+                one(name): {one(old): one(new) for old, new in words.items()}
+                for name, words in made.recode.items()
+            },
+            "missing_values": {one(name): found for name, found in made.missing_values.items()},
+            "scale": {one(name): factor for name, factor in made.scale.items()},
+        }
+    )
+
+
+def _first_fault(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+    return str(error)

@@ -1,0 +1,44 @@
+"""Names and words in one writing: without blanks around them, in the Unicode form NFC."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
+"""Characters without a width that are no part of a word, unlike the joiners of some scripts."""
+
+
+def one_writing(texts: Sequence[str], *, ascii: bool = False) -> list[str]:
+    """Return texts stripped and in NFC; ``ascii`` says that all are in ASCII."""
+    found = [text.strip() for text in texts]
+    if ascii or "".join(found).isascii():
+        return found
+    return [unicodedata.normalize("NFC", text.strip(ZERO_WIDTH).strip()) for text in found]
+
+
+def loosely(text: str) -> str:
+    """Return a key that is equal for texts that differ in case, blanks or Unicode form only."""
+    kept = "".join(
+        one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf"
+    )
+    return " ".join(unicodedata.normalize("NFKC", kept.casefold()).split())
+
+
+def same_loosely(texts: Iterable[str]) -> list[list[str]]:
+    """Return the groups of two or more texts that `loosely` makes equal."""
+    groups: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        groups.setdefault(loosely(text), []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+YES = frozenset({"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"})
+NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"})
+"""Words for a truth value, as sites write them."""
+
+
+def truth_of(text: str) -> bool | None:
+    """Return what a word says that is a truth value; None of any other."""
+    word = loosely(text)
+    return True if word in YES else False if word in NO else None

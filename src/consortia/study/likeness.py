@@ -1,0 +1,384 @@
+"""A proposal of what makes the sites' tables agree: names, words, codes for missing values, scales.
+
+It is made from case, blanks and Unicode forms, from the distance of words, and from counts; it is
+shown with the counts and applied only as ``[harmonise.SITE]``, which somebody approves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from consortia.data.codes import CODE, Outlier, suspicious
+from consortia.data.columns import Column, Table, as_levels
+from consortia.data.dialect import WORDS
+from consortia.data.harmonisation import NONE, Harmonisation
+from consortia.data.mending import key, text
+from consortia.data.preparation import Moments
+from consortia.data.writing import loosely, truth_of
+from consortia.errors import InputError
+from consortia.models.regression.unlike import scales_apart
+
+CLOSE = 0.8
+"""Share of letters that two names or words have in common, from which on they may be one."""
+
+LEVELS_MAX = 50
+"""A text with more levels is compared by case, blanks and Unicode form only."""
+
+LEAST_LETTERS = 4
+"""Shorter words are never compared by their letters."""
+
+UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
+NEAR = 0.25
+"""Of a factor between two sites to one of the usual ones."""
+
+Kind = Literal["words", "numbers"]
+
+
+class Suggestion(NamedTuple):
+    """One change of one site's table.
+
+    Attributes:
+        site: its name.
+        kind: whether it is of names and words, or of numbers.
+        said: what is changed, and the counts behind it, a sentence.
+        change: returns the changes with it.
+    """
+
+    site: str
+    kind: Kind
+    said: str
+    change: Callable[[Harmonisation], Harmonisation]
+
+
+def suggestions(
+    read: Callable[[Mapping[str, Harmonisation]], Mapping[str, Table]],
+    start: Mapping[str, Harmonisation],
+    accept: Callable[[Sequence[Suggestion]], bool],
+    needed: Sequence[Suggestion] = (),
+) -> dict[str, Harmonisation]:
+    """Return changes of the tables, those that are accepted.
+
+    Args:
+        read: returns the tables of all sites with changes.
+        start: changes to begin with.
+        accept: shows suggestions of one kind, and returns whether they are taken.
+        needed: suggestions that ``start`` holds already, to be shown with the others.
+    """
+    made = dict(start)
+    words = list(needed)
+    proposed = dict(made)
+    for find in (_names, _words):
+        found = list(find(read(proposed)))
+        words += found
+        proposed = changed(proposed, found)
+    if words and accept(words):
+        made = proposed
+    numbers = list(_numbers(read(made), made))
+    if numbers and accept(numbers):
+        made = changed(made, numbers)
+    return made
+
+
+def changed(
+    given: Mapping[str, Harmonisation], found: Sequence[Suggestion]
+) -> dict[str, Harmonisation]:
+    """Return the changes with the suggested ones."""
+    made = dict(given)
+    for one in found:
+        made[one.site] = one.change(made.get(one.site, NONE))
+    return made
+
+
+def toml(changes: Mapping[str, Harmonisation]) -> list[str]:
+    """Return the tables ``[harmonise.SITE]`` as lines of a study file."""
+    lines: list[str] = []
+    for site, made in changes.items():
+        head = f"harmonise.{key(site)}"
+        plain = [
+            f"{name} = {text(value)}"
+            for name, value in (("encoding", made.encoding), ("decimal", made.decimal))
+            if value is not None
+        ]
+        if not made.approved:
+            plain.append("approved = false # read what is below, then write true")
+        lines += ["", *([f"[{head}]"] if plain else []), *plain]
+        for name, table in (("rename", made.rename), ("scale", made.scale)):
+            if table:
+                lines += [
+                    f"[{head}.{name}]",
+                    *(f"{key(k)} = {_value(v)}" for k, v in table.items()),
+                ]
+        if made.missing_values:
+            lines.append(f"[{head}.missing_values]")
+            lines += [
+                f"{key(name)} = [{', '.join(map(_value, codes))}]"
+                for name, codes in made.missing_values.items()
+            ]
+        for name, table in made.recode.items():
+            lines += [f"[{head}.recode.{key(name)}]"]
+            lines += [f"{key(old)} = {text(new)}" for old, new in table.items()]
+    return lines
+
+
+def _value(value: str | int | float) -> str:
+    return text(value) if isinstance(value, str) else f"{value:.12g}"
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
+    """Return renamings: to the name that most sites have."""
+    counts = Counter(name for table in tables.values() for name in table)
+    groups: dict[str, list[str]] = {}
+    for name, _ in counts.most_common():
+        groups.setdefault(_bare(name), []).append(name)
+    having = {group[0]: sum(counts[name] for name in group) for group in groups.values()}
+    wanted = [name for name, count in having.items() if 2 * count >= len(tables) and count > 1]
+    wanted += [name for name in next(iter(tables.values())) if len(tables) == 2]
+    for site, table in tables.items():
+        lacking = [name for name in dict.fromkeys(wanted) if name not in table]
+        extra = [name for name in table if 2 * counts[name] < len(tables) or counts[name] == 1]
+        for name in lacking:
+            other = next(one for one in tables.values() if name in one)
+            found = [one for one in extra if _same_name(one, name)]
+            how = "differ in their writing only"
+            if not found:
+                found = [one for one in extra if _close_name(one, name)]
+                how = "are written almost alike"
+            if not found and len(lacking) == len(extra) == 1:
+                found, how = list(extra), "are the only ones left, of like values"
+            found = [one for one in found if _compatible(table, one, other, name)]
+            if len(found) != 1:
+                continue
+            extra.remove(found[0])
+            yield Suggestion(
+                site,
+                "words",
+                f"{site}: the column {found[0]!r} is {name!r} elsewhere ({counts[name]} of "
+                f"{len(tables)} sites): the names {how}",
+                _renamed(found[0], name),
+            )
+
+
+def _renamed(old: str, new: str) -> Callable[[Harmonisation], Harmonisation]:
+    return lambda made: made.model_copy(update={"rename": made.rename | {old: new}})
+
+
+def _bare(name: str) -> str:
+    """Return a name without case, blanks and marks."""
+    return re.sub(r"[\W_]+", "", loosely(name)) or name
+
+
+def _same_name(one: str, other: str) -> bool:
+    return _bare(one) == _bare(other)
+
+
+def _close_name(one: str, other: str) -> bool:
+    first, second = ({*re.split(r"[\W_]+", loosely(name))} - {""} for name in (one, other))
+    return first <= second or second <= first or _close(one, other)
+
+
+def _close(one: str, other: str) -> bool:
+    pair = loosely(one), loosely(other)
+    if min(map(len, pair)) < LEAST_LETTERS:
+        return False
+    return difflib.SequenceMatcher(None, *pair).ratio() >= CLOSE
+
+
+def _compatible(table: Table, name: str, other: Table, like: str) -> bool:
+    """Return True if two columns may be one: of one kind, with common words or like numbers."""
+    first, second = _column(table, name), _column(other, like)
+    if first is None or second is None:
+        return False
+    kinds = {first.kind, second.kind}
+    if kinds == {"number"}:
+        one, two = (Moments.of(c.values[~c.missing]) for c in (first, second))
+        return bool(abs(one.mean - two.mean) <= 2 * (one.sd + two.sd))
+    if kinds == {"text"} or "truth" in kinds:
+        words = [{_meaning(level) for level in _counts(c)} for c in (first, second)]
+        return bool(words[0] & words[1])
+    return len(kinds) == 1
+
+
+def _meaning(level: str) -> str:
+    truth = truth_of(level)
+    return loosely(level) if truth is None else str(truth)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _words(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
+    """Return recodings: of each word to the writing of most rows, of yes and no to most sites'."""
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
+        columns = {site: _column(table, name) for site, table in tables.items() if name in table}
+        known = {site: one for site, one in columns.items() if one is not None}
+        yield from _missing_words(name, known)
+        known = {
+            site: one for site, one in known.items() if one.kind in ("text", "truth", "number")
+        }
+        if not any(one.kind == "text" for one in known.values()):
+            continue
+        counts = {site: _counts(one) for site, one in known.items()}
+        if recoded := list(_truths(name, known, counts)):
+            yield from recoded
+        elif all(one.kind == "text" for one in known.values()):
+            yield from _writings(name, counts)
+
+
+def _counts(column: Column) -> Counter[str]:
+    """Return the rows of each level; words that may stand for a missing value are none."""
+    found = Counter(as_levels(column)[~column.missing].tolist())
+    return Counter({level: count for level, count in found.items() if not _misses(level)})
+
+
+def _misses(word: str) -> bool:
+    return word in WORDS and word != "None"
+
+
+def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggestion]:
+    for site, column in columns.items():
+        if column.kind != "text" or not _counts(column):
+            continue
+        found = Counter(as_levels(column)[~column.missing].tolist())
+        words = {word: count for word, count in found.items() if _misses(word)}
+        if words:
+            listed = ", ".join(f"{word!r} in {count} rows" for word, count in words.items())
+            said = f"{site}: {name}: {listed} stands for a missing value"
+            yield Suggestion(site, "words", said, _missing(name, list(words)))
+
+
+def _missing(name: str, codes: Sequence[str | float]) -> Callable[[Harmonisation], Harmonisation]:
+    def change(made: Harmonisation) -> Harmonisation:
+        every = [*made.missing_values.get(name, []), *codes]
+        return made.model_copy(update={"missing_values": made.missing_values | {name: every}})
+
+    return change
+
+
+def _recoded(name: str, words: Mapping[str, str]) -> Callable[[Harmonisation], Harmonisation]:
+    def change(made: Harmonisation) -> Harmonisation:
+        own = {**made.recode.get(name, {}), **words}
+        return made.model_copy(update={"recode": made.recode | {name: own}})
+
+    return change
+
+
+def _truths(
+    name: str, columns: Mapping[str, Column], counts: Mapping[str, Counter[str]]
+) -> Iterator[Suggestion]:
+    """Return recodings of a column of yes and no that sites write unlike."""
+    pairs: dict[str, dict[bool, str]] = {}
+    for site, levels in counts.items():
+        if not levels or any(truth_of(level) is None for level in levels):
+            return
+        by_truth: dict[bool, str] = {}
+        for level, _ in levels.most_common():
+            by_truth.setdefault(bool(truth_of(level)), level)
+        pairs[site] = by_truth
+    whole = [(pair[False], pair[True]) for pair in pairs.values() if len(pair) == 2]
+    if not whole:
+        return
+    (no, yes), _ = Counter(whole).most_common(1)[0]
+    for site, levels in counts.items():
+        words = {level: (no, yes)[bool(truth_of(level))] for level in levels}
+        words = {old: new for old, new in words.items() if old != new}
+        if words:
+            listed = ", ".join(
+                f"{old!r} ({levels[old]} rows) as {new!r}" for old, new in words.items()
+            )
+            yield Suggestion(site, "words", f"{site}: {name}: {listed}", _recoded(name, words))
+
+
+def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggestion]:
+    total: Counter[str] = Counter()
+    for levels in counts.values():
+        total.update(levels)
+    chosen: dict[str, str] = {}
+    for level, _ in total.most_common():
+        chosen.setdefault(loosely(level), level)
+    few = len(total) <= LEVELS_MAX
+    for site, levels in counts.items():
+        others = Counter(
+            chosen[loosely(level)]
+            for where, own in counts.items()
+            if where != site
+            for level in own
+        )
+        own = {chosen[loosely(level)] for level in levels}
+        words = {}
+        for level in levels:
+            new = chosen[loosely(level)]
+            if few and new not in others:
+                close = [one for one in others if one not in own and _close(one, new)]
+                new = close[0] if len(close) == 1 else new
+            if new != level:
+                words[level] = new
+        if words:
+            listed = ", ".join(
+                f"{old!r} ({levels[old]} rows) as {new!r} ({total[new]} rows at all sites)"
+                for old, new in words.items()
+            )
+            yield Suggestion(site, "words", f"{site}: {name}: {listed}", _recoded(name, words))
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _numbers(
+    tables: Mapping[str, Table], made: Mapping[str, Harmonisation]
+) -> Iterator[Suggestion]:
+    """Return codes for missing values, and factors of columns in another unit."""
+    moments: dict[str, dict[str, Moments]] = {}
+    for site, table in tables.items():
+        for name in table:
+            column = _column(table, name)
+            if column is None or column.kind != "number" or column.doubt:
+                continue
+            known = column.values[~column.missing]
+            codes = [one for one in suspicious(known) if CODE.fullmatch(f"{one.value:g}")]
+            if codes:
+                listed = ", ".join(f"{one.value:g} in {one.rows} rows ({one.why})" for one in codes)
+                said = f"{site}: {name}: {listed} stands for a missing value"
+                yield Suggestion(site, "numbers", said, _missing(name, _plain(codes)))
+                known = known[~np.isin(known, [one.value for one in codes])]
+            moments.setdefault(name, {})[site] = Moments.of(known)
+    for one in scales_apart(moments, made):
+        factor = _unit(float((one.usual / one.size).prod() ** 0.5))
+        if factor is not None:
+            said = f"{one.guess.text}: times {factor:.6g}"
+            yield Suggestion(one.site, "numbers", said, _scaled(one.column, factor))
+
+
+def _plain(codes: Sequence[Outlier]) -> list[str | float]:
+    """Return the codes, integers without a point."""
+    return [int(one.value) if one.value == int(one.value) else one.value for one in codes]
+
+
+def _unit(ratio: float) -> float | None:
+    """Return the usual factor near a ratio, or None."""
+    for unit in UNITS:
+        for factor in (unit, 1 / unit):
+            if abs(ratio / factor - 1) <= NEAR:
+                return float(factor)
+    return None
+
+
+def _scaled(name: str, factor: float) -> Callable[[Harmonisation], Harmonisation]:
+    return lambda made: made.model_copy(update={"scale": made.scale | {name: factor}})
+
+
+def _column(table: Table, name: str) -> Column | None:
+    """Return a column; None of one that cannot be parsed, or has no value."""
+    try:
+        found = table[name]
+    except InputError:
+        return None
+    return None if found.kind == "empty" else found
