@@ -19,14 +19,10 @@ import consortia
 from consortia.algorithms.few_rounds import algorithm, mixture
 from consortia.algorithms.few_rounds import proposal as proposals
 from consortia.algorithms.few_rounds.flow import Flow, fit_flow
-from consortia.algorithms.few_rounds.independence import (
-    Chains,
-    metropolis_chains,
-    smallest_effective_size,
-)
+from consortia.algorithms.few_rounds.independence import Chains, metropolis_chains
 from consortia.algorithms.few_rounds.learning import Learnt
 from consortia.algorithms.few_rounds.memory import Memory
-from consortia.algorithms.few_rounds.mixture import FREEDOM, Mixture
+from consortia.algorithms.few_rounds.mixture import Mixture
 from consortia.algorithms.few_rounds.proposal import Proposal, effective_share
 from consortia.algorithms.few_rounds.rays import Profile, along_lines, lines_through, points_of
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
@@ -39,6 +35,7 @@ from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, WarmupError
 
 DIMENSION = 5
+FREEDOM = mixture.freedom(DIMENSION)
 Heights = Callable[[np.ndarray], np.ndarray]
 
 
@@ -144,16 +141,6 @@ def test_a_chain_depends_on_its_own_start_and_proposals_alone() -> None:
     assert not np.array_equal(one.draws, other.draws)
 
 
-def test_the_effective_size_of_a_run_is_that_of_its_summary() -> None:
-    rng = np.random.default_rng(2)
-    draws = rng.normal(size=(4, 500, 2))
-    draws[:, 1:, 1] += draws[:, :-1, 1]
-    found = rhat_and_ess_of(np.moveaxis(draws, -1, 0))
-    assert smallest_effective_size(draws[:, :, :1]) <= found[1][0] * 1.001
-    sizes = [smallest_effective_size(draws[:, :, index : index + 1]) for index in (0, 1)]
-    assert min(sizes) == pytest.approx(smallest_effective_size(draws))
-
-
 # --- mixtures ------------------------------------------------------------------------------------
 
 
@@ -176,7 +163,7 @@ def test_mixtures_are_normalised_and_their_draws_have_their_density() -> None:
 
     def below(x: np.ndarray) -> np.ndarray:
         parts = zip(family.shares, family.centres[:, 0], family.roots[:, 0, 0], strict=True)
-        return sum(share * stats.t(FREEDOM, at, root).cdf(x) for share, at, root in parts)
+        return sum(share * stats.t(mixture.freedom(1), at, root).cdf(x) for share, at, root in parts)
 
     assert stats.kstest(draws, below).pvalue > 1e-5
     # In several dimensions: densities of scipy, and the expectation of a ratio of densities is 1.
@@ -184,7 +171,7 @@ def test_mixtures_are_normalised_and_their_draws_have_their_density() -> None:
     points = mixture.draw(wide, np.random.default_rng(2), 40_000)
     parts = zip(family.shares, family.centres, family.roots, strict=True)
     expected = sum(
-        share * stats.multivariate_t(at, root @ root.T, FREEDOM).pdf(points)
+        share * stats.multivariate_t(at, root @ root.T, mixture.freedom(3)).pdf(points)
         for share, at, root in parts
     )
     density = mixture.log_density(family, points)
@@ -350,7 +337,7 @@ def test_the_error_of_a_surrogate_is_that_at_other_points(heights: Heights) -> N
         assert found.error > 0.1
         assert 0.6 < found.error / error < 1.6
     else:
-        assert max(error, found.error) < 1e-3
+        assert max(error, found.error) < 0.01
 
 
 def test_a_surrogate_falls_beyond_its_points() -> None:
