@@ -163,7 +163,9 @@ def test_mixtures_are_normalised_and_their_draws_have_their_density() -> None:
 
     def below(x: np.ndarray) -> np.ndarray:
         parts = zip(family.shares, family.centres[:, 0], family.roots[:, 0, 0], strict=True)
-        return sum(share * stats.t(mixture.freedom(1), at, root).cdf(x) for share, at, root in parts)
+        return sum(
+            share * stats.t(mixture.freedom(1), at, root).cdf(x) for share, at, root in parts
+        )
 
     assert stats.kstest(draws, below).pvalue > 1e-5
     # In several dimensions: densities of scipy, and the expectation of a ratio of densities is 1.
@@ -394,7 +396,6 @@ def test_a_proposal_is_normalised_and_its_draws_have_its_density(kind: str) -> N
 # --- whole runs ----------------------------------------------------------------------------------
 
 
-
 def nothing(p: Any, rows: Any) -> Any:
     """The log-likelihood of rows that say nothing, in either precision."""
     return 0 * rows["y"].astype(p["x"].dtype) * p["x"][0]
@@ -541,6 +542,22 @@ def test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law(
 
 
 # --- the depth guard -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "against",
+    [
+        *({"depth": depth} for depth in (17.0, 1e2, 1e10, 1e30, math.inf, math.nan)),
+        *({"share": share} for share in (0.05, 0.0, math.nan)),
+        *({"heaviest": share} for share in (0.01, 1.0, math.nan)),
+        {"not_covered": [np.ones(3)]},
+    ],
+)
+def test_a_batch_that_something_speaks_against_does_not_count(against: dict[str, Any]) -> None:
+    chains = Chains(np.zeros((2, 5, 3)), np.zeros((2, 5)), np.ones((2, 5), bool))
+    sound = algorithm.Judged(chains, 0.9, 0.0, 0.0, [], 1.5, 1e-3)
+    assert sound.counts
+    assert not sound._replace(**against).counts
 
 
 @pytest.mark.parametrize("double", [False, True])

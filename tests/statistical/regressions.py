@@ -190,7 +190,7 @@ def separated() -> Case:
     rng = np.random.default_rng(18)
     b, designs, responses = np.array([0.3, 1.2, -0.8, 0.5]), [], []
     for index, size in enumerate((60, 25, 1)):
-        x = rng.normal(size=(size, 3)) + [0, 2 * index - 1, index / 2]
+        x = rng.normal(size=(size, 3)) + np.array([0, 2 * index - 1, index / 2])
         designs.append(np.column_stack([np.ones(size), x]))
         y = rng.random(size) < 1 / (1 + np.exp(-designs[-1] @ b))
         responses.append(x[:, 0] > 1 if index == 1 else y)

@@ -156,14 +156,15 @@ def bent() -> Tail:
     return at_sites(total, np.zeros(5), (margin(np.eye(5)[0], lambda u: one(u, np), -90, 8),))
 
 
+SHAPES = (0.3, 5), (0.5, 5), (0.7, 5), (1.0, 5), (2.0, 5), (5.0, 5), (0.5, 10), (1.0, 2)
+"""Of the log-gammas, with numbers of parameters."""
+
 CASES: dict[str, Callable[[], Tail]] = {
     **{
         f"log-gamma {shape}, d = {d}": lambda shape=shape, d=d: first_of(
             log_gamma(shape), d, -40 / shape, 8
         )
-        for shape, d in [
-            (0.3, 5), (0.5, 5), (0.7, 5), (1.0, 5), (2.0, 5), (5.0, 5), (0.5, 10), (1.0, 2)
-        ]  # fmt: skip
+        for shape, d in SHAPES
     },
     "rotated .5 and 1, d = 5": lambda: rotated(0.5, 1.0, 5),
     "rotated .7 and 2, d = 8": lambda: rotated(0.7, 2.0, 8),
