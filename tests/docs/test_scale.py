@@ -81,8 +81,8 @@ METHODS: dict[str, list[Any]] = {
     "`stale_sgld`, one update": [consortia.stale_sgld(1e-5, 4, workers=SITES)],
 }
 OF_FEW_ROUNDS = {
-    "`few_rounds`, a round of the search": 1,
-    "`few_rounds`, a round of draws": 3,
+    "`few_rounds`, local fits": "local_fits",
+    "`few_rounds`, a message of points": "log_densities",
 }
 
 
@@ -105,11 +105,15 @@ def test_rounds_and_bytes_are_those_of_the_plan(row: str) -> None:
         assert found == (rounds, 4 * up, 4 * down)
 
 
-def test_bytes_of_few_rounds_are_those_of_its_phases() -> None:
-    plan = plan_of(consortia.few_rounds(proposals=PROPOSALS))
-    for row, phase in OF_FEW_ROUNDS.items():
-        rounds, up, down = said_of(row)
-        assert plan.exchanges[phase] == (rounds, 4 * up, 4 * down)
+def test_bytes_of_few_rounds_are_those_of_its_largest_messages() -> None:
+    method = consortia.few_rounds(proposals=PROPOSALS)
+    sizes, plan = method.message_sizes(PARAMETERS), plan_of(method)
+    numbers = [said_of(row)[1:] for row in OF_FEW_ROUNDS]
+    for function, (up, down) in zip(OF_FEW_ROUNDS.values(), numbers, strict=True):
+        assert (SITES * sizes[function].up, SITES * sizes[function].down) == (up, down)
+    largest = tuple(4 * max(way) for way in zip(*numbers, strict=True))
+    assert (plan.bytes_up, plan.bytes_down) == largest
+    assert all(said_of(row)[0] == plan.communication_rounds for row in OF_FEW_ROUNDS)
 
 
 def test_the_figures_of_large_studies_follow_from_their_formulas() -> None:

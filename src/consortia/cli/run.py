@@ -78,7 +78,7 @@ def run(
         bool,
         typer.Option(
             "--verify",
-            help="Compare with few_rounds, which is exact and takes about a dozen rounds more, and "
+            help="Compare with few_rounds, which is exact and takes three messages as a rule, and "
             "with the gradients of all sites at some of the draws. It is then the reference.",
         ),
     ] = False,

@@ -358,6 +358,9 @@ class ConversationRun:
         tree = self._result(ending, outcome)
         if outcome.failure is not None:
             refused = WarmupError(outcome.failure)
+            task, known = self._task, self._known
+            params = known.target.unravel(known.start.astype(known.target.dtype))
+            checks.explain_precision(refused, task.model, task.sites, params)
             refused.tree = tree
             raise refused
         checks.warn_of(outcome.faults)

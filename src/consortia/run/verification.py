@@ -65,7 +65,7 @@ def verify(
 ) -> Verification | None:
     """Compare a run with the exact posterior of `few_rounds`, and with the sites' gradients.
 
-    The sites take part in about a dozen rounds more, and in one phase of messages: they evaluate
+    The sites answer three messages more as a rule, and take part in one phase: they evaluate
     the gradient of their log-likelihood at up to 500 of the draws, whose sum with the prior's is
     exact, for the kernel Stein discrepancy (`consortia.diagnostics.kernel_stein`).
 

@@ -20,7 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consortia.algorithms.few_rounds.algorithm import converse
+from consortia.algorithms.few_rounds.algorithm import (
+    FEW_PARAMETERS,
+    FEWEST_WALKERS,
+    MOST_CURVED,
+    MOST_NUMBERS,
+    WALKERS,
+    converse,
+)
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
@@ -42,7 +49,10 @@ WORK = 1.2e10
 MOST_PARAMETERS = 20_000
 """With more of them enough chains are too much for a message."""
 
-USUAL_MESSAGES, MOST_MESSAGES = 3, 200
+USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 9, 100
+"""Messages as a rule, with up to 14, up to 200, and more parameters."""
+
+MOST_MESSAGES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +135,16 @@ class FewRounds(Conversation):
         return math.ceil(min(wanted, affordable))
 
     def usual_messages(self, dimension: int) -> int:
-        """Return 3: local fits, exploration, draws."""
-        return USUAL_MESSAGES
+        """Return 3 with few parameters: local fits, exploration, draws."""
+        if dimension > MOST_CURVED:
+            return USUAL_BY_GRADIENTS
+        return USUAL_MESSAGES if dimension <= FEW_PARAMETERS else USUAL_OF_MANY
 
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest sizes of local fits and of points."""
+        if dimension > MOST_CURVED:
+            count = max(min(WALKERS, MOST_NUMBERS // dimension), FEWEST_WALKERS)
+            return {"slopes": Size(count * dimension, count * (dimension + 1))}
         triangle = dimension * (dimension + 1) // 2
         count = self.points_of(dimension, 1)
         return {

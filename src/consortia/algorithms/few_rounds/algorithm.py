@@ -84,8 +84,17 @@ FEW_PARAMETERS = 14
 REFERENCE = 20.0
 """By how much a point is higher than the reference where it takes its place."""
 
-WALKERS = 2048
-"""Chains of Hamiltonian Monte Carlo."""
+WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
+"""Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
+
+MOST_CURVED, GROUPS = 200, 8
+"""Parameters up to which curvatures are sent; and places where chains begin with more of them."""
+
+MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
+"""Messages of a search and of chains before their first draws, with more parameters."""
+
+WORST_CORRELATION = 0.3
+"""Of draws of a chain in successive trajectories."""
 
 APART = 4.0
 """Standard deviations, of both, by which two guesses are of different modes."""
@@ -221,7 +230,7 @@ class Server:
 
     def move_reference(self) -> None:
         """Take the highest point as the reference, where it is far above the one in use."""
-        best = float(self.memory.heights.max())
+        best = float(self.memory.heights.max(initial=-math.inf))
         if best > self.offset + REFERENCE:
             self.reference, self.offset = self.memory.best, best
 
@@ -233,6 +242,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
     scale = prior_scale(known.target, known.start)
+    if d > MOST_CURVED:
+        return (yield from _by_gradients(server, settings, scale))
 
     centres, covariance = yield from _local_fits(server, scale)
     server.reference = centres[0]
@@ -268,7 +279,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
         if lost and not searched:
             searched = True
-            found = yield from _search(server, server.memory.best[None], scale)
+            start = server.memory.best if len(server.memory.points) else known.start
+            found = yield from _search(server, start[None], scale)
             if found.converged:
                 server.memory.forget_drawn()
                 covariance = found.root @ found.root.T
@@ -463,32 +475,81 @@ def _search(
 def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
     weighted, d = server.memory.weighted(), server.dimension
+    if not len(weighted.points):
+        return _failed(server, "no point of a positive density was found")
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
     mean = own @ weighted.points
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
-    width = server.known.chains * (WALKERS // server.known.chains)
-    places = resampled(weighted.points, own, width, server.rng)
+    places = resampled(weighted.points, own, _walkers(server), server.rng)
+    return (yield from _chains(server, settings, kept, places, mean, root, MOST_WALKED))
+
+
+def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
+    """Begin chains near the mode, where there are too many parameters for a curvature."""
+    bound = search.within(scale.centre, scale.sd)
+    start = server.known.start
+    found = yield from server.counted(
+        search.find_mode_by_gradients(start, start, bound, MOST_SEARCHED_BY_GRADIENTS)
+    )
+    if not found.converged:
+        return _failed(server, found.reason)
+    server.reference = found.best
+    count, d = _walkers(server), server.dimension
+    groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
+    places = found.position + found.root * server.rng.standard_normal((GROUPS, d))[groups]
+    most = MOST_WALKED_BY_GRADIENTS
+    return (yield from _chains(server, settings, [], places, found.position, found.root, most))
+
+
+def _walkers(server: Server) -> int:
+    """Return how many chains a message carries, the same number for each chain of the result."""
+    most = max(min(WALKERS, MOST_NUMBERS // server.dimension), FEWEST_WALKERS)
+    return server.known.chains * max(most // server.known.chains, 1)
+
+
+def _chains(
+    server: Server,
+    settings: Settings,
+    kept: list[Judged],
+    places: Float[np.ndarray, "W d"],
+    centre: Float[np.ndarray, " d"],
+    root: Float[np.ndarray, "*d"],
+    most_messages: int,
+) -> Conversing:
+    """Run chains until they have settled, and then for draws."""
     ensemble = yield from server.counted(
-        walking.settle(places, mean, root, server.reference, server.rng, MOST_WALKED)
+        walking.settle(places, centre, root, server.reference, server.rng, most_messages)
     )
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))
     draws: list[np.ndarray] = []
-    while len(draws) < server.known.batches:
+    faults: tuple[Fault, ...] = ()
+    while True:
         ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
-        positions = ensemble.positions.reshape(server.known.chains, -1, d)
-        draws.append(positions)
+        positions = ensemble.positions.reshape(server.known.chains, -1, server.dimension)
+        shape = positions.shape[:2]
         stats = {
-            "lp": server.offset - ensemble.here.potentials.reshape(positions.shape[:2]),
-            "acceptance_rate": np.full(positions.shape[:2], ensemble.acceptance),
-            "effective_share": np.full(positions.shape[:2], np.nan),
+            "lp": server.offset - ensemble.points.potentials.reshape(shape),
+            "acceptance_rate": np.full(shape, ensemble.acceptance),
+            "effective_share": np.full(shape, np.nan),
         }
+        draws.append(positions)
+        if len(draws) > 1 and abs(ensemble.correlation) > WORST_CORRELATION:
+            faults = (
+                Fault(
+                    "few_rounds: the draws of a chain in successive trajectories have a "
+                    f"correlation of {ensemble.correlation:.2f}, which the effective sample size "
+                    "does not see"
+                ),
+            )
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         if settings.effective_size is not None and reached >= settings.effective_size:
-            return _outcome(server, kept, f"{reached:.0f} effective draws", walked=ensemble)
-    return _outcome(server, kept, "all batches", _short(settings, reached), walked=ensemble)
+            return _outcome(server, kept, f"{reached:.0f} effective draws", faults, walked=True)
+        if len(kept) + len(draws) >= server.known.batches:
+            faults += _short(settings, reached)
+            return _outcome(server, kept, "all batches of draws", faults, walked=True)
 
 
 # --- what comes of them --------------------------------------------------------------------------
@@ -528,7 +589,8 @@ def _outcome(
     kept: list[Judged],
     reason: str,
     faults: tuple[Fault, ...] = (),
-    walked: walking.Ensemble | None = None,
+    *,
+    walked: bool = False,
 ) -> Outcome:
     """Return the end of a run that has draws."""
     report: dict[str, Any] = {"rounds_used": server.records}
@@ -539,11 +601,11 @@ def _outcome(
         total = sum(judged.chains.heights.size for judged in kept)
         report["log_evidence"] = float(evidence)
         report["log_evidence_error"] = math.sqrt(max(1 / size - 1 / total, 0))
-    if walked is not None:
-        report["handed_over"] = (
-            "no proposals came near enough to the posterior: chains of federated HMC, "
-            "preconditioned by its weighted points, have made the draws"
-        )
+    if walked:
+        why = "no proposals came near enough to the posterior"
+        if server.dimension > MOST_CURVED:
+            why = f"with more than {MOST_CURVED} parameters no proposals come near the posterior"
+        report["handed_over"] = f"{why}: chains of federated HMC have made the draws"
     return Outcome(reason, report, faults)
 
 

@@ -136,8 +136,8 @@ def settle(
     count, d = starts.shape
     if count < 2 * MIN_GROUP_SIZE:
         raise ValueError(f"expected at least {2 * MIN_GROUP_SIZE} chains, got {count}")
-    matrix = np.diag(root) if root.ndim == 1 else root
-    white = linalg.solve_triangular(matrix, (starts - centre).T, lower=True).T
+    away = starts - centre
+    white = away / root if root.ndim == 1 else linalg.solve_triangular(root, away.T, lower=True).T
     points = Points(white, np.zeros(count), np.zeros_like(white))
     metric = np.ones(d) if root.ndim == 1 else np.eye(d)
     # About the target rate on a Gaussian.

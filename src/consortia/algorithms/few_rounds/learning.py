@@ -74,14 +74,14 @@ def learn(
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
     """
-    if memory.points.shape[1] > FEW_PARAMETERS:
-        return _weighted(memory, missed, rng)
     try:
+        if memory.points.shape[1] > FEW_PARAMETERS:
+            return _weighted(memory, missed, rng)
         fitted, coordinates = _surrogate(memory, profiles, covariance, rng)
         if fitted.error < TRUSTED and not doubted:
             return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
         return _pooled(fitted, coordinates, memory, missed, rng)
-    except (FloatingPointError, np.linalg.LinAlgError):
+    except (FloatingPointError, ValueError, np.linalg.LinAlgError):  # too few finite points
         return Learnt(None, covariance, math.inf)
 
 

@@ -29,6 +29,8 @@ class Weighted(NamedTuple):
     @property
     def effective(self) -> float:
         """Effective number of the points."""
+        if not len(self.points):
+            return 0.0
         return float(1 / (normalised(self.log_weights) ** 2).sum())
 
 
