@@ -30,6 +30,67 @@ MUTANTS = (
         "test_chains_have_the_law_of_the_posterior_unless_all_is_accepted",
     ),
     Mutant(
+        "algorithms/few_rounds/mixture.py",
+        "normals /= np.sqrt(squares / freedom(d))[:, None]",
+        "normals /= np.sqrt(squares / (freedom(d) + 1))[:, None]",
+        "algorithms/test_few_rounds.py::"
+        "test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation",
+    ),
+    Mutant(
+        "algorithms/few_rounds/independence.py",
+        "taken = levels[:, step] < logs[:, step] - weight",
+        "taken = levels[:, step] < np.inf",
+        "algorithms/test_few_rounds.py::"
+        "test_its_draws_are_those_of_the_gaussian_with_their_heights",
+    ),
+    Mutant(
+        "algorithms/few_rounds/proposal.py",
+        "return envelope, np.clip(ratio, self.floor, self.cap)",
+        "return envelope, np.maximum(ratio, self.floor)",
+        "algorithms/test_few_rounds.py::"
+        "test_a_proposal_is_normalised_and_its_draws_have_its_density",
+    ),
+    Mutant(
+        "algorithms/few_rounds/warp.py",
+        "volume -= np.log(_curve(knots)(z[:, index])[1])",
+        "volume -= 0 * np.log(_curve(knots)(z[:, index])[1])",
+        "algorithms/test_few_rounds.py::"
+        "test_coordinates_are_inverted_and_their_volumes_are_those_of_differences",
+    ),
+    Mutant(
+        "algorithms/few_rounds/flow.py",
+        "volume -= log_scale",
+        "volume -= 0 * log_scale",
+        "algorithms/test_few_rounds.py::"
+        "test_coordinates_are_inverted_and_their_volumes_are_those_of_differences",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        'arrays["accepted"] = accepted.astype(np.int32)',
+        'arrays["accepted"] = (accepted + 1).astype(np.int32)',
+        "algorithms/test_few_rounds.py::test_the_points_of_a_message_are_those_of_the_server",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        "weights = heights[:count] - sent.log_density",
+        "weights = heights[:count] - mixture.log_density(mixture.fit_mixture(sent.points, "
+        "heights[:count] - sent.log_density, 1, server.rng), sent.points)",
+        "algorithms/test_few_rounds.py::"
+        "test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        "sound = self.depth <= 2 * self.chains.draws.shape[2] + 10",
+        "sound = self.depth <= math.inf",
+        "algorithms/test_few_rounds.py::test_a_batch_that_something_speaks_against_does_not_count",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        "- math.log(len(means)) - server.height",
+        "- math.log(len(means))",
+        "algorithms/test_few_rounds.py::test_the_log_evidence_of_a_gaussian_model_is_the_exact_one",
+    ),
+    Mutant(
         "algorithms/few_rounds/search.py",
         "if found.values[0] < 0:",
         "if found.values[0] < -np.inf:",

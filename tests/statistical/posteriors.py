@@ -18,7 +18,7 @@ class Case(NamedTuple):
     Attributes:
         model: with a start of its own.
         sites: unlike ones.
-        rounds: the most to 1,000 effective draws.
+        messages: the most to 1,000 effective draws.
         refused: it may be refused in place of an answer.
         widths: prior sds of intercept, coefficients and log σ of a linear regression, whose moments
             are then known; else ().
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
     model: consortia.Model
     sites: consortia.Sites
-    rounds: int = 14
+    messages: int = 7
     refused: bool = False
     widths: tuple[Any, ...] = ()
 

@@ -91,8 +91,8 @@ def test_its_posterior_is_that_of_nuts_on_efron_s_likelihood() -> None:
         progress=False,
     )
     few = consortia.sample(one.model, one.sites, consortia.few_rounds(), seed=1, progress=False)
-    print(few.attrs["communication_rounds"], "rounds")
-    assert few.attrs["communication_rounds"] <= 14
+    print(few.attrs["communication_rounds"], "messages")
+    assert few.attrs["communication_rounds"] <= 7
 
     # Each death k of n at one time: log of Σ over the risk set less k/n of those who die then.
     blocks, deaths, begin = [], [], 0

@@ -85,7 +85,7 @@ def test_three_hospitals_have_their_posterior_in_few_messages_and_a_good_verdict
     )
     assert consortia.summary(tree).verdict.word == "good"
     assert "handed_over" not in tree.attrs
-    assert len(json.loads(tree.attrs["rounds_used"])) <= 15
+    assert len(json.loads(tree.attrs["rounds_used"])) <= 8
     found = made.natural(tree)
     draws = {
         "coefficients": np.asarray(found["coefficients"]).reshape(-1, 3),

@@ -146,7 +146,7 @@ def test_25_hospitals_have_the_posterior_of_nuts_on_the_joint_model(
     few = consortia.sample(
         made.model, made.sites, consortia.few_rounds(), chains=4, seed=1, progress=False
     )
-    print(few.attrs["communication_rounds"], "rounds", few.attrs["rounds_used"])
+    print(few.attrs["communication_rounds"], "messages", few.attrs["rounds_used"])
     assert few.attrs["communication_rounds"] <= MOST[kind]
     # More draws of the same family, so that the comparison is sharper.
     method = consortia.few_rounds(effective_size=LARGER.get(case, 8000), proposals=4000)

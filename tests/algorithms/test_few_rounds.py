@@ -1,0 +1,816 @@
+"""Independence Metropolis and its proposals have their closed forms; runs end by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special, stats
+
+import consortia
+from consortia.algorithms.few_rounds import algorithm, mixture
+from consortia.algorithms.few_rounds import proposal as proposals
+from consortia.algorithms.few_rounds.flow import Flow, fit_flow
+from consortia.algorithms.few_rounds.independence import Chains, metropolis_chains
+from consortia.algorithms.few_rounds.learning import Learnt
+from consortia.algorithms.few_rounds.memory import Memory
+from consortia.algorithms.few_rounds.mixture import Mixture
+from consortia.algorithms.few_rounds.proposal import Proposal, effective_share
+from consortia.algorithms.few_rounds.rays import Profile, along_lines, lines_through, points_of
+from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
+from consortia.algorithms.few_rounds.surrogate import Surrogate, fit_surrogate
+from consortia.algorithms.few_rounds.warp import Coordinates, Plain, Warp, fit_warp
+from consortia.core.queries import Known
+from consortia.core.target import Target
+from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.engines.conversing import LocalPanel
+from consortia.errors import InputError, WarmupError
+
+DIMENSION = 5
+FREEDOM = mixture.freedom(DIMENSION)
+Heights = Callable[[np.ndarray], np.ndarray]
+
+
+# --- a t on a Gaussian target --------------------------------------------------------------------
+
+
+class Exact:
+    """What independence Metropolis does with t(0, I) on N(0, I), by integrals over |ζ|²."""
+
+    def __init__(self) -> None:
+        self.squares = np.linspace(1e-6, 80, 20_001)
+        self.target = stats.chi2(DIMENSION).pdf(self.squares)
+        law = stats.f(DIMENSION, FREEDOM)  # of |ζ|² by the dimension
+        self.ratio = self.target / (law.pdf(self.squares / DIMENSION) / DIMENSION)
+        order = np.argsort(self.ratio)
+        step = self.squares[1] - self.squares[0]
+        below_target = np.cumsum(self.target[order]) * step
+        proposal = self.target / self.ratio
+        # Beyond the grid the ratio is smaller still.
+        below_proposal = np.cumsum(proposal[order]) * step + law.sf(80 / DIMENSION)
+        accepted = (below_target / self.ratio[order]) + (1 - below_proposal)
+        self.accepted = np.empty_like(accepted)
+        self.accepted[order] = np.minimum(accepted, 1)
+
+    def mean(self, values: np.ndarray) -> float:
+        """Return the expectation over the target."""
+        return float(integrate.trapezoid(self.target * values, self.squares))
+
+
+EXACT = Exact()
+EXPECTED = {
+    "acceptance": EXACT.mean(EXACT.accepted),
+    "share": 1 / EXACT.mean(EXACT.ratio),
+    # The place is odd and the ratio even, so that only a rejection keeps the two alike.
+    "correlation": EXACT.mean(EXACT.squares * (1 - EXACT.accepted)) / DIMENSION,
+}
+STANDARD = mixture.mixture_of([1.0], [np.zeros(DIMENSION)], [np.eye(DIMENSION)])
+RUNS = 64
+
+
+def gaussian(points: np.ndarray) -> np.ndarray:
+    return -(points**2).sum(axis=1) / 2
+
+
+def chains_of(
+    shift: float, reverse: bool = False, seed: int = 5
+) -> tuple[Chains, np.ndarray, np.ndarray]:
+    """Return many chains, where they began, and the weights; ``shift`` moves the target."""
+    rng = np.random.default_rng(seed)
+    points = mixture.draw(STANDARD, rng, RUNS * 2048)
+    starts = rng.standard_normal((RUNS, DIMENSION))
+    starts[:, 0] += shift
+    if reverse:
+        starts[1:] = starts[:0:-1]
+    moved = np.eye(DIMENSION)[0] * shift
+
+    def weighted(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return gaussian(at - moved), gaussian(at - moved) - mixture.log_density(STANDARD, at)
+
+    heights, logs = weighted(points)
+    begun = (starts, *weighted(starts))
+    return metropolis_chains(points, heights, logs, begun, rng), starts, logs
+
+
+def z_scores(shift: float = 0.0) -> dict[str, float]:
+    """Standard errors between values of independent chains and what is expected."""
+    chains, _, logs = chains_of(shift)
+    first = chains.draws[:, :, 0]
+    values = {
+        "acceptance": chains.accepted.mean(axis=1),
+        "share": np.array([effective_share(part) for part in logs.reshape(RUNS, -1)]),
+        "correlation": (first[:, 1:] * first[:, :-1]).mean(axis=1) / (first**2).mean(axis=1),
+    }
+    return {
+        name: float((part.mean() - EXPECTED[name]) / (part.std() / math.sqrt(RUNS)))
+        for name, part in values.items()
+    }
+
+
+def test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation() -> None:
+    # Three gates of 4.5 standard errors: a false alarm in 50,000 seeds.
+    found = z_scores()
+    assert max(abs(value) for value in found.values()) < 4.5, found
+    # Negative control: a target that is moved by two fifths of a standard deviation.
+    control = z_scores(shift=0.4)
+    assert max(abs(value) for value in control.values()) > 4.5, control
+
+
+def test_its_draws_are_those_of_the_gaussian_with_their_heights() -> None:
+    chains, _, _ = chains_of(0.0)
+    np.testing.assert_array_equal(
+        chains.heights, gaussian(chains.draws.reshape(-1, DIMENSION)).reshape(RUNS, -1)
+    )
+    squares = (chains.draws**2).sum(axis=2).mean(axis=1)
+    assert abs(squares.mean() - DIMENSION) < 4.5 * squares.std() / math.sqrt(RUNS)
+
+
+def test_a_chain_depends_on_its_own_start_and_proposals_alone() -> None:
+    one, starts, _ = chains_of(0.0)
+    other, others, _ = chains_of(0.0, reverse=True)
+    assert not np.array_equal(starts, others)
+    np.testing.assert_array_equal(one.draws[0], other.draws[0])
+    assert not np.array_equal(one.draws, other.draws)
+
+
+# --- mixtures ------------------------------------------------------------------------------------
+
+
+def of_two(d: int) -> Mixture:
+    """Two unlike components, correlated."""
+    rng = np.random.default_rng(d)
+    root = np.tril(rng.normal(size=(d, d)) / 3, -1) + np.diag(rng.uniform(0.5, 1.5, d))
+    centres = [np.full(d, -1.0), np.full(d, 1.5)]
+    return mixture.mixture_of([0.3, 0.7], centres, [root @ root.T, np.eye(d) / 4])
+
+
+def test_mixtures_are_normalised_and_their_draws_have_their_density() -> None:
+    family = of_two(1)
+    total = integrate.quad(
+        lambda x: math.exp(mixture.log_density(family, np.array([[x]]))[0]),
+        -np.inf, np.inf, limit=400,
+    )  # fmt: skip
+    assert abs(total[0] - 1) < 1e-6
+    draws = mixture.draw(family, np.random.default_rng(1), 20_000)[:, 0]
+
+    def below(x: np.ndarray) -> np.ndarray:
+        parts = zip(family.shares, family.centres[:, 0], family.roots[:, 0, 0], strict=True)
+        return sum(
+            share * stats.t(mixture.freedom(1), at, root).cdf(x) for share, at, root in parts
+        )
+
+    assert stats.kstest(draws, below).pvalue > 1e-5
+    # In several dimensions: densities of scipy, and the expectation of a ratio of densities is 1.
+    family, wide = of_two(3), mixture.mixture_of([1.0], [np.zeros(3)], [9 * np.eye(3)])
+    points = mixture.draw(wide, np.random.default_rng(2), 40_000)
+    parts = zip(family.shares, family.centres, family.roots, strict=True)
+    expected = sum(
+        share * stats.multivariate_t(at, root @ root.T, mixture.freedom(3)).pdf(points)
+        for share, at, root in parts
+    )
+    density = mixture.log_density(family, points)
+    np.testing.assert_allclose(density, np.log(expected), atol=1e-8)
+    ratios = np.exp(density - mixture.log_density(wide, points))
+    assert abs(ratios.mean() - 1) < 4.5 * ratios.std() / 200
+
+
+def test_the_points_at_a_site_are_those_of_the_server() -> None:
+    rng = np.random.default_rng(3)
+    family, words = of_two(4), np.array([3, 0, 5], np.uint32)
+    surrogate = spoiled_quadratic(4)
+    made = proposals.clipped(surrogate, family, Plain(), rng)
+    points, _, accepted = made.sample(words, rng, 9000)
+    assert len(points) == 9000
+    assert accepted.max() > 2 * mixture.BLOCK
+    np.testing.assert_array_equal(mixture.envelope_points(family, words, accepted), points)
+    none = mixture.envelope_points(family, words, accepted[:0])
+    assert none.shape == (0, 4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_points_of_a_message_are_those_of_the_server(double: bool) -> None:
+    with jax.enable_x64(double):
+        target = Target(MODEL, MODEL.init)
+        server = algorithm.Server(
+            Known(target, np.zeros(3), np.array([4, 6]), 2, 10, 2**40 + 7),
+            1000,
+            np.random.default_rng(0),
+            np.zeros(3),
+            Memory(np.zeros((0, 3))),
+        )
+        sent = algorithm._exploration(server, [np.zeros(3), np.ones(3)], np.diag([1.0, 2.0, 0.1]))
+        query = server.query("log_densities", {"reference": np.zeros(3)} | dict(sent.arrays), "")
+        complete = FUNCTIONS["log_densities"].complete(query.arrays)
+        rays = points_of(sent.lines, sent.centre)
+        assert complete["points"].dtype == target.dtype
+        assert len(complete["points"]) == 1000
+        wanted = np.concatenate([sent.points, rays]).astype(target.dtype)
+        np.testing.assert_array_equal(complete["points"][: len(wanted)], wanted)
+        np.testing.assert_allclose(
+            sent.proposal.log_density(sent.points), sent.log_density, atol=1e-3
+        )
+
+
+# --- coordinates ---------------------------------------------------------------------------------
+
+
+def log_gammas(points: np.ndarray) -> np.ndarray:
+    """Log-density of two logarithms of Gamma variables, of opposite tails, and a normal one."""
+    first, second, third = points.T
+    return 0.7 * first - np.exp(first) - second - np.exp(-second) - (third - first / 2) ** 2 / 2
+
+
+def profiles_of(heights: Heights, centre: np.ndarray, covariance: np.ndarray) -> list[Profile]:
+    lines = lines_through(covariance, 2 * len(centre), [])
+    values = heights(points_of(lines, centre))
+    return [Profile(line, values[-1] - own) for line, own in along_lines(lines, values)]
+
+
+def warp() -> Warp:
+    centre, covariance = np.array([-0.4, 0.0, -0.2]), np.diag([2.0, 2.0, 1.5]) + 0.5
+    found = fit_warp(centre, covariance, profiles_of(log_gammas, centre, covariance))
+    assert found is not None
+    assert sum(axis is not None for axis in found.axes) >= 2
+    return found
+
+
+def flow() -> Flow:
+    rng = np.random.default_rng(8)
+    points = rng.normal(size=(2000, 3))
+    points[:, 1] += points[:, 0] ** 2
+    points[:, 2] *= np.exp(points[:, 0] / 2)
+    return fit_flow(points, np.full(2000, 1 / 2000))
+
+
+@pytest.mark.parametrize("made", [warp, flow])
+def test_coordinates_are_inverted_and_their_volumes_are_those_of_differences(
+    made: Callable[[], Coordinates],
+) -> None:
+    coordinates = made()
+    z = np.random.default_rng(9).normal(size=(200, 3)) * 1.7
+    z[:20] *= 4  # beyond the knots
+    points = coordinates.positions(z)
+    back, volume = coordinates.white(points)
+    np.testing.assert_allclose(back, z, rtol=1e-6, atol=1e-6)
+    step = 1e-5 * np.eye(3)
+    columns = [
+        (coordinates.positions(z + one) - coordinates.positions(z - one)) / 2e-5 for one in step
+    ]
+    expected = -np.linalg.slogdet(np.stack(columns, axis=2))[1]
+    # A difference over a knot, or over a bound of the flow, is that of neither side.
+    apart = np.abs(volume - expected)
+    assert np.quantile(apart, 0.95) < 1e-4
+    assert apart.max() < 0.05
+
+
+def test_symmetric_lines_are_not_warped() -> None:
+    assert fit_warp(np.zeros(3), np.eye(3), profiles_of(gaussian, np.zeros(3), np.eye(3))) is None
+
+
+def test_the_mass_that_an_exact_proposal_misses_is_0_and_of_a_narrow_one_is_not() -> None:
+    lines = lines_through(np.eye(2), 4, [])
+    heights = gaussian(points_of(lines, np.zeros(2)))
+    for line, own in along_lines(lines, heights):
+        profile = Profile(line, heights[-1] - own)
+        assert profile.mass_missed(np.zeros(len(own))) == 0
+        narrow = own - own * 4 - math.log(2)  # half as wide: log π/q
+        # Beyond 1.30 sds π is more than twice as high; the steps of a line are coarse.
+        assert abs(profile.mass_missed(narrow) - 2 * special.ndtr(-0.96)) < 0.2
+        assert profile.reach(1) == pytest.approx(math.sqrt(50), rel=0.05)
+        assert profile.lopsided < 1e-6
+
+
+# --- surrogates and proposals --------------------------------------------------------------------
+
+BEND, WIDTH = 1.0, 0.4
+
+
+def bent(points: np.ndarray) -> np.ndarray:
+    return -(points[:, 0] ** 2) / 2 - ((points[:, 1] - points[:, 0] ** 2) / WIDTH) ** 2 / 2
+
+
+def rough(points: np.ndarray) -> np.ndarray:
+    """No polynomial."""
+    return gaussian(points) + np.cos(4 * points[:, 0])
+
+
+def fitted(heights: Heights, d: int, count: int = 2500) -> Surrogate:
+    rng = np.random.default_rng(10)
+    wide = mixture.mixture_of([1.0], [np.zeros(d)], [6 * np.eye(d)])
+    points = mixture.draw(wide, rng, count)
+    return fit_surrogate(points, heights(points), rng)
+
+
+def spoiled_quadratic(d: int) -> Surrogate:
+    """Half a parabola and more: narrower than the envelope and beside its middle."""
+    return fitted(lambda points: -((points - 0.3) ** 2).sum(axis=1), d, 1500)
+
+
+def test_a_surrogate_is_exact_where_the_log_density_is_a_quartic() -> None:
+    found = fitted(bent, 2)
+    assert found.error < 1e-3
+    rng = np.random.default_rng(11)
+    first = rng.normal(size=2000)
+    points = np.column_stack([first, first**2 + WIDTH * rng.normal(size=2000)])
+    np.testing.assert_allclose(found.log_density(points), bent(points), atol=0.02)
+
+
+@pytest.mark.parametrize("heights", [bent, rough])
+def test_the_error_of_a_surrogate_is_that_at_other_points(heights: Heights) -> None:
+    found = fitted(heights, 2)
+    points = mixture.draw(
+        mixture.mixture_of([1.0], [np.zeros(2)], [6 * np.eye(2)]), np.random.default_rng(12), 20_000
+    )
+    wanted = heights(points)
+    bulk = 2 / 2 + 2 * math.sqrt(2) + 6
+    near = wanted - wanted.max() > -9 * bulk - 75
+    weights = (1 + ((wanted - wanted.max()) / bulk) ** 2) ** -2
+    off = np.clip(found.log_density(points) - wanted, -5, 5)
+    error = math.sqrt(np.average(off[near] ** 2, weights=weights[near]))
+    if heights is rough:
+        assert found.error > 0.1
+        assert 0.6 < found.error / error < 1.6
+    else:
+        assert max(error, found.error) < 0.01
+
+
+def test_a_surrogate_falls_beyond_its_points() -> None:
+    found = fitted(bent, 2)
+    far = found.log_density(np.array([[1e3, 0.0], [1e5, 1e5], [0.0, -1e8], [1e20, 1e20]]))
+    assert np.all(far < found.height - 1000)
+
+
+GRID = np.linspace(-12, 14, 201)
+
+
+@pytest.mark.parametrize("kind", ["plain", "warped", "half power", "cut low"])
+def test_a_proposal_is_normalised_and_its_draws_have_its_density(kind: str) -> None:
+    rng = np.random.default_rng(13)
+    coordinates: Coordinates = Plain()
+    if kind == "warped":
+        z = np.linspace(-5, 5, 120)
+        bend = z, 0.5 * np.expm1(0.5 * z)
+        coordinates = Warp(np.array([0.5, 0.0]), np.array([[1.0, 0.0], [0.6, 0.8]]), (bend, None))
+    surrogate = fitted(lambda points: -((points - 0.6) ** 2).sum(axis=1) * 0.8, 2, 1500)
+    family = of_two(2)
+    made = proposals.clipped(
+        surrogate, family, coordinates, rng, 0.5 if kind == "half power" else 1.0
+    )
+    if kind == "cut low":
+        points = mixture.draw(family, rng, 20_000)
+        ratio = surrogate.log_density(points) - mixture.log_density(family, points)
+        cap = float(np.quantile(ratio, 0.8))
+        inside = np.clip(ratio, made.floor, cap)
+        mass = float(special.logsumexp(inside) - math.log(len(inside)))
+        made = made._replace(cap=cap, log_mass=mass)
+    # Over θ, so that the volume of the coordinates counts.
+    places = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), axis=-1).reshape(-1, 2)
+    density = np.exp(made.log_density(places))
+    cell = (GRID[1] - GRID[0]) ** 2
+    inside = np.abs(mixture.draw(family, rng, 10_000)).max(axis=1) < 12
+    assert inside.mean() > 0.99
+    # log_mass is estimated from 12,000 points, some thousand of them effective.
+    assert density.sum() * cell == pytest.approx(1, abs=0.03)
+    # By the envelope at other points.
+    z = mixture.draw(family, rng, 30_000)
+    ratios = np.exp(made.ratio(z) - made.log_mass)
+    assert ratios.mean() == pytest.approx(1, abs=0.03)
+    draws, logs, _ = made.sample(np.array([1, 2, 3], np.uint32), rng, 8000)
+    np.testing.assert_allclose(made.log_density(draws), logs, atol=1e-6)
+    for column, sums in enumerate((1, 0)):
+        marginal = density.reshape(len(GRID), -1).sum(axis=sums)
+        below = (np.cumsum(marginal) - marginal / 2) / marginal.sum()
+        law = stats.kstest(draws[:, column], lambda x, below=below: np.interp(x, GRID, below))
+        # 8,000 draws: .0252 has a chance of 8e-5; the grid is cut at 12.
+        assert law.statistic < 0.0252, (column, law)
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def nothing(p: Any, rows: Any) -> Any:
+    """The log-likelihood of rows that say nothing, in either precision."""
+    return 0 * rows["y"].astype(p["x"].dtype) * p["x"][0]
+
+
+MODEL = consortia.Model(lambda p: -jnp.sum(p["x"] ** 2) / 2, nothing, {"x": jnp.zeros(3)})
+EMPTY = consortia.Sites.from_list([{"y": np.zeros(1, np.float32)}] * 2)
+
+
+def sampled(model: Any, sites: Any, method: Any = None, **options: Any) -> Any:
+    options = {"chains": 4, "seed": 3, "progress": False} | options
+    return consortia.sample(model, sites, method or consortia.few_rounds(), **options)
+
+
+def draws_of(tree: Any) -> np.ndarray:
+    parts = [np.asarray(tree.posterior[name], float) for name in sorted(tree.posterior.data_vars)]
+    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
+
+
+def lines_of(tree: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(tree.attrs["rounds_used"])
+    return found
+
+
+def check(tree: Any, mean: np.ndarray, sd: np.ndarray, peaked: float = 2.0, error: float = 0.0):
+    """Assert that means and spreads are right within 4.5 Monte Carlo errors; return their sizes.
+
+    Args:
+        tree: of a run.
+        mean: expected.
+        sd: expected.
+        peaked: fourth moment by sd⁴, less 1.
+        error: of what is expected, in sds.
+    """
+    found = draws_of(tree)
+    ess = np.asarray(rhat_and_ess_of(np.moveaxis(found, -1, 0))[1])
+    shift = np.abs(found.mean((0, 1)) - mean) / sd
+    ratio = np.abs(found.std((0, 1)) / sd - 1)
+    assert np.all(shift < error + 4.5 / np.sqrt(ess)), shift
+    assert np.all(ratio < error + 4.5 * np.sqrt(peaked / 4 / ess)), ratio
+    return ess
+
+
+def weighted_moments(height: Heights, d: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return means, sds, and an error by importance sampling around the mode, pooled rows."""
+    low = optimize.minimize(lambda x: -height(x[None])[0], np.zeros(d))
+    family = stats.multivariate_t(low.x, low.hess_inv * 1.2, 6, seed=np.random.default_rng(1))
+    points = family.rvs(60_000)
+    logs = height(points) - family.logpdf(points)
+    shares = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    mean = shares @ points
+    error = 4.5 * math.sqrt((shares**2).sum())
+    return mean, np.sqrt(shares @ (points - mean) ** 2), error
+
+
+def regression(d: int, seed: int, poisson: bool) -> tuple[Any, Any, Heights]:
+    """Return a model of d coefficients at three unlike sites, and its log-density by NumPy."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(150), rng.normal(size=(150, d - 1))]).astype(np.float32)
+    eta = x @ np.linspace(-0.5, 0.8, d)
+    y = rng.poisson(np.exp(eta)) if poisson else rng.random(150) < 1 / (1 + np.exp(-eta))
+    y = np.asarray(y, np.float32)
+    parts = np.split(np.argsort(x[:, 1] + y), [9, 60])
+
+    def likelihood(eta: Any, y: Any, of: Any) -> Any:
+        return y * eta - (of.exp(eta) if poisson else of.logaddexp(0.0, eta))
+
+    model = consortia.Model(
+        lambda p: -jnp.sum(p["x"] ** 2) / 8,
+        lambda p, rows: likelihood(rows["x"] @ p["x"], rows["y"], jnp),
+        {"x": jnp.zeros(d)},
+    )
+
+    def height(at: np.ndarray) -> np.ndarray:
+        eta = at @ np.asarray(x, float).T
+        return likelihood(eta, y, np).sum(axis=1) - (at**2).sum(axis=1) / 8
+
+    return model, consortia.Sites.from_list([{"x": x[p], "y": y[p]} for p in parts]), height
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_a_regression_is_right_after_three_messages(poisson: bool) -> None:
+    model, sites, height = regression(5, 4, poisson)
+    tree = sampled(model, sites)
+    assert [line["for"] for line in lines_of(tree)] == ["local fits", "exploration", "draws"]
+    assert tree.attrs["communication_rounds"] == 3
+    mean, sd, error = weighted_moments(height, 5)
+    assert check(tree, mean, sd, error=error).min() >= 1000
+    assert consortia.summary(tree).verdict.word == "good"
+    assert "faults" not in tree.attrs
+
+
+@cache
+def banana() -> consortia.Model:
+    def log_prior(p: Any) -> Any:
+        x, y = p["x"][0], p["x"][1]
+        return -(x**2) / 2 - ((y - BEND * x**2) / WIDTH) ** 2 / 2
+
+    return consortia.Model(log_prior, nothing, {"x": jnp.ones(2)})
+
+
+BENT_MEAN = np.array([0, BEND])
+BENT_SD = np.array([1, math.sqrt(2 * BEND**2 + WIDTH**2)])
+
+
+def test_a_bent_posterior_is_right_after_three_or_four_messages() -> None:
+    tree = sampled(banana(), EMPTY)
+    assert tree.attrs["communication_rounds"] in (3, 4)
+    # The square of a normal number has a fourth moment of 15.
+    assert check(tree, BENT_MEAN, BENT_SD, peaked=14.0).min() >= 1000
+    assert consortia.summary(tree).verdict.word == "good"
+
+
+def test_equal_seeds_have_equal_draws_and_others_have_others() -> None:
+    model, sites, _ = regression(3, 5, poisson=False)
+    method = consortia.few_rounds(effective_size=100, proposals=600)
+    one, same, other = (draws_of(sampled(model, sites, method, seed=s)) for s in (8, 8, 2**40 + 8))
+    np.testing.assert_array_equal(one, same)
+    assert one.shape[1:] != other.shape[1:] or not np.any(one == other)
+
+
+# --- a surrogate that is wrong -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law(
+    spoiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Surrogate.log_density
+
+    def log_density(self: Surrogate, points: np.ndarray) -> np.ndarray:
+        return plain(self, points) + 3.0 * np.all(points[:, :2] > 1.0, axis=1)
+
+    if spoiled:
+        monkeypatch.setattr(Surrogate, "log_density", log_density)
+    tree = sampled(MODEL, EMPTY, consortia.few_rounds(effective_size=2000), rounds=20)
+    check(tree, np.zeros(3), np.ones(3))
+    last = lines_of(tree)[-1]
+    if spoiled:
+        assert last["acceptance"] < 0.85
+        assert last["effective_share"] < 0.85
+    else:
+        assert last["acceptance"] > 0.95
+
+
+# --- the depth guard -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "against",
+    [
+        *({"depth": depth} for depth in (17.0, 1e2, 1e10, 1e30, math.inf, math.nan)),
+        *({"share": share} for share in (0.05, 0.0, math.nan)),
+        *({"heaviest": share} for share in (0.01, 1.0, math.nan)),
+        {"not_covered": [np.ones(3)]},
+    ],
+)
+def test_a_batch_that_something_speaks_against_does_not_count(against: dict[str, Any]) -> None:
+    chains = Chains(np.zeros((2, 5, 3)), np.zeros((2, 5)), np.ones((2, 5), bool))
+    sound = algorithm.Judged(chains, 0.9, 0.0, 0.0, [], 1.5, 1e-3)
+    assert sound.counts
+    assert not sound._replace(**against).counts
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("scale", [1e2, 1e10, 1e30])
+def test_a_proposal_that_ran_off_is_refused(
+    scale: float, double: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, asked = algorithm.learn, []
+
+    def learn(memory: Memory, *given: Any, **more: Any) -> Learnt:
+        found = plain(memory, *given, **more)
+        asked.append(found)
+        if len(asked) > 1:
+            return found
+        # Far from the posterior, and so narrow that the densities there are equal after rounding.
+        far = np.full(3, scale)
+        away = mixture.mixture_of([1.0], [far], [1e-6 * np.eye(3)])
+        return found._replace(proposal=Proposal(away, None, Plain()))
+
+    monkeypatch.setattr(algorithm, "learn", learn)
+    with jax.enable_x64(double):
+        tree = sampled(MODEL, EMPTY)
+    lines = lines_of(tree)
+    assert len(asked) > 1
+    assert "effective_size" not in lines[2]
+    check(tree, np.zeros(3), np.ones(3))
+
+
+class Stretched(Plain):
+    """Coordinates that are far too long."""
+
+    scale = 1.0
+
+    def positions(self, z: np.ndarray) -> np.ndarray:
+        return self.scale * z
+
+    def white(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return points / self.scale, np.full(len(points), -3 * math.log(self.scale))
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("scale", [1e2, 1e10, 1e30])
+def test_coordinates_that_ran_off_are_refused(
+    scale: float, double: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, asked = algorithm.learn, []
+    monkeypatch.setattr(Stretched, "scale", scale)
+    # Plain coordinates are drawn at the sites: these have to travel.
+    monkeypatch.setattr(algorithm, "Plain", type("Other", (), {}))
+
+    def learn(memory: Memory, *given: Any, **more: Any) -> Learnt:
+        found = plain(memory, *given, **more)
+        asked.append(found)
+        if len(asked) > 1 or found.proposal is None:
+            return found
+        return found._replace(proposal=found.proposal._replace(coordinates=Stretched()))
+
+    monkeypatch.setattr(algorithm, "learn", learn)
+    known_plain = algorithm._exploration
+
+    def exploration(server: Any, centres: Any, covariance: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(algorithm, "Plain", Plain)
+            return known_plain(server, centres, covariance)
+
+    monkeypatch.setattr(algorithm, "_exploration", exploration)
+    with jax.enable_x64(double):
+        tree = sampled(MODEL, EMPTY)
+    assert len(asked) > 1
+    assert "effective_size" not in lines_of(tree)[2]
+    check(tree, np.zeros(3), np.ones(3))
+
+
+# --- evidence, ends, errors ----------------------------------------------------------------------
+
+
+def test_the_log_evidence_of_a_gaussian_model_is_the_exact_one() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(40, 3)) * [1.0, 5.0, 0.2]
+    y = x @ [1.0, -2.0, 0.5] + 2 + 0.5 * rng.normal(size=40)
+    half = math.log(2 * math.pi) / 2
+
+    def log_prior(p: Any) -> Any:
+        return jnp.sum(-(p**2) / 8 - math.log(2) - half)
+
+    def log_likelihood(p: Any, rows: Any) -> Any:
+        return -2 * (rows["y"] - rows["x"] @ p) ** 2 + math.log(2) - half
+
+    rows = {"x": x.astype(np.float32), "y": y.astype(np.float32)}
+    sites = [{name: a[at] for name, a in rows.items()} for at in np.split(np.arange(40), [1, 15])]
+    model = consortia.Model(log_prior, log_likelihood, jnp.zeros(3))
+    tree = sampled(model, consortia.Sites.from_list(sites))
+    exact = stats.multivariate_normal(cov=4 * x @ x.T + 0.25 * np.eye(40)).logpdf(y)
+    assert 0 < tree.attrs["log_evidence_error"] < 0.02
+    # U is some 300 and is summed with compensation: rounding of rows is below .001. The constant of
+    # a proposal is known from 12,000 points.
+    found = tree.attrs["log_evidence"]
+    assert abs(found - exact) < 4 * tree.attrs["log_evidence_error"] + 0.001, found - exact
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[consortia.Model, consortia.Sites]:
+    """Logistic regression on 60 rows at three unlike sites, one of a single row."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 2)).astype(np.float32)
+    y = (rng.uniform(size=60) < 1 / (1 + np.exp(-x[:, 0]))).astype(np.int32)
+    order = np.argsort(x[:, 1])
+    parts = np.split(order, [1, 20])
+    sites = consortia.Sites.from_list([{"x": x[p], "y": y[p]} for p in parts])
+    return consortia.models.logistic_regression(2, intercept=True), sites
+
+
+SMALL = consortia.few_rounds(effective_size=900, proposals=600)
+
+
+def test_a_run_that_is_cut_at_any_message_and_resumed_has_the_same_draws(
+    problem: Any, tmp_path: Any
+) -> None:
+    whole = sampled(*problem, SMALL)
+    messages = whole.attrs["communication_rounds"]
+    assert messages >= 4
+    plain = LocalPanel.ask
+    for cut in range(1, messages + 1):
+        asked: list[str] = []
+
+        def ask(self: Any, query: Any, number: int, cut: int = cut, asked: Any = asked) -> Any:
+            asked.append(query.purpose)
+            if len(asked) == cut:
+                raise KeyboardInterrupt
+            return plain(self, query, number)
+
+        path = tmp_path / str(cut)
+        with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            patched.setattr(LocalPanel, "ask", ask)
+            with contextlib.suppress(KeyboardInterrupt):
+                sampled(*problem, SMALL, store=path)
+            assert len(asked) == cut
+            asked.clear()
+            patched.setattr(
+                LocalPanel,
+                "ask",
+                lambda self, query, number, asked=asked: (
+                    asked.append(query.purpose), plain(self, query, number)
+                )[1],
+            )  # fmt: skip
+            tree = consortia.resume(path, *problem, SMALL, progress=False)
+        assert len(asked) == messages - cut + 1
+        np.testing.assert_array_equal(draws_of(tree), draws_of(whole))
+        for name in ("lp", "acceptance_rate", "effective_share"):
+            np.testing.assert_array_equal(tree.sample_stats[name], whole.sample_stats[name])
+        for fact in ("rounds_used", "log_evidence", "log_evidence_error", "stopped"):
+            assert tree.attrs[fact] == whole.attrs[fact]
+
+
+def test_a_run_that_uses_up_its_batches_says_so_and_is_not_good(problem: Any) -> None:
+    method = consortia.few_rounds(effective_size=50_000, proposals=600)
+    with pytest.warns(UserWarning, match="effective draws of the 50000 that were asked for"):
+        tree = sampled(*problem, method, rounds=2)
+    assert tree.attrs["iterations_run"] == 2
+    (fault,) = json.loads(tree.attrs["faults"])
+    assert "give more rounds" in fault["text"]
+    assert consortia.summary(tree).verdict.word != "good"
+
+
+def test_without_an_effective_size_all_batches_are_drawn_and_nothing_is_said(problem: Any) -> None:
+    method = consortia.few_rounds(effective_size=None, proposals=600)
+    tree = sampled(*problem, method, rounds=3)
+    assert tree.attrs["iterations_run"] == 3
+    assert "faults" not in tree.attrs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"effective_size": 0.5}, "effective_size"),
+        ({"effective_size": math.nan}, "effective_size"),
+        ({"effective_size": "many"}, "effective_size"),
+        ({"proposals": 63}, "proposals"),
+        ({"proposals": 100.5}, "proposals"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        consortia.few_rounds(**arguments)
+
+
+def test_too_many_parameters_are_refused_and_told_where_to_go() -> None:
+    with pytest.raises(InputError, match="federated_hmc"):
+        SMALL.check(np.array([3, 4]), ("a", "b"), 20_001)
+    SMALL.check(np.array([3, 4]), ("a", "b"), 20_000)
+
+
+def test_points_follow_the_effective_size_the_parameters_and_the_rows() -> None:
+    few = consortia.few_rounds
+    assert few().points_of(5, 1000) == 4000
+    assert few().points_of(32, 1000) == 8000
+    assert few(effective_size=10).points_of(5, 1000) == 1000
+    assert few(effective_size=1e6).points_of(5, 1000) == 8000
+    assert few().points_of(5, 10**9) == 1000
+    assert few(proposals=70).points_of(5, 10**9) == 70
+
+
+def test_a_start_without_a_density_is_refused_with_the_site() -> None:
+    model = consortia.Model(
+        lambda p: -(p["s"] ** 2) / 2,
+        lambda p, r: -jnp.log(p["s"]) - (r["y"] / p["s"]) ** 2 / 2,
+        {"s": jnp.zeros(())},
+    )
+    sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}] * 2)
+    with pytest.raises(InputError, match=r"site 0.*choose another init"):
+        sampled(model, sites, SMALL)
+
+
+def test_a_flat_direction_is_refused_with_what_to_do() -> None:
+    rows = [{"y": np.zeros(2, np.float32)}]
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    model = consortia.Model(
+        lambda p: -((p["a"] + p["b"]) ** 2), lambda p, r: -((p["a"] + p["b"] - r["y"]) ** 2), init
+    )
+    with pytest.raises(WarmupError, match="proper prior"):
+        sampled(model, consortia.Sites.from_list(rows), SMALL, chains=1)
+
+
+@cache
+def separated() -> tuple[consortia.Model, consortia.Sites]:
+    """Logistic regression without a prior on rows that a line tells apart."""
+    x = np.random.default_rng(0).normal(size=20).astype(np.float32)
+    rows = {"x": x, "y": (x > 0).astype(np.float32)}
+
+    def log_likelihood(p: Any, row: Any) -> Any:
+        odds = p["a"] + p["b"] * row["x"]
+        return row["y"] * odds - jax.nn.softplus(odds)
+
+    init = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    model = consortia.Model(None, log_likelihood, init)
+    parts = (slice(8), slice(8, 20))
+    sites = consortia.Sites.from_list([{n: v[part] for n, v in rows.items()} for part in parts])
+    return model, sites
+
+
+def test_separated_data_without_a_prior_are_refused_or_called_bad() -> None:
+    with pytest.warns(UserWarning, match="the posterior may be improper"):
+        said = refusal_or_verdict(*separated())
+    assert said.startswith(("few_rounds: no proposals", "BAD"))
+    assert "ive every parameter a proper prior" in said
+
+
+def refusal_or_verdict(model: consortia.Model, sites: consortia.Sites) -> str:
+    """Return the text of the refusal, or of the verdict where there are draws."""
+    try:
+        tree = sampled(model, sites, chains=2)
+    except WarmupError as error:
+        return str(error)
+    return "\n".join(consortia.summary(tree).verdict.lines())

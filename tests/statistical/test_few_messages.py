@@ -1,0 +1,98 @@
+"""few_rounds from many starts and with long tails: right in three or four messages, or a fault."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from statistical import regressions, tails
+from statistical.compared import effective
+
+import consortia
+from consortia.errors import WarmupError
+
+pytestmark = pytest.mark.slow
+SEEDS = (1, 2, 3)
+STARTS = 10
+LARGEST_SD, LARGEST_QUANTILE = 0.07, 0.2
+"""By how much a spread may be off, and a quantile in sds, beyond three Monte Carlo errors."""
+
+
+def sampled(model: Any, sites: Any, seed: int, **more: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return consortia.sample(
+            model, sites, consortia.few_rounds(), chains=4, seed=seed, progress=False, **more
+        )
+
+
+def draws(tree: Any) -> np.ndarray:
+    return np.asarray(tree["posterior"]["x"], float)
+
+
+@pytest.mark.parametrize("name", regressions.CASES)
+def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> None:
+    case = regressions.CASES[name]()
+    mean, sd = case.moments()
+    rng, messages = np.random.default_rng(1), []
+    for seed in range(STARTS):
+        start = {"x": (2 * rng.normal(size=len(mean))).astype(np.float32) if seed else 0 * mean}
+        tree = sampled(case.model, case.sites, seed, init=start)
+        found = draws(tree)
+        ess = effective(found)
+        shift = np.abs(found.mean((0, 1)) - mean) / sd
+        ratio = np.abs(found.std((0, 1)) / sd - 1)
+        messages.append(tree.attrs["communication_rounds"])
+        print(f"{name}, start {seed}: {messages[-1]} messages, ESS {ess.min():.0f}, means "
+              f"{shift.max():.3f} sd, sds {ratio.max():.3f}")  # fmt: skip
+        assert ess.min() >= 1000
+        # The reference has an error of up to .02 sd.
+        assert np.all(shift < 0.05 + 4 / np.sqrt(ess)), (name, seed)
+        assert np.all(ratio < 0.05 + 4 / np.sqrt(2 * ess)), (name, seed)
+    assert max(messages) <= 4
+
+
+def off(found: np.ndarray, law: tails.Margin) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far spread and quantiles are off, and three Monte Carlo errors of each.
+
+    The first is relative, the others are in sds; the median is left out.
+    """
+    values = found @ law.direction
+    flat = values.ravel()
+    squares = effective(((values - flat.mean()) ** 2)[..., None])[0]
+    apart, errors = [flat.std() / law.sd - 1], [np.sqrt(law.peaked / squares) / 2]
+    for level, quantile, density in zip(tails.LEVELS, law.quantiles, law.density, strict=True):
+        if level == 0.5:
+            continue
+        own = effective((values <= quantile)[..., None].astype(float))[0]
+        own = own if np.isfinite(own) and own > 0 else 1.0
+        apart.append((np.quantile(flat, level) - quantile) / law.sd)
+        errors.append(np.sqrt(level * (1 - level) / own) / density / law.sd)
+    return np.array(apart), 3 * np.array(errors)
+
+
+@pytest.mark.parametrize("name", tails.CASES)
+def test_a_long_tail_is_right_or_a_fault_is_told(name: str) -> None:
+    case, wrong = tails.CASES[name](), []
+    bounds = np.array([LARGEST_SD, *[LARGEST_QUANTILE] * 4])
+    for seed in SEEDS:
+        try:
+            tree = sampled(case.model, case.sites, seed)
+        except WarmupError as error:
+            print(f"{name}, seed {seed}: refused: {error}")
+            continue
+        faults = json.loads(tree.attrs.get("faults", "[]"))
+        for law in case.margins:
+            apart, errors = off(draws(tree), law)
+            beyond = bool(np.any(np.abs(apart) > bounds + errors))
+            print(f"{name}, seed {seed}: {tree.attrs['communication_rounds']} messages, "
+                  f"{'walked, ' if 'handed_over' in tree.attrs else ''}ESS "
+                  f"{effective(draws(tree)).min():.0f}, sd {apart[0]:+.3f}, quantiles "
+                  f"{np.round(apart[1:], 2)}, three errors {np.round(errors, 2)}, "
+                  f"{len(faults)} faults{' WRONG' * beyond}")  # fmt: skip
+            if beyond and not faults:
+                wrong.append((seed, apart))
+    assert not wrong, wrong
