@@ -607,7 +607,7 @@ def test_coordinates_that_ran_off_are_refused(
     plain, asked = algorithm.learn, []
     monkeypatch.setattr(Stretched, "scale", scale)
     # Plain coordinates are drawn at the sites: these have to travel.
-    monkeypatch.setattr(algorithm, "Plain", type("Other", (), {}))
+    monkeypatch.setattr(algorithm, "Plain", type("Other", (Plain,), {}))
 
     def learn(memory: Memory, *given: Any, **more: Any) -> Learnt:
         found = plain(memory, *given, **more)

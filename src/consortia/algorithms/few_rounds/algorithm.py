@@ -454,6 +454,8 @@ def _judged(
     chains = metropolis_chains(
         sent.points, heights, weights, (starts, before.heights[chosen], start_weights), server.rng
     )
+    if not np.isfinite(weights).any():
+        return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
     log_mean = float(special.logsumexp(weights) - math.log(len(weights)))
     masses = [
         profile.mass_missed(values - log_mean)

@@ -45,6 +45,9 @@ FIRST_LENGTHS = tuple(10.0**power for power in range(1, -7, -1))
 MEMORY = 20
 """Moves from which it estimates the curvature."""
 
+TINY = 1e-300
+"""Curvature that stands for none."""
+
 CURVATURE_FLOOR = 1e-6
 """Smallest eigenvalue of the scaled curvature, relative to the largest."""
 
@@ -89,7 +92,7 @@ class Newton(NamedTuple):
     def size(self) -> Float[np.ndarray, " d"]:
         """Eigenvalues by absolute value, with a floor."""
         size = np.abs(self.values)
-        return np.maximum(size, CURVATURE_FLOOR * size.max())
+        return np.maximum(size, max(CURVATURE_FLOOR * size.max(), TINY))
 
     @property
     def decrement(self) -> float:
