@@ -140,6 +140,7 @@ class Judged(NamedTuple):
         not_covered: directions of the lines of which that is too much.
         depth: mean of how far the draws lie below the highest point.
         heaviest: expected share of the draws at one point.
+        mass_error: standard error of the logarithm by which q is normalised.
     """
 
     chains: Chains
@@ -149,6 +150,7 @@ class Judged(NamedTuple):
     not_covered: list[Float[np.ndarray, " d"]]
     depth: float
     heaviest: float
+    mass_error: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -471,6 +473,7 @@ def _judged(
         [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
+        sent.proposal.mass_error,
     )
 
 
@@ -611,7 +614,8 @@ def _outcome(
         size = sum(judged.share * judged.chains.heights.size for judged in kept)
         total = sum(judged.chains.heights.size for judged in kept)
         report["log_evidence"] = float(evidence)
-        report["log_evidence_error"] = math.sqrt(max(1 / size - 1 / total, 0))
+        of_mass = max(judged.mass_error for judged in kept)
+        report["log_evidence_error"] = math.sqrt(max(1 / size - 1 / total, 0) + of_mass**2)
     if walked:
         why = "no proposals came near enough to the posterior"
         if server.dimension > MOST_CURVED:

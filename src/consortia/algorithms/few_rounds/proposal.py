@@ -57,6 +57,7 @@ class Proposal(NamedTuple):
         floor: log ε.
         cap: log M.
         log_mass: of the product, by which q is normalised.
+        mass_error: standard error of that, from the points that it was estimated with.
     """
 
     envelope: Mixture
@@ -66,6 +67,7 @@ class Proposal(NamedTuple):
     floor: float = 0.0
     cap: float = 0.0
     log_mass: float = 0.0
+    mass_error: float = 0.0
 
     def log_density(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         """Return log q of θ."""
@@ -139,7 +141,8 @@ def clipped(
     floor = min(floor, cap - 1e-9)
     inside = np.clip(ratio, floor, cap)
     log_mass = float(special.logsumexp(inside) - math.log(len(inside)))
-    return Proposal(envelope, surrogate, coordinates, power, floor, cap, log_mass)
+    error = math.sqrt(max(1 / effective_share(inside) - 1, 0) / len(inside))
+    return Proposal(envelope, surrogate, coordinates, power, floor, cap, log_mass, error)
 
 
 def _accepted(ratio: Float[np.ndarray, " n"], floor: float, cap: float) -> float:
