@@ -44,7 +44,7 @@ ALGORITHMS: dict[str, Entry] = {
     "few_rounds": Entry(
         factory=few_rounds,
         engines=("local", "mpi", "flower"),
-        example={"proposals": 600, "effective_size": None},
+        example={"proposals": 600, "effective_size": 100.0},
     ),
     "fa_hmc": Entry(
         factory=fa_hmc,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -104,6 +104,7 @@ ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
 
 
+@runtime_checkable
 class Settings(Protocol):
     """What the algorithm takes from the method."""
 

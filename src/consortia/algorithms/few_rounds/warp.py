@@ -13,7 +13,7 @@ log |dz/dθ| is added to their densities: the law of the draws stays exact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -39,6 +39,7 @@ STEEPEST = 20.0
 """Slope of G in the tails, at most, and one over it at least."""
 
 
+@runtime_checkable
 class Coordinates(Protocol):
     """Coordinates z of positions θ."""
 
