@@ -23,6 +23,7 @@ from consortia.errors import (
     StoreError,
     WarmupError,
 )
+from consortia.run.interrupts import held
 from consortia.store import answers
 from consortia.store.status import read_status
 
@@ -222,7 +223,7 @@ def test_an_interrupt_keeps_the_draws_so_far(tmp_path, monkeypatch, whole):
         return found
 
     monkeypatch.setattr(LocalPanel, "ask", ask)
-    with pytest.warns(UserWarning, match="interrupted after message 6; the draws so far"):
+    with held(), pytest.warns(UserWarning, match="interrupted after message 6; the draws so far"):
         tree = consortia.sample(
             toy.MODEL, toy.sites(), toy.Toy(), chains=2, seed=11, store=tmp_path, progress=False
         )
