@@ -20,18 +20,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consortia.algorithms.few_rounds.algorithm import (
+from consortia.algorithms.few_rounds.limits import (
     FEW_PARAMETERS,
     FEWEST_WALKERS,
     MOST_CURVED,
     MOST_NUMBERS,
     WALKERS,
-    converse,
 )
-from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
-from consortia.core.queries import Conversation, Conversing, Known, Size
+from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
 from consortia.errors import InputError
 
 POINTS_PER_EFFECTIVE = 4
@@ -103,7 +101,6 @@ class FewRounds(Conversation):
     step_size = None
     most_rounds = 100
     most_messages = MOST_MESSAGES
-    functions = FUNCTIONS
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers every message",
@@ -166,8 +163,17 @@ class FewRounds(Conversation):
         points = self.points_of(dimension, int(np.max(sizes)))
         return Cost(points * len(sizes), points * int(sizes.sum()))
 
+    @property
+    def functions(self) -> Mapping[str, SiteFunction]:  # type: ignore[override]
+        """Local fits, log-densities, gradients and curvatures."""
+        from consortia.algorithms.few_rounds.site_functions import FUNCTIONS  # loads SciPy
+
+        return FUNCTIONS
+
     def converse(self, known: Known) -> Conversing:
         """Yield the queries and batches of draws of a run."""
+        from consortia.algorithms.few_rounds.algorithm import converse  # loads SciPy
+
         return converse(self, known)
 
 

@@ -32,6 +32,14 @@ from consortia.algorithms.few_rounds.independence import (
     smallest_effective_size,
 )
 from consortia.algorithms.few_rounds.learning import TRUSTED, learn
+from consortia.algorithms.few_rounds.limits import (
+    FEW_PARAMETERS,
+    FEWEST_WALKERS,
+    GROUPS,
+    MOST_CURVED,
+    MOST_NUMBERS,
+    WALKERS,
+)
 from consortia.algorithms.few_rounds.memory import Memory, Weighted
 from consortia.algorithms.few_rounds.mixing import resampled
 from consortia.algorithms.few_rounds.mixture import Mixture, normalised
@@ -79,17 +87,8 @@ MOST_SEARCHED, MOST_WALKED = 16, 60
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
 
-FEW_PARAMETERS = 14
-"""Up to which an exploration is wide."""
-
 REFERENCE = 20.0
 """By how much a point is higher than the reference where it takes its place."""
-
-WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
-"""Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
-
-MOST_CURVED, GROUPS = 200, 8
-"""Parameters up to which curvatures are sent; and places where chains begin with more of them."""
 
 MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
 """Messages of a search and of chains before their first draws, with more parameters."""

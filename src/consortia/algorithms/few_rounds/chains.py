@@ -208,10 +208,10 @@ def _evaluate(ensemble: Ensemble, positions: Vectors) -> Generator[Query, Arrays
     """Return the chains there; U is infinite and its gradient zero where one is not finite."""
     there = ensemble.centre + _times(ensemble.base, positions)
     answer = yield Query("slopes", {"reference": ensemble.reference, "points": there}, "chains")
-    potentials, gradients = answer["potentials"], _against(ensemble.base, answer["gradients"])
+    potentials, gradients = answer["potentials"], answer["gradients"]
     # Squares of larger gradients could overflow.
     finite = np.isfinite(potentials) & (np.abs(gradients) < 1e100).all(axis=1)
-    gradients = np.where(finite[:, None], gradients, 0.0)
+    gradients = _against(ensemble.base, np.where(finite[:, None], gradients, 0.0))
     return Points(positions, np.where(finite, potentials, np.inf), gradients)
 
 

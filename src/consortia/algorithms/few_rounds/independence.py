@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
-
 
 class Chains(NamedTuple):
     """Draws of independent chains.
@@ -59,5 +57,7 @@ def metropolis_chains(
 
 def smallest_effective_size(draws: Float[np.ndarray, "C n d"]) -> float:
     """Return the smallest effective size over the parameters, of the bulk and of both tails."""
+    from consortia.diagnostics.rank_statistics import rhat_and_ess_of  # its room loads much
+
     _, bulk, tail = rhat_and_ess_of(draws.transpose(2, 0, 1))
     return float(min(bulk.min(), tail.min()))

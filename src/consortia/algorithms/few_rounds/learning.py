@@ -16,6 +16,7 @@ from scipy import special
 
 from consortia.algorithms.few_rounds import mixture, proposal, surrogate
 from consortia.algorithms.few_rounds.flow import fit_flow
+from consortia.algorithms.few_rounds.limits import FEW_PARAMETERS
 from consortia.algorithms.few_rounds.memory import Memory, Weighted
 from consortia.algorithms.few_rounds.mixture import Mixture
 from consortia.algorithms.few_rounds.proposal import Proposal
@@ -28,9 +29,6 @@ EXACT, TRUSTED = 0.02, 0.3
 
 FEW = 8.0
 """Effective weighted points, by the number of parameters, from which an envelope is begun."""
-
-FEW_PARAMETERS = 14
-"""Up to which a triangular map and mixtures are tried."""
 
 USABLE = 0.95
 """Share of the points that coordinates must map to finite places."""

@@ -86,7 +86,7 @@ class Memory:
 
     def weighted(self) -> Weighted:
         """Return the last drawn points against the mixture of what drew them."""
-        total = sum(len(one.points) for one in self.drawn)
+        total = max(sum(len(one.points) for one in self.drawn), 1)
         weights = []
         for one in self.drawn:
             each = [

@@ -1,0 +1,10 @@
+"""How many parameters change the algorithm, and how many chains a message carries."""
+
+FEW_PARAMETERS = 14
+"""Up to which an exploration is wide."""
+
+WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
+"""Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
+
+MOST_CURVED, GROUPS = 200, 8
+"""Parameters up to which curvatures are sent; and places where chains begin with more of them."""
