@@ -290,6 +290,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
         if lost and not searched:
             searched = True
+            if not len(server.memory.points):  # the guess was none
+                server.reference = known.start
             start = server.memory.best if len(server.memory.points) else known.start
             found = yield from _search(server, start[None], scale)
             if found.converged:
@@ -634,8 +636,8 @@ def _failed(server: Server, obstacle: str) -> Outcome:
         "few), or integrate a site's own parameters out (integrate=True of a formula)."
     )
     report: dict[str, Any] = {"rounds_used": server.records}
-    if server.memory.drawn:
-        weighted = server.memory.weighted()
+    weighted = server.memory.weighted() if server.memory.drawn else None
+    if weighted is not None and len(weighted.points):
         own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
         mean = own @ weighted.points
         report["fitted_mean"] = mean.tolist()

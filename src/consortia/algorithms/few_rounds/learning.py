@@ -74,6 +74,8 @@ def learn(
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
     """
+    if len(memory.points) <= 2 * memory.points.shape[1]:  # hardly any is finite
+        return Learnt(None, covariance, math.inf)
     try:
         if memory.points.shape[1] > FEW_PARAMETERS:
             return _weighted(memory, missed, rng)
