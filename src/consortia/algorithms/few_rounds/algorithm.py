@@ -50,6 +50,7 @@ from consortia.algorithms.few_rounds.rays import (
     along_lines,
     lines_through,
     points_of,
+    profile_of,
 )
 from consortia.algorithms.few_rounds.warp import Coordinates, Plain
 from consortia.core.contract import Fault
@@ -418,10 +419,7 @@ def _evaluate(
     count = len(sent.points)
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
-    profiles = [
-        Profile(line, ray_heights[-1] - values)
-        for line, values in along_lines(sent.lines, ray_heights)
-    ]
+    profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     before = server.memory.weighted() if server.memory.drawn else None
     points = np.concatenate([sent.points, on_rays])
     server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)

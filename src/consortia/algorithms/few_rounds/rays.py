@@ -126,3 +126,12 @@ def along_lines(
         steps = np.insert(line.steps, place, 0.0)
         found.append((Line(line.direction, steps), np.insert(own, place, values[-1])))
     return found
+
+
+def profile_of(line: Line, heights: Float[np.ndarray, " s"]) -> Profile:
+    """Return how far log π has fallen along a line, from its values there and at step 0."""
+    centre = heights[line.steps == 0][0]
+    finite = np.isfinite(heights)
+    base = centre if np.isfinite(centre) else heights.max(initial=0.0, where=finite)
+    fall = np.where(finite, base - np.where(finite, heights, 0.0), np.inf)
+    return Profile(line, np.where(line.steps == 0, 0.0, fall))
