@@ -11,6 +11,8 @@ from parity.problem import SHARING
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.core.queries import Conversation
+from consortia.engines import programs
 
 # What to add to an entry's example, where its factory takes the arguments. ``private`` uses numbers
 # of both kinds at every node; ``everything`` turns on whatever can change a run.
@@ -104,6 +106,23 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     for place, item in zip(places, chosen, strict=True):
         items[place] = item
         item.add_marker(pytest.mark.xdist_group(_case_of(item).split()[0]))
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_process_of_its_own(monkeypatch: Any) -> None:
+    """Site functions are compiled alike however many runs this process has had.
+
+    `tests/engines/test_queries.py` has what earlier runs change.
+    """
+    monkeypatch.setattr(programs, "REPAID_EVALUATIONS", 2**62)
+
+
+@pytest.fixture
+def with_rounds(request: Any) -> None:
+    """Skip the test where the method is a conversation, which has no rounds and no warm-up."""
+    cases = [one for one in request.node.callspec.params.values() if isinstance(one, Case)]
+    if any(isinstance(case.method(), Conversation) for case in cases):
+        pytest.skip("tests/run/test_conversation.py has what is a conversation's own")
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ def peak(live_bytes: list[int]) -> int:
     return level
 
 
+@pytest.mark.usefixtures("with_rounds")
 def test_a_stored_run_holds_one_chunk_whatever_its_length(
     rich: Any, model: Any, sites: Any, tmp_path: Any, live_bytes: list[int]
 ) -> None:

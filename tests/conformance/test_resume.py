@@ -80,6 +80,7 @@ def assert_made_longer(method: Any, model: Any, sites: Any, cut: Any, path: Path
     assert_same(longer, made)
 
 
+@pytest.mark.usefixtures("with_rounds")
 @pytest.mark.slow
 def test_a_run_cut_in_the_warm_up_and_later_has_the_bits_of_a_whole_one(
     case: Any, model: Any, sites: Any, cut: Any, tmp_path: Path

@@ -83,6 +83,7 @@ def test_thinning_keeps_the_last_draw_of_each_block(
     np.testing.assert_array_equal(kept, every[:, thin - 1 :: thin])
 
 
+@pytest.mark.usefixtures("with_rounds")
 @pytest.mark.parametrize("thin", [1, 3])
 def test_warm_up_only_drops_the_first_draws(
     case: Any, thin: int, draws_of: Any, usual: Any
@@ -165,7 +166,10 @@ def test_reordered_sites_are_another_run_on_the_same_target(
     where = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)))
 
     def values(these: Any) -> np.ndarray:
-        run = consortia.LocalEngine().prepare(target, these, private.method(), 3)
+        engine = consortia.LocalEngine()
+        if isinstance(private.method(), Conversation):
+            return np.asarray(engine.panel(target, these, private.method()).start_values(where)[1])
+        run = engine.prepare(target, these, private.method(), 3)
         return np.asarray(run.start_values(where)[1])  # U_c, (nodes, chains)
 
     one, two = values(sites), values(other)
@@ -179,12 +183,14 @@ def test_reordered_sites_are_another_run_on_the_same_target(
     )
     # Numbers belong to a place in the order, not to a site; where only the hub draws any, the order
     # changes the rounding of sums and nothing else.
-    phases = private.method().build(target).phases
-    numbers_at_sites = any(
-        jax.tree.leaves(phase.noise(random.RandomStreams(0, 0))) for phase in phases
+    numbers_at_sites = not isinstance(private.method(), Conversation) and any(
+        jax.tree.leaves(phase.noise(random.RandomStreams(0, 0)))
+        for phase in private.method().build(target).phases
     )
     change = np.abs(usual - moved).max()
-    assert change > 1e-6 if numbers_at_sites else change < ROUNDING
+    # A conversation learns proposals from the sums: hundreds of fitted numbers.
+    rounding = 100 * ROUNDING if isinstance(private.method(), Conversation) else ROUNDING
+    assert change > 1e-6 if numbers_at_sites else change < rounding
 
 
 # --- the store -----------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ def test_a_changed_number_makes_the_value_unequal(case: Any) -> None:
             other = value / 2
         elif isinstance(value, tuple) and all(isinstance(entry, float) for entry in value):
             other = tuple(entry / 2 for entry in value)
+        elif value is None:
+            other = 1.0
         else:
             continue
         assert case.method(**{name: other}) != case.method(), name

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from consortia.core.model import Model
 from consortia.core.target import Target
 
 PROBES = 8
@@ -33,11 +35,26 @@ class PriorScale(NamedTuple):
             return np.abs(positions - (self.centre if origin is None else origin)) / self.sd
 
 
+_newest: WeakKeyDictionary[Model, tuple[Any, PriorScale]] = WeakKeyDictionary()
+"""Of each model where it was looked at last, and what was found."""
+
+
 def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
-    """Return the scale of a model's prior, looked at from ``start`` (d,)."""
-    made = jax.jit(partial(normal_at, target))(jnp.asarray(start, target.dtype))
-    centre, sd = (np.asarray(values, np.float64) for values in made)
-    return PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
+    """Return the scale of a model's prior, looked at from ``start`` (d,).
+
+    It is kept, so that a second run of a model compiles nothing. Its arrays are read-only.
+    """
+    position = np.asarray(start, target.dtype)
+    key = str(target.structure), str(target.dtype), position.tobytes()
+    known, found = _newest.get(target.model, (None, None))
+    if found is None or known != key:
+        made = jax.jit(partial(normal_at, target))(jnp.asarray(position))
+        centre, sd = (np.array(values, np.float64) for values in made)
+        found = PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
+        for values in found:
+            values.flags.writeable = False
+        _newest[target.model] = key, found
+    return found
 
 
 def normal_at(
