@@ -32,6 +32,7 @@ from consortia.algorithms.few_rounds.warp import Coordinates, Plain, Warp, fit_w
 from consortia.core.queries import Known
 from consortia.core.target import Target
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, WarmupError
 
@@ -814,3 +815,34 @@ def refusal_or_verdict(model: consortia.Model, sites: consortia.Sites) -> str:
     except WarmupError as error:
         return str(error)
     return "\n".join(consortia.summary(tree).verdict.lines())
+
+
+@pytest.mark.parametrize("message", [1, 2])
+def test_rounding_of_an_answer_moves_draws_by_as_little(
+    message: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters of equal variance leave the principal axes, and their signs, to rounding."""
+    rows = {"y": np.arange(6.0)}
+    sites = consortia.Sites.from_list([rows, rows])
+
+    def log_likelihood(p: Any, rows: Any) -> Any:
+        return -((rows["y"] - p[0] - p[1] ** 2) ** 2) / 2
+
+    plain, count = programs.SitePrograms.answer, 0
+    made = []
+    with jax.enable_x64(True):
+        model = consortia.Model(lambda p: -jnp.sum(p**2) / 2, log_likelihood, jnp.full(5, 0.1))
+        for size in (0.0, 1e-13):
+
+            def answer(self: Any, *given: Any, size: float = size, **more: Any) -> Any:
+                nonlocal count
+                count += 1
+                rng, own = np.random.default_rng(7), size * (count == message)
+                found = plain(self, *given, **more)
+                return {n: v * (1 + own * rng.normal(size=v.shape)) for n, v in found.items()}
+
+            count = 0
+            monkeypatch.setattr(programs.SitePrograms, "answer", answer)
+            made.append(sampled(model, sites)["posterior"]["theta"].to_numpy())
+    # A choice that flips moves draws by a standard deviation.
+    np.testing.assert_allclose(*made, atol=1e-8)

@@ -26,6 +26,9 @@ DROP = 25.0
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
+APART = 1e-4
+"""By how much variances are made unequal, at most, relative to themselves."""
+
 FINE = 2001
 """Places at which a profile is integrated."""
 
@@ -89,7 +92,10 @@ def lines_through(
         most: lines; the first ones of the columns are always among them.
         profiles: of the lines before, which say how far they reach; empty before the first.
     """
-    values, axes = np.linalg.eigh(covariance)
+    # Rounding must choose neither among axes of equal variance nor the sign of one.
+    apart = np.diag(covariance) * APART * np.arange(len(covariance)) / len(covariance)
+    values, axes = np.linalg.eigh(covariance + np.diag(apart))
+    axes = axes * np.sign(axes[np.argmax(np.abs(axes), axis=0), np.arange(len(axes))])
     columns = (covariance / np.sqrt(np.diag(covariance))).T
     principal = (axes * np.sqrt(np.maximum(values, 0))).T
     directions = np.concatenate([columns, principal[::-1]])[:most]

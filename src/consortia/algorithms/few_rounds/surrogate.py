@@ -115,7 +115,10 @@ def fit_surrogate(
     """
     d, top = points.shape[1], float(heights.max())
     bulk = reach(d)
-    kept = _spread(top - heights, bulk, rng)
+    # A point keeps its random numbers wherever rounding would sort it.
+    levels = rng.random((2, len(points)))
+    kept = np.sort(_spread(top - heights, bulk, rng))
+    chosen, held = levels[0, kept], levels[1, kept] < HELD_OUT
     points, heights = points[kept], heights[kept] - top
     relative = 1 + (heights / bulk) ** 2
     centre, root = _quadratic(points, heights, 1 / relative, bulk)
@@ -126,11 +129,10 @@ def fit_surrogate(
         degree += 1
     near = np.flatnonzero(heights > -bulk - 10)
     count = min(BUMPS if degree > 2 else DIRECTIONS, len(near) // 5)
-    places = z[rng.choice(near, count, replace=False)]
+    places = z[near[np.argsort(chosen[near])[:count]]]
     features = _features(z, degree, places)
     noise = NOISE * relative
     weighted, wanted = features / noise, rest / noise
-    held = rng.random(len(z)) < HELD_OUT
     gram, right = weighted[:, ~held] @ weighted[:, ~held].T, weighted[:, ~held] @ wanted[~held]
     best_error, best, predicted = math.inf, np.zeros(0), np.zeros(0)
     for penalties in _penalties(d, degree, count):
