@@ -282,7 +282,7 @@ def test_answers_of_a_forked_process_are_bitwise_those_of_a_new_one(tmp_path):
     command = [sys.executable, str(PROGRAMS / "answering.py"), str(folder), str(tmp_path / "anew")]
     subprocess.run(command, check=True)
     forked, anew = (sorted(folder.glob(f"*.{kind}")) for kind in ("forked", "anew"))
-    assert len(forked) == len(list(folder.glob("*.question"))) > 5
+    assert len(forked) == len(list(folder.glob("*.question"))) >= 4
     for one, other in zip(forked, anew, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
 

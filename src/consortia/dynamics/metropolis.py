@@ -123,10 +123,10 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
     rows, mask = site.all()
     share = jnp.asarray(site.prior_share, target.dtype)
     if target.model.by_site:
-        return _of_site(target, position, rows, mask, share)[0]
-    return _potential(
-        target.log_likelihood(position, rows), mask, share * target.log_prior(position)
-    )
+        values, real = target.summands(position, rows, mask), jnp.ones(1, bool)
+    else:
+        values, real = target.log_likelihood(position, rows), mask
+    return _potential(values, real, share * target.log_prior(position))
 
 
 def _of_site(

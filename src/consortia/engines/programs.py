@@ -240,7 +240,7 @@ def _summed(
 ) -> tuple[PyTree, PyTree]:
     """Return the sum over the sites and its compensation, each with an axis for this device."""
     nodes, of_all, real = _blocks(width, sites, numbers, part)
-    replies = partial(_replies, function, target, sites, arrays)
+    replies = jax.jit(partial(_replies, function, target, sites, arrays))  # traced once
     like = jax.eval_shape(replies, nodes[0], of_all[0])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), like)
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.models._shared import Array
+from consortia.models._shared import Array, PyTree
 
 NODES = {1: 15, 2: 9}
 """Of a rule along each of K dimensions; products of more dimensions have too many."""
@@ -44,17 +44,22 @@ OfGroups = Callable[[Array], Array]
 """From z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
 
 
-def log_integrals(log_likelihoods: OfGroups, groups: int, size: int, dtype: np.dtype) -> Array:
+def log_integrals(
+    given: Callable[[PyTree], OfGroups], params: PyTree, groups: int, size: int, dtype: np.dtype
+) -> Array:
     """Return the logarithms of the integrals, (groups,); 0 of a group without rows.
 
     Args:
-        log_likelihoods: of z.
+        given: the log-likelihoods, as a function of z, given the parameters.
+        params: the parameters.
         groups: how many.
         size: K, 1 or 2.
         dtype: of z.
     """
-    density = _with_normal(log_likelihoods)
-    mode, spread = _mode(density, groups, size, dtype)
+    density = _with_normal(given(params))
+    # The search for the mode is not differentiated, and must not be traced as if it were.
+    held = jax.tree.map(jax.lax.stop_gradient, params)
+    mode, spread = _mode(_with_normal(given(held)), groups, size, dtype)
     nodes, weights = _rule(size, dtype)
 
     def at(node: Array) -> Array:
@@ -126,31 +131,26 @@ def _with_normal(log_likelihoods: OfGroups) -> OfGroups:
 
 
 def _mode(density: OfGroups, groups: int, size: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """Return ẑ (groups, K) and S (groups, K, K), lower; no derivative passes through them."""
+    """Return ẑ (groups, K) and S (groups, K, K), lower."""
+    slope = jax.grad(lambda at: jnp.sum(density(at)))
 
-    def slope(z: Array) -> Array:
-        return jax.grad(lambda at: jnp.sum(density(at)))(z)
-
-    def precision(z: Array, least: float) -> Array:
-        """Return −∇²h with its eigenvalues moved so that none is below ``least``."""
-
-        def along(unit: Array) -> Array:
-            return -jax.jvp(slope, (z,), (jnp.broadcast_to(unit, z.shape),))[1]
-
-        matrix = jax.vmap(along, out_axes=2)(jnp.eye(size, dtype=dtype))
+    def derivatives(z: Array, least: float) -> tuple[Array, Array]:
+        """Return ∇h, and −∇²h with its eigenvalues moved so that none is below ``least``."""
+        gradient, along = jax.linearize(slope, z)
+        units = jnp.broadcast_to(jnp.eye(size, dtype=dtype)[:, None], (size, *z.shape))
+        matrix = -jax.vmap(along, out_axes=2)(units)
         short = jnp.maximum(least - _smallest(matrix), 0)
-        return matrix + short[:, None, None] * jnp.eye(size, dtype=dtype)[None]
+        return gradient, matrix + short[:, None, None] * jnp.eye(size, dtype=dtype)[None]
 
     def step(z: Array, _: None) -> tuple[Array, None]:
         # where h is convex, a step of the prior's length uphill
-        move = jnp.einsum("gij,gj->gi", _inverse(precision(z, 1.0)), slope(z))
+        gradient, precision = derivatives(z, 1.0)
+        move = jnp.einsum("gij,gj->gi", _inverse(precision), gradient)
         return z + jnp.clip(move, -STEP_MOST, STEP_MOST), None
 
     start = jnp.zeros((groups, size), dtype)
-    mode = jax.lax.stop_gradient(jax.lax.scan(step, start, length=NEWTON_STEPS)[0])
-    at_mode = jax.lax.stop_gradient(precision(mode, 0.25))
-    spread = _lower(_inverse(at_mode))
-    return mode, jax.lax.stop_gradient(spread)
+    mode = jax.lax.scan(step, start, length=NEWTON_STEPS)[0]
+    return mode, _lower(_inverse(derivatives(mode, 0.25)[1]))
 
 
 # --- symmetric matrices (groups, K, K) with K = 1 or 2, written out: a library call a group is slow

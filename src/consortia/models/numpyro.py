@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -280,8 +280,8 @@ class _Sorted:
     def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
         """Return the log-likelihood of all rows of a site, what is its own integrated out."""
         dtype = jax.tree.leaves(params)[0].dtype
-        inside = self._given_own(params, rows, mask)
-        return _integrated.log_integrals(inside, 1, self._size, dtype)[0]
+        given = partial(self._given_own, rows=rows, mask=mask)
+        return _integrated.log_integrals(given, params, 1, self._size, dtype)[0]
 
     def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
         """Return what is the site's own, drawn given its rows, and what follows from it."""

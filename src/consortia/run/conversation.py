@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from consortia.core import start
 from consortia.core.contract import Plan
@@ -408,7 +409,9 @@ class ConversationRun:
         to_send: Any = None
         try:
             while True:
-                yielded = generator.send(to_send)
+                # On one thread: many share a small product badly, and round it by their number.
+                with threadpool_limits(1, "blas"):
+                    yielded = generator.send(to_send)
                 if isinstance(yielded, Batch):
                     to_send = None
                     reason = self._taken(yielded)

@@ -64,7 +64,7 @@ WIDE = (0.5, 1.2), (0.25, 2.2), (0.25, 4.0)
 NARROW = (0.8, 1.0), (0.2, 1.5)
 """Shares and scales of an exploration's parts, with up to and with more than 14 parameters."""
 
-LOST = 10.0
+LOST = 2.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
 
 MOST_MISSED = 1e-3

@@ -108,11 +108,19 @@ def _parts(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray
     constant -= d / 2 * math.log(nu * math.pi)
     squares = np.empty((len(mixture.shares), len(points)))
     for index, (centre, root) in enumerate(zip(mixture.centres, mixture.roots, strict=True)):
-        white = linalg.solve_triangular(root, (points - centre).T, lower=True, check_finite=False)
-        squares[index] = np.einsum("dn,dn->n", white, white)
+        white = whitened(points, centre, root)
+        squares[index] = np.einsum("nd,nd->n", white, white)
     volumes = np.log(np.diagonal(mixture.roots, axis1=1, axis2=2)).sum(axis=1)
     heights = np.log(mixture.shares) - volumes + constant
     return heights[:, None] - (nu + d) / 2 * np.log1p(squares / nu), squares
+
+
+def whitened(
+    points: Float[np.ndarray, "n d"], centre: Float[np.ndarray, " d"], root: Float[np.ndarray, "d d"]
+) -> Float[np.ndarray, "n d"]:
+    """Return R⁻¹(θ − μ) of each point; a product with R⁻¹ is far faster than many solutions."""
+    inverse = linalg.solve_triangular(root, np.eye(len(root)), lower=True, check_finite=False)
+    return (points - centre) @ inverse.T
 
 
 def normalised(log_weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

@@ -171,19 +171,23 @@ def envelope_of(
         bent: take mixtures at once; else after a single t has not done.
     """
     used: list[Mixture] = []
-    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    points, heights = np.empty((0, envelope.centres.shape[1])), np.empty(0)
+    total = np.empty(0)  # log of the sum of the envelopes' densities
     best, best_score = envelope, -math.inf
     for attempt in range(REFITS + 1):
         drawn = mixture.draw(envelope, rng, TRIALS)
+        before = [mixture.log_density(one, drawn) for one in used]
         used.append(envelope)
-        parts.append((drawn, log_density(drawn)))
-        points, heights = (np.concatenate(part) for part in zip(*parts, strict=True))
-        each = np.stack([mixture.log_density(one, points) for one in used])
-        ratio = heights - special.logsumexp(each, axis=0) + math.log(len(used))
-        own = heights[-TRIALS:] - each[-1, -TRIALS:]
+        points = np.concatenate([points, drawn])
+        heights = np.concatenate([heights, log_density(drawn)])
+        density = mixture.log_density(envelope, points)
+        earlier = np.concatenate([total, np.logaddexp.reduce([*before, np.full(TRIALS, -np.inf)])])
+        total = np.logaddexp(earlier, density)
+        ratio = heights - total + math.log(len(used))
+        own = (heights - density)[-TRIALS:]
         share = effective_share(np.minimum(own, np.quantile(own, 0.999)))
         mean = special.logsumexp(ratio) - math.log(len(ratio))
-        worst = float((heights - each[-1])[heights > heights.max() - bulk].max() - mean)
+        worst = float((heights - density)[heights > heights.max() - bulk].max() - mean)
         if share / max(worst, 1.0) > best_score:
             best, best_score = envelope, share / max(worst, 1.0)
         if attempt == REFITS or (attempt and share > WANTED_SHARE and worst < WORST):

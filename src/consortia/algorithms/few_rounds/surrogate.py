@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg
 
-from consortia.algorithms.few_rounds.mixture import lower_root
+from consortia.algorithms.few_rounds.mixture import lower_root, whitened
 
 MOST_FEATURES = 1100
 """Monomials, at most; the degree is the largest up to 4 that has no more."""
@@ -84,7 +84,7 @@ class Surrogate:
         out = np.empty(len(points))
         for begin in range(0, len(points), AT_ONCE):
             part = slice(begin, begin + AT_ONCE)
-            z = _white(points[part], self.centre, self.root)
+            z = whitened(points[part], self.centre, self.root)
             squares = (z**2).sum(axis=1)
             far = np.sqrt(np.maximum(squares, 1e-300))
             inside = z * np.minimum(1, self.radius / far)[:, None]
@@ -122,7 +122,7 @@ def fit_surrogate(
     points, heights = points[kept], heights[kept] - top
     relative = 1 + (heights / bulk) ** 2
     centre, root = _quadratic(points, heights, 1 / relative, bulk)
-    z = _white(points, centre, root)
+    z = whitened(points, centre, root)
     rest = heights + (z**2).sum(axis=1) / 2
     degree = 2
     while degree < 4 and math.comb(d + degree + 1, degree + 1) <= MOST_FEATURES:
@@ -153,10 +153,6 @@ def fit_surrogate(
     return Surrogate(
         centre, root, top, degree, places, coefficients, radius, best_error, kept[held], predicted
     )
-
-
-def _white(points: np.ndarray, centre: np.ndarray, root: np.ndarray) -> np.ndarray:
-    return linalg.solve_triangular(root, (points - centre).T, lower=True, check_finite=False).T
 
 
 def _spread(depth: np.ndarray, bulk: float, rng: np.random.Generator) -> np.ndarray:

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -388,8 +388,8 @@ class Density:
             return self.family.of_site(self.predictor(params, rows), rows, mask)
         dtype = params["log_sd"].dtype
         groups = rows["y"].shape[0] if "group" in rows else 1
-        inside = self.given_levels(params, rows, mask)
-        return jnp.sum(log_integrals(inside, groups, len(self.specification.staying), dtype))
+        given = partial(self.given_levels, rows=rows, mask=mask)
+        return jnp.sum(log_integrals(given, params, groups, len(self.specification.staying), dtype))
 
     def given_levels(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
         """Return the log-likelihoods of a site's groups, (groups,), as a function of z (groups, K).
