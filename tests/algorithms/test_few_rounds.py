@@ -756,9 +756,10 @@ def test_too_many_parameters_are_refused_and_told_where_to_go() -> None:
 def test_points_follow_the_effective_size_the_parameters_and_the_rows() -> None:
     few = consortia.few_rounds
     assert few().points_of(5, 1000) == 4000
-    assert few().points_of(32, 1000) == 8000
+    assert few().points_of(24, 1000) == 16_000
+    assert few().points_of(32, 1000) == 20_000
     assert few(effective_size=10).points_of(5, 1000) == 1000
-    assert few(effective_size=1e6).points_of(5, 1000) == 8000
+    assert few(effective_size=1e6).points_of(5, 1000) == 20_000
     assert few().points_of(5, 10**9) == 1000
     assert few(proposals=70).points_of(5, 10**9) == 70
 

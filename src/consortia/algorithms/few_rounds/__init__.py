@@ -35,11 +35,11 @@ from consortia.errors import InputError
 POINTS_PER_EFFECTIVE = 4
 """K by the asked effective size: one message of good proposals is then enough."""
 
-FEWEST_POINTS, MOST_POINTS = 1000, 8000
+FEWEST_POINTS, MOST_POINTS = 1000, 20_000
 """K, where it follows from the effective size."""
 
-USUAL_PARAMETERS = 16
-"""Up to which K is that; with more it grows in proportion."""
+OF_MANY = 6
+"""With more than 14 parameters K is so much larger as they are more than this."""
 
 WORK = 1.2e10
 """Points times rows times parameters of a message at the largest site, above which K is smaller."""
@@ -80,8 +80,8 @@ class FewRounds(Conversation):
     Args:
         effective_size: the run ends when the smallest effective sample size over the parameters,
             of the bulk and of both tails, has reached it; None: after ``rounds`` batches of draws.
-        proposals: K, points a message: when None four times the effective size, d/16 times as many
-            with d above 16, at least 1,000 and at most 8,000; fewer with very many rows. Each is 4
+        proposals: K, points a message: when None four times the effective size, d/8 times as many
+            with d above 14, at least 1,000 and at most 16,000; fewer with very many rows. Each is 4
             bytes up a site.
 
     Raises:
@@ -126,7 +126,9 @@ class FewRounds(Conversation):
         if self.proposals is not None:
             return self.proposals
         size = 1000.0 if self.effective_size is None else self.effective_size
-        wanted = POINTS_PER_EFFECTIVE * size * max(dimension / USUAL_PARAMETERS, 1)
+        wanted = POINTS_PER_EFFECTIVE * size
+        if dimension > FEW_PARAMETERS:
+            wanted *= dimension / OF_MANY
         wanted = min(max(wanted, FEWEST_POINTS), MOST_POINTS)
         affordable = max(WORK / (max(rows, 1) * dimension), FEWEST_POINTS)
         return math.ceil(min(wanted, affordable))

@@ -264,6 +264,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         found = yield from _search(server, np.stack(centres), scale)
         if found.converged:
             centres, covariance = [found.position], found.root @ found.root.T
+    guess = covariance
     sent = _exploration(server, centres, covariance)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
@@ -286,7 +287,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 return (yield from _walk(server, settings, kept))
         base = server.base(covariance)
         trouble = {"bent": poor > 0, "doubted": poor > 1 and not isinstance(base, Groups)}
-        learnt = learn(server.memory, profiles, covariance, missed, server.rng, base, **trouble)
+        parts = server.memory, profiles, covariance, missed, server.rng, base
+        learnt = learn(*parts, guess=guess, **trouble)
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
         if lost and not searched:

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import special
 
 from consortia.algorithms.few_rounds import mixture, proposal, surrogate
@@ -29,6 +29,9 @@ EXACT, TRUSTED = 0.02, 0.3
 
 FEW = 8.0
 """Effective weighted points, by the number of parameters, from which an envelope is begun."""
+
+SHRUNK = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+"""Shares of the curvature's covariance in an envelope of many parameters: one of them is taken."""
 
 USABLE = 0.95
 """Share of the points that coordinates must map to finite places."""
@@ -59,6 +62,7 @@ def learn(
     rng: np.random.Generator,
     base: Coordinates,
     *,
+    guess: Float[np.ndarray, "d d"],
     bent: bool,
     doubted: bool,
 ) -> Learnt:
@@ -71,6 +75,7 @@ def learn(
         missed: directions of lines on which the last proposal was too low.
         rng: random numbers of the server.
         base: the parameters themselves, or coordinates that the model suggests.
+        guess: the covariance by the curvature at the mode.
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
     """
@@ -78,7 +83,7 @@ def learn(
         return Learnt(None, covariance, math.inf)
     try:
         if memory.points.shape[1] > FEW_PARAMETERS:
-            return _weighted(memory, missed, rng)
+            return _weighted(memory, guess, missed, rng)
         fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base)
         if fitted.error < TRUSTED and not doubted:
             return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
@@ -88,18 +93,63 @@ def learn(
 
 
 def _weighted(
-    memory: Memory, missed: list[Float[np.ndarray, " d"]], rng: np.random.Generator
+    memory: Memory,
+    guess: Float[np.ndarray, "d d"],
+    missed: list[Float[np.ndarray, " d"]],
+    rng: np.random.Generator,
 ) -> Learnt:
-    """Return proposals from the t that is nearest to weighted points.
+    """Return proposals from a t near weighted points.
 
-    With many parameters a regression that predicts would need more terms than there are points.
+    With many parameters a regression that predicts would need more terms than there are points,
+    and a covariance of them more points than there are: it is shrunk towards the guess, by as much
+    as serves the half of the points that it was not learnt from.
     """
     weighted = memory.weighted()
-    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
-    envelope = mixture.fit_mixture(weighted.points, weighted.log_weights, 1, rng)
+    d = memory.points.shape[1]
+    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
+    half = rng.random(len(own)) < 0.5
+    mean, covariance = _moments(weighted.points[half], own[half])
+    scores = [
+        (_covered(_between(mean, covariance, guess, share), Plain(), weighted, own, ~half), share)
+        for share in SHRUNK
+    ]
+    mean, covariance = _moments(weighted.points, own)
+    envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
-    away = weighted.points - own @ weighted.points
-    return Learnt(Proposal(envelope, None, Plain()), (away.T * own) @ away, 0.0)
+    return Learnt(Proposal(envelope, None, Plain()), covariance, 0.0)
+
+
+def _moments(
+    points: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+    """Return mean and covariance of weighted points."""
+    weights = weights / weights.sum()
+    mean = weights @ points
+    away = points - mean
+    return mean, (away.T * weights) @ away
+
+
+def _between(mean: np.ndarray, covariance: np.ndarray, guess: np.ndarray, share: float) -> Mixture:
+    """Return the t whose scale is between those of a covariance and of a guess."""
+    own = covariance * (1 - 2 / mixture.freedom(len(mean))) * mixture.INFLATED
+    return mixture.mixture_of([1.0], [mean], [(1 - share) * own + share * guess])
+
+
+def _covered(
+    envelope: Mixture,
+    coordinates: Coordinates,
+    weighted: Weighted,
+    own: Float[np.ndarray, " n"],
+    chosen: Bool[np.ndarray, " n"],
+) -> float:
+    """Return the logarithm of the effective share that an envelope would have at some points."""
+    z, volume, usable = _mapped(coordinates, weighted.points)
+    rest = chosen & usable
+    logs = np.log(own[rest] + 1e-300)
+    ratio = weighted.heights[rest] - volume[rest] - mixture.log_density(envelope, z[rest])
+    ratio = np.clip(ratio - np.average(ratio, weights=own[rest] + 1e-300), -40, 40)
+    both = special.logsumexp(logs + ratio) + special.logsumexp(logs - ratio)
+    return float(2 * special.logsumexp(logs) - both)
 
 
 def _following(
@@ -141,8 +191,7 @@ def _pooled(
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     found = proposal.clipped(fitted, envelope, coordinates, rng, power)
-    away = weighted.points - own @ weighted.points
-    return Learnt(found, (away.T * own) @ away, fitted.error)
+    return Learnt(found, _moments(weighted.points, own)[1], fitted.error)
 
 
 def _surrogate(
@@ -211,9 +260,7 @@ def _robust_covariance(
     weights = mixture.tempered(log_ratio, len(points) / 4)
     low, high = np.quantile(points, (0.1, 0.9), axis=0)
     inside = np.all((points > low - 3 * (high - low)) & (points < high + 3 * (high - low)), axis=1)
-    weights = weights * inside / (weights @ inside)
-    away = points - weights @ points
-    return (away.T * weights) @ away
+    return _moments(points, weights * inside)[1]
 
 
 def _covering(
@@ -239,17 +286,14 @@ def _covering(
             tried.append((Plain(), Plain()))
     scores = []
     for index, (of_half, _) in enumerate(tried):
-        z, volume, usable = _mapped(of_half, weighted.points)
+        z, _, usable = _mapped(of_half, weighted.points)
         if usable.mean() < USABLE:
             continue
         for components in (1, proposal.COMPONENTS) if len(tried) > 1 else (1,):
-            learnt, rest = half & usable, ~half & usable
+            learnt = half & usable
             found = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
-            logs = np.log(own[rest] + 1e-300)
-            ratio = weighted.heights[rest] - volume[rest] - mixture.log_density(found, z[rest])
-            ratio = np.clip(ratio - np.average(ratio, weights=own[rest] + 1e-300), -40, 40)
-            both = special.logsumexp(logs + ratio) + special.logsumexp(logs - ratio)
-            scores.append((2 * special.logsumexp(logs) - both, index, components))
+            score = _covered(found, of_half, weighted, own, ~half)
+            scores.append((score, index, components))
     _, index, components = max(scores)
     of_all = tried[index][1]
     coordinates: Coordinates = fit_flow(weighted.points, own) if of_all is None else of_all

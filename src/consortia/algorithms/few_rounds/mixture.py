@@ -116,7 +116,9 @@ def _parts(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def whitened(
-    points: Float[np.ndarray, "n d"], centre: Float[np.ndarray, " d"], root: Float[np.ndarray, "d d"]
+    points: Float[np.ndarray, "n d"],
+    centre: Float[np.ndarray, " d"],
+    root: Float[np.ndarray, "d d"],
 ) -> Float[np.ndarray, "n d"]:
     """Return R⁻¹(θ − μ) of each point; a product with R⁻¹ is far faster than many solutions."""
     inverse = linalg.solve_triangular(root, np.eye(len(root)), lower=True, check_finite=False)

@@ -51,8 +51,9 @@ TINY = 1e-300
 CURVATURE_FLOOR = 1e-6
 """Smallest eigenvalue of the scaled curvature, relative to the largest."""
 
-CONVERGED = 0.25
-"""Squared length of the Newton step, in posterior standard deviations, at which a search ends."""
+CONVERGED, OF_EACH = 0.25, 1 / 16
+"""Squared length of the Newton step, in posterior standard deviations, at which a search ends; and
+by the number of parameters, where that is more. The step is still taken."""
 
 ROUNDED = 1.0
 """Larger such bound where no candidate of the last message is better: the rest is rounding."""
@@ -240,8 +241,8 @@ class _ByCurvature:
 
     def converged(self, idle: int) -> bool:
         """Return True if the best point is near enough to the mode."""
-        near = self.decrement < (ROUNDED if idle else CONVERGED)
-        return near and newton(self.local).convex
+        bound = max(ROUNDED if idle else CONVERGED, OF_EACH * self.local.position.size)
+        return self.decrement < bound and newton(self.local).convex
 
     def candidates(self, idle: int) -> Float[np.ndarray, "M d"]:
         """Return the next candidates."""
