@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import arviz_stats
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from consortia.algorithms.few_rounds import chains, mixing
+from consortia.algorithms.few_rounds import algorithm, chains, memory, mixing
 
 Potential = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 COUNT, D = 960, 6
@@ -297,3 +298,48 @@ def test_too_few_chains_are_refused() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="at least 16 chains, got 8"):
         next(chains.settle(np.ones((8, 2)), np.zeros(2), np.eye(2), np.zeros(2), rng, 9))
+
+
+# --- what no chain has visited -------------------------------------------------------------------
+
+
+def faults_of(log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray) -> Any:
+    """What the algorithm says of draws, given a log-density."""
+    server = algorithm.Server(
+        SimpleNamespace(target=SimpleNamespace(dimension=draws.shape[2], dtype=np.float32)),  # type: ignore[arg-type]
+        4000,
+        np.random.default_rng(0),
+        np.zeros(draws.shape[2]),
+        memory.Memory(np.zeros((0, draws.shape[2]))),
+    )
+    asking = algorithm._unvisited(server, draws)
+    query = next(asking)
+    assert query.function == "log_densities"
+    with pytest.raises(StopIteration) as end:
+        asking.send({"potentials": -log_density(np.asarray(query.arrays["points"], float))})
+    return end.value.value
+
+
+def test_a_mode_that_no_chain_has_visited_is_told() -> None:
+    draws = np.random.default_rng(1).normal(size=(4, 500, 3))
+
+    def one(points: np.ndarray) -> np.ndarray:
+        return -0.5 * (points**2).sum(axis=1)
+
+    def two(points: np.ndarray) -> np.ndarray:
+        other = -0.5 * (((points - [12.0, 0, 0]) / 3) ** 2).sum(axis=1)
+        return np.logaddexp(one(points), other)
+
+    assert faults_of(one, draws) == ()
+    (fault,) = faults_of(two, draws)
+    assert "beyond all of them" in str(fault)
+
+
+def test_a_tail_that_no_chain_has_visited_is_told() -> None:
+    draws = np.random.default_rng(2).normal(size=(4, 500, 2))
+
+    def long(points: np.ndarray) -> np.ndarray:
+        right = np.where(points[:, 0] > 0, 12.0, 1.0)
+        return -0.5 * (points[:, 0] / right) ** 2 - 0.5 * points[:, 1] ** 2
+
+    assert len(faults_of(long, draws)) == 1

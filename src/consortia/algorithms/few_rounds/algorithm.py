@@ -70,6 +70,9 @@ LOST = 2.0
 MOST_MISSED = 1e-3
 """Mass along a line that a proposal may hardly cover."""
 
+MOST_BEYOND = 0.01
+"""Mass along a line that may lie beyond all draws of the chains."""
+
 LEAST_SHARE, STANDING = 0.1, 0.5
 """Effective share of a batch whose draws count, and from which its proposal is kept."""
 
@@ -561,11 +564,47 @@ def _chains(
             )
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
-        if settings.effective_size is not None and reached >= settings.effective_size:
-            return _outcome(server, kept, f"{reached:.0f} effective draws", faults, walked=True)
-        if len(kept) + len(draws) >= server.known.batches:
-            faults += _short(settings, reached)
-            return _outcome(server, kept, "all batches of draws", faults, walked=True)
+        enough = settings.effective_size is not None and reached >= settings.effective_size
+        if enough or len(kept) + len(draws) >= server.known.batches:
+            faults += yield from _unvisited(server, np.concatenate(draws, axis=1))
+            reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
+            faults += () if enough else _short(settings, reached)
+            return _outcome(server, kept, reason, faults, walked=True)
+
+
+def _unvisited(
+    server: Server, draws: Float[np.ndarray, "C n d"]
+) -> Generator[Query, Arrays, tuple[Fault, ...]]:
+    """Ask for points on rays through the chains' draws; return what lies beyond all of them.
+
+    Statistics of draws see no tail, and no mode, that no chain has visited.
+    """
+    flat = draws.reshape(-1, server.dimension)
+    if server.dimension > MOST_CURVED:
+        return ()
+    centre = flat.mean(axis=0)
+    covariance = np.cov(flat.T).reshape(server.dimension, server.dimension)
+    lines = lines_through(covariance, server.rays, [])
+    points = points_of(lines, centre)
+    arrays = {"reference": server.reference, "points": points}
+    answer = yield server.query("log_densities", arrays, "rays")
+    beyond = 0.0
+    for line, values in along_lines(lines, -answer["potentials"]):
+        across = np.linalg.solve(covariance, line.direction)
+        along = (flat - centre) @ across / (line.direction @ across)
+        outside = (line.steps < along.min()) | (line.steps > along.max())
+        profile = profile_of(line, values)
+        beyond = max(beyond, profile.mass_missed(np.where(outside, 700.0, -700.0)))
+    server.records[-1]["missed"] = float(f"{beyond:.2g}")
+    if beyond < MOST_BEYOND:
+        return ()
+    return (
+        Fault(
+            f"few_rounds: on a line through the draws {beyond:.1%} of the posterior's mass lies "
+            "beyond all of them: a tail or a mode that no chain has visited. Start chains there "
+            "(init), or give a parameter without a proper prior one"
+        ),
+    )
 
 
 # --- what comes of them --------------------------------------------------------------------------
