@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,24 +18,26 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 import consortia
-from consortia.algorithms.few_rounds import algorithm, mixture
-from consortia.algorithms.few_rounds import proposal as proposals
-from consortia.algorithms.few_rounds.flow import Flow, fit_flow
+from consortia.algorithms.few_rounds import algorithm
 from consortia.algorithms.few_rounds.independence import Chains, metropolis_chains
-from consortia.algorithms.few_rounds.learning import Learnt
-from consortia.algorithms.few_rounds.memory import Memory
-from consortia.algorithms.few_rounds.mixture import Mixture
-from consortia.algorithms.few_rounds.proposal import Proposal, effective_share
-from consortia.algorithms.few_rounds.rays import Profile, along_lines, lines_through, points_of
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
-from consortia.algorithms.few_rounds.surrogate import Surrogate, fit_surrogate
-from consortia.algorithms.few_rounds.warp import Coordinates, Plain, Warp, fit_warp
+from consortia.core.prior import PriorScale
 from consortia.core.queries import Known
 from consortia.core.target import Target
 from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, WarmupError
+from consortia.surrogates.proposals import mixture
+from consortia.surrogates.proposals import proposal as proposals
+from consortia.surrogates.proposals.flow import Flow, fit_flow
+from consortia.surrogates.proposals.learning import Learnt
+from consortia.surrogates.proposals.memory import Memory
+from consortia.surrogates.proposals.mixture import Mixture
+from consortia.surrogates.proposals.proposal import Proposal, effective_share
+from consortia.surrogates.proposals.rays import Profile, along_lines, lines_through, points_of
+from consortia.surrogates.proposals.regression import Surrogate, fit_surrogate
+from consortia.surrogates.proposals.warp import Coordinates, Plain, Warp, fit_warp
 
 DIMENSION = 5
 FREEDOM = mixture.freedom(DIMENSION)
@@ -847,3 +850,19 @@ def test_rounding_of_an_answer_moves_draws_by_as_little(
             made.append(sampled(model, sites)["posterior"]["theta"].to_numpy())
     # A choice that flips moves draws by a standard deviation.
     np.testing.assert_allclose(*made, atol=1e-8)
+
+
+def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
+    target = SimpleNamespace(dimension=2, dtype=np.float32)
+    known = SimpleNamespace(target=target, sizes=np.array([5, 5]), start=np.zeros(2))
+    memory = Memory(np.zeros((0, 2)))
+    server = algorithm.Server(known, 1000, np.random.default_rng(0), known.start, memory)  # type: ignore[arg-type]
+    asking = algorithm._local_fits(server, PriorScale(np.zeros(2), np.ones(2)))
+    assert next(asking).function == "local_fits"
+    saddle = np.array([1.0, 0.0, -1.0])  # upper triangles of curvatures
+    answer = {"precisions": np.stack([saddle, 4 * saddle]), "pulls": np.array([[1.0, 2], [90, 80]])}
+    with pytest.raises(StopIteration) as end:
+        asking.send(answer)
+    centres, covariance = end.value.value
+    np.testing.assert_allclose(centres, [[1, 2], [22.5, 20]])  # eigenvalues by absolute value
+    np.testing.assert_allclose(covariance, np.eye(2), atol=1e-12)

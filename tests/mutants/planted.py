@@ -23,14 +23,14 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
-        "algorithms/few_rounds/chains.py",
+        "dynamics/ensemble/chains.py",
         "rates = np.exp(-np.maximum(errors, 0))",
         "rates = np.exp(-np.maximum(errors / 2, 0))",
         "algorithms/test_chains.py::"
         "test_chains_have_the_law_of_the_posterior_unless_all_is_accepted",
     ),
     Mutant(
-        "algorithms/few_rounds/mixture.py",
+        "surrogates/proposals/mixture.py",
         "normals /= np.sqrt(squares / freedom(d))[:, None]",
         "normals /= np.sqrt(squares / (freedom(d) + 1))[:, None]",
         "algorithms/test_few_rounds.py::"
@@ -44,21 +44,21 @@ MUTANTS = (
         "test_its_draws_are_those_of_the_gaussian_with_their_heights",
     ),
     Mutant(
-        "algorithms/few_rounds/proposal.py",
+        "surrogates/proposals/proposal.py",
         "return envelope, np.clip(ratio, self.floor, self.cap)",
         "return envelope, np.maximum(ratio, self.floor)",
         "algorithms/test_few_rounds.py::"
         "test_a_proposal_is_normalised_and_its_draws_have_its_density",
     ),
     Mutant(
-        "algorithms/few_rounds/warp.py",
+        "surrogates/proposals/warp.py",
         "volume -= np.log(_curve(knots)(z[:, index])[1])",
         "volume -= 0 * np.log(_curve(knots)(z[:, index])[1])",
         "algorithms/test_few_rounds.py::"
         "test_coordinates_are_inverted_and_their_volumes_are_those_of_differences",
     ),
     Mutant(
-        "algorithms/few_rounds/flow.py",
+        "surrogates/proposals/flow.py",
         "volume -= log_scale",
         "volume -= 0 * log_scale",
         "algorithms/test_few_rounds.py::"
@@ -91,7 +91,7 @@ MUTANTS = (
         "algorithms/test_few_rounds.py::test_the_log_evidence_of_a_gaussian_model_is_the_exact_one",
     ),
     Mutant(
-        "algorithms/few_rounds/search.py",
+        "surrogates/mode_search.py",
         "if found.values[0] < 0:",
         "if found.values[0] < -np.inf:",
         "algorithms/test_mode_search.py::test_a_saddle_is_left",

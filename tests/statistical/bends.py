@@ -40,7 +40,7 @@ class Bend(NamedTuple):
         """Return draws of NUTS, (chains, draws, d)."""
         model = self.straight or self.model
         tree = nuts(model, self.sites, draws=10_000, warmup=2000, target_acceptance=0.98)
-        assert tree.attrs["divergences"] < 20
+        assert tree.attrs["divergences"] < 400  # one in a hundred
         return np.asarray(self.mapped(np.asarray(tree["posterior"]["x"], float)))
 
 

@@ -1,4 +1,4 @@
-"""few_rounds from many starts and with long tails: right in three or four messages, or a fault."""
+"""few_rounds from many starts, where a posterior bends, and with long tails: right, or a fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from statistical import regressions, tails
+from statistical import bends, regressions, tails
 from statistical.compared import effective
 
 import consortia
@@ -53,6 +53,31 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
         assert np.all(shift < 0.05 + 4 / np.sqrt(ess)), (name, seed)
         assert np.all(ratio < 0.05 + 4 / np.sqrt(2 * ess)), (name, seed)
     assert max(messages) <= 4
+
+
+@pytest.mark.parametrize("name", bends.CASES)
+def test_a_bent_posterior_is_right_or_refused(name: str) -> None:
+    case = bends.CASES[name]()
+    reference = case.reference()
+    mean, sd, size = reference.mean((0, 1)), reference.std((0, 1)), effective(reference)
+    for seed in SEEDS:
+        try:
+            tree = sampled(case.model, case.sites, seed)
+        except WarmupError:
+            assert case.may_refuse
+            continue
+        found = draws(tree)
+        error = np.sqrt(1 / effective(found) + 1 / size)
+        shift = np.abs(found.mean((0, 1)) - mean) / sd
+        # Fourth moments as found: spreads of long tails are known less well.
+        fourth = np.mean(((reference - mean) / sd) ** 4, axis=(0, 1))
+        ratio = np.abs(found.std((0, 1)) / sd - 1)
+        messages = tree.attrs["communication_rounds"]
+        print(f"{name}, seed {seed}: {messages} messages, ESS {effective(found).min():.0f}, "
+              f"means {shift.max():.3f} sd, sds {ratio.max():.3f}")  # fmt: skip
+        assert np.all(shift < 0.05 + 4 * error), (name, seed)
+        assert np.all(ratio < 0.05 + 4 * error * np.sqrt((fourth - 1) / 4)), (name, seed)
+        assert messages <= case.most, (name, seed)
 
 
 def off(found: np.ndarray, law: tails.Margin) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from consortia.algorithms.few_rounds.limits import (
-    FEW_PARAMETERS,
     FEWEST_WALKERS,
     MOST_CURVED,
     MOST_NUMBERS,
@@ -31,6 +30,7 @@ from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
 from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
 from consortia.errors import InputError
+from consortia.surrogates.proposals import FEW_PARAMETERS
 
 POINTS_PER_EFFECTIVE = 4
 """K by the asked effective size: one message of good proposals is then enough."""
@@ -41,7 +41,7 @@ FEWEST_POINTS, MOST_POINTS = 1000, 20_000
 OF_MANY = 6
 """With more than 14 parameters K is so much larger as they are more than this."""
 
-WORK = 1.2e10
+WORK = 4.5e9
 """Points times rows times parameters of a message at the largest site, above which K is smaller."""
 
 MOST_PARAMETERS = 20_000

@@ -23,28 +23,31 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from consortia.algorithms.few_rounds import chains as walking
-from consortia.algorithms.few_rounds import mixture, search
-from consortia.algorithms.few_rounds.groups import Groups, Spread, groups_of
 from consortia.algorithms.few_rounds.independence import (
     Chains,
     metropolis_chains,
     smallest_effective_size,
 )
-from consortia.algorithms.few_rounds.learning import TRUSTED, learn
 from consortia.algorithms.few_rounds.limits import (
-    FEW_PARAMETERS,
     FEWEST_WALKERS,
     GROUPS,
     MOST_CURVED,
     MOST_NUMBERS,
     WALKERS,
 )
-from consortia.algorithms.few_rounds.memory import Memory, Weighted
-from consortia.algorithms.few_rounds.mixing import resampled
-from consortia.algorithms.few_rounds.mixture import Mixture, normalised
-from consortia.algorithms.few_rounds.proposal import Proposal, effective_share
-from consortia.algorithms.few_rounds.rays import (
+from consortia.core.contract import Fault
+from consortia.core.prior import PriorScale, prior_scale
+from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
+from consortia.dynamics.ensemble import chains as walking
+from consortia.dynamics.ensemble.mixing import resampled
+from consortia.surrogates import mode_search as search
+from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
+from consortia.surrogates.proposals.groups import Groups, Spread, groups_of
+from consortia.surrogates.proposals.learning import TRUSTED, learn
+from consortia.surrogates.proposals.memory import Memory, Weighted
+from consortia.surrogates.proposals.mixture import Mixture, normalised
+from consortia.surrogates.proposals.proposal import Proposal, effective_share
+from consortia.surrogates.proposals.rays import (
     Line,
     Profile,
     along_lines,
@@ -52,10 +55,7 @@ from consortia.algorithms.few_rounds.rays import (
     points_of,
     profile_of,
 )
-from consortia.algorithms.few_rounds.warp import Coordinates, Plain
-from consortia.core.contract import Fault
-from consortia.core.prior import PriorScale, prior_scale
-from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
+from consortia.surrogates.proposals.warp import Coordinates, Plain
 
 RAYS = 0.12
 """Share of a message's points that lie on rays."""
@@ -289,9 +289,17 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
                 return (yield from _walk(server, settings, kept))
         base = server.base(covariance)
-        trouble = {"bent": poor > 0, "doubted": poor > 1 and not isinstance(base, Groups)}
-        parts = server.memory, profiles, covariance, missed, server.rng, base
-        learnt = learn(*parts, guess=guess, **trouble)
+        learnt = learn(
+            server.memory,
+            profiles,
+            covariance,
+            missed,
+            server.rng,
+            base,
+            guess=guess,
+            bent=poor > 0,
+            doubted=poor > 1 and not isinstance(base, Groups),
+        )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
         if lost and not searched:
@@ -337,8 +345,7 @@ def _local_fits(
     )
     upper = np.triu_indices(d)
     centres: list[np.ndarray] = []
-    precisions: list[np.ndarray] = []
-    covariance = np.diag(np.minimum(scale.sd, ELSEWHERE) ** 2)
+    roots: list[np.ndarray] = []
     for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
         precision = np.zeros((d, d))
         precision[upper] = triangle
@@ -347,22 +354,16 @@ def _local_fits(
             continue
         root = search.inverse_root(precision)
         centre = start + root @ (root.T @ pull)
-        if not centres:
-            covariance = root @ root.T
-        near = (_distance(centre, *one) for one in zip(centres, precisions, strict=True))
-        if all(distance > APART for distance in near):
+        distances = (
+            np.linalg.norm(np.linalg.solve(other, centre - middle))
+            for middle, other in zip(centres, roots, strict=True)
+        )
+        if all(distance > APART for distance in distances):
             centres.append(centre)
-            precisions.append(precision)
-    return centres or [start], covariance
-
-
-def _distance(
-    first: Float[np.ndarray, " d"],
-    second: Float[np.ndarray, " d"],
-    precision: Float[np.ndarray, "d d"],
-) -> float:
-    away = first - second
-    return math.sqrt(away @ precision @ away)
+            roots.append(root)
+    if not centres:
+        return [start], np.diag(np.minimum(scale.sd, ELSEWHERE) ** 2)
+    return centres, roots[0] @ roots[0].T
 
 
 def _exploration(

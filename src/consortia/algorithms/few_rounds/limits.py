@@ -1,8 +1,5 @@
 """How many parameters change the algorithm, and how many chains a message carries."""
 
-FEW_PARAMETERS = 14
-"""Up to which an exploration is wide."""
-
 WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 """Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
 

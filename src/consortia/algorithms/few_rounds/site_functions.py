@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from consortia.algorithms.few_rounds.mixture import Mixture, envelope_points
 from consortia.core.contract import Evaluation, Site
 from consortia.core.queries import Arrays, Reply, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import hessian, mode_of
+from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:

@@ -14,15 +14,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import special
 
-from consortia.algorithms.few_rounds import mixture, proposal, surrogate
-from consortia.algorithms.few_rounds.flow import fit_flow
-from consortia.algorithms.few_rounds.limits import FEW_PARAMETERS
-from consortia.algorithms.few_rounds.memory import Memory, Weighted
-from consortia.algorithms.few_rounds.mixture import Mixture
-from consortia.algorithms.few_rounds.proposal import Proposal
-from consortia.algorithms.few_rounds.rays import Profile
-from consortia.algorithms.few_rounds.surrogate import Surrogate
-from consortia.algorithms.few_rounds.warp import Coordinates, Plain, fit_warp
+from consortia.surrogates.proposals import FEW_PARAMETERS, mixture, proposal, regression
+from consortia.surrogates.proposals.flow import fit_flow
+from consortia.surrogates.proposals.memory import Memory, Weighted
+from consortia.surrogates.proposals.mixture import Mixture
+from consortia.surrogates.proposals.proposal import Proposal
+from consortia.surrogates.proposals.rays import Profile
+from consortia.surrogates.proposals.regression import Surrogate
+from consortia.surrogates.proposals.warp import Coordinates, Plain, fit_warp
 
 EXACT, TRUSTED = 0.02, 0.3
 """Held-out errors of a surrogate below which no warp is tried, and below which it is followed."""
@@ -187,7 +186,7 @@ def _pooled(
     coordinates, envelope = _covering(weighted, own, given, rng)
     if coordinates is not given:
         z, volume, usable = _mapped(coordinates, memory.points)
-        fitted = surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+        fitted = regression.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     found = proposal.clipped(fitted, envelope, coordinates, rng, power)
@@ -204,7 +203,7 @@ def _surrogate(
     """Return the surrogate in the coordinates in which it predicts best."""
     found = _fitted(base, memory, rng)
     if found is None:
-        found, base = surrogate.fit_surrogate(memory.points, memory.heights, rng), Plain()
+        found, base = regression.fit_surrogate(memory.points, memory.heights, rng), Plain()
     warp = None
     if found.error >= EXACT and isinstance(base, Plain):
         warp = fit_warp(memory.best, covariance, profiles)
@@ -219,7 +218,7 @@ def _fitted(coordinates: Coordinates, memory: Memory, rng: np.random.Generator) 
     z, volume, usable = _mapped(coordinates, memory.points)
     if usable.mean() < USABLE:
         return None
-    return surrogate.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+    return regression.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
 
 
 def _mapped(

@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg, special
 
+from consortia.surrogates.proposals import FEW_PARAMETERS
+
 BLOCK = 4096
 """Points of a stream that are drawn together, at server and sites."""
 
@@ -33,7 +35,7 @@ def freedom(dimension: int) -> int:
 
     With many parameters nearly all points of heavy tails would lie far out.
     """
-    return 4 if dimension <= 14 else 8
+    return 4 if dimension <= FEW_PARAMETERS else 8
 
 
 class Mixture(NamedTuple):

@@ -26,7 +26,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import linalg
 
-from consortia.algorithms.few_rounds.mixing import (
+from consortia.core.queries import Arrays, Query
+from consortia.dynamics.ensemble.mixing import (
     MAX_EXCESS,
     MAX_SUPERCHAINS,
     MIN_GROUP_SIZE,
@@ -36,7 +37,6 @@ from consortia.algorithms.few_rounds.mixing import (
     Vectors,
     compare,
 )
-from consortia.core.queries import Arrays, Query
 
 Root = Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
 Exchange = Generator[Query, Arrays, "Ensemble"]

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg
 
-from consortia.algorithms.few_rounds.mixture import lower_root, whitened
+from consortia.surrogates.proposals.mixture import lower_root, whitened
 
 MOST_FEATURES = 1100
 """Monomials, at most; the degree is the largest up to 4 that has no more."""

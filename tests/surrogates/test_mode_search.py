@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from consortia.algorithms.few_rounds import search
 from consortia.engines.flower.plausible import MAXIMUM_POSITION
+from consortia.surrogates import mode_search as search
 
 Derivatives = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
 SHRUNK = np.array([1.0, 0.5, 0.2, 0.0])[:, None]

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from consortia.algorithms.few_rounds import algorithm, chains, memory, mixing
+from consortia.algorithms.few_rounds import algorithm
+from consortia.dynamics.ensemble import chains, mixing
+from consortia.surrogates.proposals import memory
 
 Potential = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 COUNT, D = 960, 6

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg, special
 
-from consortia.algorithms.few_rounds.rays import Profile
+from consortia.surrogates.proposals.rays import Profile
 
 Knots = tuple[np.ndarray, np.ndarray]
 

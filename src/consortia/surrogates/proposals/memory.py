@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from consortia.algorithms.few_rounds.mixture import normalised
+from consortia.surrogates.proposals.mixture import normalised
 
 Density = Callable[[np.ndarray], np.ndarray]
 

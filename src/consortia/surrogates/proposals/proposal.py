@@ -3,8 +3,8 @@ r"""Proposals that follow a surrogate: an envelope, clipped, sampled by rejectio
 .. math:: q(z) \propto e(z)\,\operatorname{clip}\bigl((s(z)/e(z))^\gamma,\ \epsilon,\ M\bigr)
 
 with e a t or a mixture of them, s the surrogate, and γ = 1 unless the surrogate is worth less than
-that. The draws are independent and exact, in coordinates z of θ (`consortia.algorithms.few_rounds.
-warp`); the tails are those of e.
+that. The draws are independent and exact, in coordinates z of θ (`consortia.surrogates.
+proposals.warp`); the tails are those of e.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from consortia.algorithms.few_rounds import mixture
-from consortia.algorithms.few_rounds.mixture import BLOCK, Mixture
-from consortia.algorithms.few_rounds.surrogate import Surrogate
-from consortia.algorithms.few_rounds.warp import Coordinates
+from consortia.surrogates.proposals import mixture
+from consortia.surrogates.proposals.mixture import BLOCK, Mixture
+from consortia.surrogates.proposals.regression import Surrogate
+from consortia.surrogates.proposals.warp import Coordinates
 
 TRIALS = 6000
 """Points by which an envelope is fitted to the surrogate."""
