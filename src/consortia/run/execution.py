@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import start
-from consortia.core.contract import Fault, Method
+from consortia.core.contract import Fault, Method, Plan
 from consortia.core.garbage import collected_seldom
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
+from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.engines import Run
 from consortia.engines.mailbox import servers_of
 from consortia.errors import (
     InputError,
@@ -35,11 +37,11 @@ from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
-from consortia.run.progress import Written, doing, progress_of
+from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
-from consortia.run.task import Resumption, Task
+from consortia.run.task import Posterior, Resumption, Task
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
@@ -63,235 +65,394 @@ def execute(model: Model, sites: Sites, algorithm: Method, request: Request, **o
 
 def _execute(task: Task) -> Any:
     """Run a method that is a loop over phases."""
-    model, sites, request = task.model, task.sites, task.request
-    init, engine, writer, stop, keep = task.init, task.engine, task.writer, task.stop, task.keep
-    on_plan, on_divergence, progress = task.on_plan, task.on_divergence, task.progress
-    bias_target, resumption = task.bias_target, task.resumption
-    rounds, thin, warmup, seed = request.rounds, request.thin, request.warmup, request.seed
-    algorithm = task.algorithm
-    algorithm.check_warmup(warmup)
-    length = RunLength(warmup, rounds, thin)
-    checks.check_schedule(algorithm, length.total)
+    request, engine, sites = task.request, task.engine, task.sites
+    task.algorithm.check_warmup(request.warmup)
+    length = RunLength(request.warmup, request.rounds, request.thin)
+    checks.check_schedule(task.algorithm, length.total)
     posterior = task.posterior()
-    target, variables, metadata = posterior.target, posterior.variables, posterior.metadata
-    built = completed(algorithm, target.dimension).build(target)
-    chains = request.chains * servers_of(built)
-    starts = start.starting_parameters(model, init, seed, chains)
-    if resumption is not None:
-        algorithm = _as_chosen(algorithm, resumption.specification)
+    begin = _start_of(task, posterior.target)
+    settled = _settled(task, posterior.target, begin)
+    run = engine.prepare(posterior.target, sites, settled.algorithm, begin.chains)
+    checks.check_thinning(request.thin, request.rounds, run.draws_per_iteration)
+    specification: dict[str, Any] = {}
+    if task.writer is not None:
+        rounding = rounding_of(run, engine.name)
+        specification = task.specification(posterior, settled.algorithm, rounding, task.stop)
+    if task.resumption is not None:
+        settled = _as_stored(task, task.resumption, specification, settled)
+        if task.resumption.finished:
+            assert task.writer is not None
+            return open_run(task.writer.path) if run.root else None
+    carry, prediction = _begun(task, run, begin, settled)
+    if run.serves:
+        with Interrupts():  # the root decides when the run ends
+            run.serve(carry)
+        return None
+    settled = replace(settled, prediction=prediction)
+    plan = _plan_of(task, run, carry, posterior.target, length, settled)
+    if prediction is not None:
+        specification["prediction"] = prediction.plain()
+    return PhaseRun(task, run, posterior, begin, settled, length, plan, specification).result(carry)
+
+
+# --- before the first round ----------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """Where the chains start.
+
+    Attributes:
+        parameters: of each chain.
+        positions: the same, flat, (chains, d).
+        expands: the method's own start needs numbers that the prediction takes from its fit.
+    """
+
+    parameters: list[Any]
+    positions: np.ndarray
+    expands: bool
+
+    @property
+    def chains(self) -> int:
+        """The number of chains, of all servers."""
+        return len(self.positions)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The method with all its settings, and what was found on the way to them.
+
+    Attributes:
+        algorithm: the method.
+        prediction: of its bias; None: none was made yet.
+        step_line: what the plan says of a step size that was chosen.
+        notes: of the plan.
+        warned: whether a warning of its stability was given.
+    """
+
+    algorithm: Method
+    prediction: BiasPrediction | None
+    step_line: str | None
+    notes: tuple[str, ...]
+    warned: bool
+
+
+def _start_of(task: Task, target: Target) -> Start:
+    """Return where the chains start."""
+    built = completed(task.algorithm, target.dimension).build(target)
+    chains = task.request.chains * servers_of(built)
+    starts = start.starting_parameters(task.model, task.init, task.request.seed, chains)
     # On the host: a program with an operand for each of thousands of chains compiles long.
     several = starts if starts[0] is not starts[-1] else starts[:1]  # else each chain's is the same
     flat = np.stack([target.flat(start) for start in several])
-    positions: Any = np.array(np.broadcast_to(flat, (chains, target.dimension)))
+    positions = np.array(np.broadcast_to(flat, (chains, target.dimension)))
+    return Start(starts, positions, expands_first(built))
+
+
+def _settled(task: Task, target: Target, begin: Start) -> Settled:
+    """Check what is here, and find the scales and the step size that were left open."""
+    model, sites, engine = task.model, task.sites, task.engine
+    algorithm, first = task.algorithm, begin.parameters[0]
+    if task.resumption is not None:
+        algorithm = _as_chosen(algorithm, task.resumption.specification)
+    scaled = isinstance(algorithm, Preconditioned) and algorithm.scales is None
+    to_choose = scaled or unchosen(algorithm)
 
     def described() -> str | None:
         """Check what is here; return what it says of the step size, if that is set."""
-        task.check_densities(target, starts[0])
-        return None if to_choose else checks.judged_stability(algorithm, model, sites, starts[0])
+        task.check_densities(target, first)
+        return None if to_choose else checks.judged_stability(algorithm, model, sites, first)
 
-    scaled = isinstance(algorithm, Preconditioned) and algorithm.scales is None
-    to_choose = scaled or unchosen(algorithm)
+    positions: Any = begin.positions
     judgements = engine.allgather(described, lambda: task.common(target, algorithm, positions))
     problem: Problem | None = None
     prediction: BiasPrediction | None = None
     step_line: str | None = None
     if scaled:
-        with doing("finding the scales", show=progress and engine.root):
-            problem = Problem(model, sites, starts[0], engine)
+        with doing("finding the scales", show=task.progress and engine.root):
+            problem = Problem(model, sites, first, engine)
             algorithm = with_scales(algorithm, problem)
     if unchosen(algorithm):
-        aim = BiasTarget() if bias_target is None else bias_target
-
-        seeds = itertools.count(seed)
-
-        def pilot(method: Method, count: int, mode: Any) -> Any:
-            # A seed of its own: the same numbers again and again would push chains one way.
-            short = Request(count, request.chains, next(seeds) % 2**63)
-            options: dict[str, Any] = {"writer": None, "progress": False, "stop": None}
-            options |= {"keep": None, "on_plan": None, "on_divergence": "ignore"}
-            return execute(model, sites, method, short, init=mode, engine=engine, **options)
-
-        with doing("choosing the step size", show=progress and engine.root):
-            problem = problem or Problem(model, sites, starts[0], engine)
-            choice = chosen(algorithm, problem, aim, request, pilot)
+        aim = BiasTarget() if task.bias_target is None else task.bias_target
+        with doing("choosing the step size", show=task.progress and engine.root):
+            problem = problem or Problem(model, sites, first, engine)
+            choice = chosen(algorithm, problem, aim, task.request, _pilot(task))
         algorithm, prediction = choice.method, choice.prediction
         step_line = choice.line(aim)
     if to_choose:
         judgements = engine.allgather(
-            lambda: checks.judged_stability(algorithm, model, sites, starts[0])
+            lambda: checks.judged_stability(algorithm, model, sites, first)
         )
     notes, warned = checks.check_stability(judgements)
+    return Settled(algorithm, prediction, step_line, notes, warned)
 
-    run = engine.prepare(target, sites, algorithm, chains)
-    checks.check_thinning(thin, rounds, run.draws_per_iteration)
-    specification: dict[str, Any] = {}
-    if writer is not None:
-        specification = task.specification(
-            posterior, algorithm, rounding_of(run, engine.name), stop
+
+def _pilot(task: Task) -> Callable[[Method, int, Any], Any]:
+    """Return the function that makes a short run, to try a step size."""
+    seeds = itertools.count(task.request.seed)
+
+    def pilot(method: Method, count: int, mode: Any) -> Any:
+        # A seed of its own: the same numbers again and again would push chains one way.
+        short = Request(count, task.request.chains, next(seeds) % 2**63)
+        options: dict[str, Any] = {"writer": None, "progress": False, "stop": None}
+        options |= {"keep": None, "on_plan": None, "on_divergence": "ignore"}
+        return execute(
+            task.model, task.sites, method, short, init=mode, engine=task.engine, **options
         )
-    checkpoint = None
-    if resumption is not None:
-        checkpoint, before = resumption.checkpoint, resumption.specification
-        assert writer is not None
-        check_same(
-            before, specification, writer.path, exact=resumption.exact and not resumption.finished
-        )
-        kept_prediction = before.get("prediction")
-        if kept_prediction is not None:
-            prediction = BiasPrediction.read(kept_prediction)
-        if resumption.finished:
-            return open_run(writer.path) if run.root else None
-    if checkpoint is None:
-        with doing("checking the start", show=progress and run.root):
-            start.check_start_values(run.start_values(positions), sites.names)
-        expands = expands_first(built)
-        if resumption is None and prediction is None and on_divergence != "ignore" and not expands:
-            with doing("predicting the bias", show=progress and run.root):
-                prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
-            respond(prediction, on_divergence, warned=warned)
-        carry = run.start(seed, positions, rounds, warmup)
-        checks.check_fitted(algorithm, run.fitted, sites.names)
-        if expands and prediction is None and run.root and not run.serves:
-            prediction = predicted_by(algorithm, model, sites, starts[0], run.fitted)
-            respond(prediction, on_divergence, warned=warned)
-    else:
-        check_extensible(before, request, run)
-        carry = run.restore(checkpoint.arrays, seed, positions, rounds, warmup)
-    if run.serves:
-        with Interrupts():  # the root decides when the run ends
-            run.serve(carry)
-        return None
-    stored = writer is not None
-    writer = writer if run.root else None  # one process writes for all
-    most_kept = None if keep is None else keep.draws
-    plan = planning.plan_of(
-        run, carry, sites, algorithm, target, engine.name, length, most_kept, notes
-    )
-    if prediction is not None:
-        plan.details["prediction"] = prediction
-    if step_line is not None:
-        plan = replace(plan, lines=(*plan.lines[:2], ("step_size", step_line), *plan.lines[2:]))
-    if writer is not None and resumption is None:
-        writer.claim()
-    if on_plan is not None and run.root:
-        on_plan(plan)
-    record = planning.record_of(run, sites, algorithm, engine.name, length, seed)
-    record |= metadata.record
-    if prediction is not None:
-        record["prediction"] = specification["prediction"] = prediction.plain()
-    kept = chains * target.dimension * target.dtype.itemsize * run.layout.slots
-    draws = rounds * run.draws_per_iteration // thin
-    stride = min(run.layout.slots * max(STORED_BYTES // kept, 1), draws)
-    if checkpoint is not None:
-        stride = checkpoint.header["stride"]
-        record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
-    if writer is not None:
+
+    return pilot
+
+
+def _as_stored(
+    task: Task, resumption: Resumption, specification: dict[str, Any], settled: Settled
+) -> Settled:
+    """Check that the run is the stored one; return its settings with the stored prediction."""
+    assert task.writer is not None
+    exact = resumption.exact and not resumption.finished
+    check_same(resumption.specification, specification, task.writer.path, exact=exact)
+    kept = resumption.specification.get("prediction")
+    return settled if kept is None else replace(settled, prediction=BiasPrediction.read(kept))
+
+
+def _begun(
+    task: Task, run: Run, begin: Start, settled: Settled
+) -> tuple[Any, BiasPrediction | None]:
+    """Return the state from which the rounds go on, and the predicted bias."""
+    request, model, sites, engine = task.request, task.model, task.sites, task.engine
+    algorithm, prediction, first = settled.algorithm, settled.prediction, begin.parameters[0]
+    positions: Any = begin.positions
+    parts = request.seed, positions, request.rounds, request.warmup
+    resumption = task.resumption
+    if resumption is not None and resumption.checkpoint is not None:
+        check_extensible(resumption.specification, request, run)
+        return run.restore(resumption.checkpoint.arrays, *parts), prediction
+    with doing("checking the start", show=task.progress and run.root):
+        start.check_start_values(run.start_values(positions), sites.names)
+    wanted = resumption is None and prediction is None and task.on_divergence != "ignore"
+    if wanted and not begin.expands:
+        with doing("predicting the bias", show=task.progress and run.root):
+            dimension = begin.positions.shape[1]
+            prediction = predicted(algorithm, model, sites, first, dimension, engine)
+        respond(prediction, task.on_divergence, warned=settled.warned)
+    carry = run.start(*parts)
+    checks.check_fitted(algorithm, run.fitted, sites.names)
+    if begin.expands and prediction is None and run.root and not run.serves:
+        prediction = predicted_by(algorithm, model, sites, first, run.fitted)
+        respond(prediction, task.on_divergence, warned=settled.warned)
+    return carry, prediction
+
+
+def _plan_of(
+    task: Task, run: Run, carry: Any, target: Target, length: RunLength, settled: Settled
+) -> Plan:
+    """Return the plan, once the run directory is claimed and the plan is shown."""
+    most_kept = None if task.keep is None else task.keep.draws
+    parts = task.sites, settled.algorithm, target, task.engine.name, length, most_kept
+    plan = planning.plan_of(run, carry, *parts, settled.notes)
+    if settled.prediction is not None:
+        plan.details["prediction"] = settled.prediction
+    if settled.step_line is not None:
+        line = ("step_size", settled.step_line)
+        plan = replace(plan, lines=(*plan.lines[:2], line, *plan.lines[2:]))
+    if task.writer is not None and run.root and task.resumption is None:
+        task.writer.claim()
+    if task.on_plan is not None and run.root:
+        task.on_plan(plan)
+    return plan
+
+
+# --- the rounds ----------------------------------------------------------------------------------
+
+
+class PhaseRun:
+    """The rounds of one run, and its result.
+
+    Args:
+        task: the arguments of the run.
+        run: the compiled loops of the engine.
+        posterior: the posterior.
+        begin: where the chains start.
+        settled: the method with its settings.
+        length: of the run.
+        plan: as it was shown.
+        specification: of the run, to be stored.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        run: Run,
+        posterior: Posterior,
+        begin: Start,
+        settled: Settled,
+        length: RunLength,
+        plan: Plan,
+        specification: dict[str, Any],
+    ) -> None:
+        self._task, self._run, self._target = task, run, posterior.target
+        self._begin, self._length, self._plan = begin, length, plan
+        self._algorithm = settled.algorithm
+        self._writer = task.writer if run.root else None  # one process writes for all
+        self._checkpoint = None if task.resumption is None else task.resumption.checkpoint
+        parts = task.sites, settled.algorithm, task.engine.name, length, task.request.seed
+        self._record = planning.record_of(run, *parts) | posterior.metadata.record
+        if settled.prediction is not None:
+            self._record["prediction"] = settled.prediction.plain()
+        self._stride = self._stride_of()
+        self._open(specification)
+        self._recorder = self._recorder_of(posterior)
+
+    def _stride_of(self) -> int:
+        """Return how many draws of a chain go into one file."""
+        if self._checkpoint is not None:
+            return int(self._checkpoint.header["stride"])
+        target, slots = self._target, self._run.layout.slots
+        kept = self._begin.chains * target.dimension * target.dtype.itemsize * slots
+        return min(slots * max(STORED_BYTES // kept, 1), self._draws)
+
+    @property
+    def _draws(self) -> int:
+        request = self._task.request
+        return request.rounds * self._run.draws_per_iteration // request.thin
+
+    def _open(self, specification: dict[str, Any]) -> None:
+        """Begin the run directory, or go on in it."""
+        checkpoint = self._checkpoint
+        if checkpoint is not None:
+            self._record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
+        if self._writer is None:
+            return
         if checkpoint is None:
-            writer.begin(record, specification, stride)
+            self._writer.begin(self._record, specification, self._stride)
         else:
-            writer.resume(checkpoint, record, specification, stride)
-    accumulator = None if keep is None else keep.start(target, chains)
-    if accumulator is not None and checkpoint is not None:
-        accumulator.restore(checkpoint.arrays)
-    recorder = Recorder(
-        chains=chains,
-        draws=draws,
-        thin=thin,
-        per_iteration=run.draws_per_iteration,
-        warmup=warmup,
-        variables=variables,
-        sites=sites.names,
-        step_weights=algorithm.step_weights,
-        store=writer,
-        remember=stop is not None and keep is None,
-        stride=stride if stored else NEVER,
-        kept=0 if checkpoint is None else checkpoint.kept,
-        accumulator=accumulator,
-        root=run.root,
-        labels=metadata.labels,
-    )
+            self._writer.resume(checkpoint, self._record, specification, self._stride)
 
-    def save(loop: RunLoop) -> None:
+    def _recorder_of(self, posterior: Posterior) -> Recorder:
+        """Return what takes the draws, after those that are stored."""
+        task, run, stored = self._task, self._run, self._checkpoint
+        accumulator = None
+        if task.keep is not None:
+            accumulator = task.keep.start(posterior.target, self._begin.chains)
+            if stored is not None:
+                accumulator.restore(stored.arrays)
+        return Recorder(
+            chains=self._begin.chains,
+            draws=self._draws,
+            thin=task.request.thin,
+            per_iteration=run.draws_per_iteration,
+            warmup=task.request.warmup,
+            variables=posterior.variables,
+            sites=task.sites.names,
+            step_weights=self._algorithm.step_weights,
+            store=self._writer,
+            remember=task.stop is not None and task.keep is None,
+            stride=NEVER if task.writer is None else self._stride,
+            kept=0 if stored is None else stored.kept,
+            accumulator=accumulator,
+            root=run.root,
+            labels=posterior.metadata.labels,
+        )
+
+    def result(self, carry: Any) -> Any:
+        """Run the rounds from a state to their end; return the result."""
+        task, algorithm, writer = self._task, self._algorithm, self._writer
+        with self._shown() as shown:
+            loop = RunLoop(
+                self._run,
+                carry,
+                self._length,
+                self._recorder,
+                shown,
+                task.stop,
+                algorithm.check_learned,
+                reached=_reached(task.resumption, self._length, task.stop),
+                save=None if task.writer is None else self._save,
+            )
+            try:
+                ending = loop.execute()
+            except NonFiniteError as error:
+                checks.explain(error, algorithm, self._target, self._run)
+                error.tree = self._tree(loop, Ending(RunEnd.NON_FINITE, str(error)))
+                raise
+            except WarmupError as error:
+                first = self._begin.parameters[0]
+                checks.explain_precision(error, task.model, task.sites, first)
+                error.tree = self._tree(loop, Ending(RunEnd.WARMUP_REFUSED, str(error)))
+                raise
+            except SiteMissingError as error:
+                error.tree = self._tree(loop, Ending(RunEnd.SITE_MISSING, str(error)))
+                raise
+            except RankError as error:
+                lost = Ending(RunEnd.RANK_LOST, str(error))
+                error.tree = self._tree(loop, lost, all_there=False)
+                raise
+            except KeyboardInterrupt as error:
+                if writer is not None and isinstance(error, Abrupt):
+                    raise
+                ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
+                how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
+                warn(f"{ending.text}; the draws so far are returned{how}")
+        faults = algorithm.check_draws(loop.hub)
+        tree = self._tree(loop, ending, faults=faults)
+        checks.warn_of(faults)
+        return tree
+
+    def _shown(self) -> Progress:
+        run, length, plan, name = self._run, self._length, self._plan, self._algorithm.name
+        telling = progress_of(name, length.total, None, show=self._task.progress and run.root)
+        if self._writer is None:
+            return telling
+        lengths = (length.total, length.warmup, None)
+        traffic = (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
+        return Written(telling, self._writer.path, name, lengths, traffic, run.answering)
+
+    def _save(self, loop: RunLoop) -> None:
+        """Write draws and a checkpoint; all processes gather, and one writes."""
         arrays = loop.arrays()
-        recorder.write()
-        if writer is None:
+        self._recorder.write()
+        if self._writer is None:
             return
         header = {
             "done": loop.done,
-            "kept": recorder.kept,
+            "kept": self._recorder.kept,
             "seconds": loop.seconds,
             "ended": loop.ended,
-            "stride": stride,
-            "resumed_at": record.get("resumed_at", []),
+            "stride": self._stride,
+            "resumed_at": self._record.get("resumed_at", []),
         }
-        writer.save(header, arrays | recorder.state())
+        self._writer.save(header, arrays | self._recorder.state())
 
-    telling = progress_of(algorithm.name, length.total, None, show=progress and run.root)
-    if writer is not None:
-        lengths = (length.total, length.warmup, None)
-        traffic = (plan.communication_rounds, plan.bytes_up, plan.bytes_down)
-        telling = Written(telling, writer.path, algorithm.name, lengths, traffic, run.answering)
-    with telling as shown:
-        loop = RunLoop(
-            run,
-            carry,
-            length,
-            recorder,
-            shown,
-            stop,
-            algorithm.check_learned,
-            reached=_reached(resumption, length, stop),
-            save=save if stored else None,
-        )
+    def _tree(
+        self,
+        loop: RunLoop,
+        ending: Ending,
+        *,
+        all_there: bool = True,
+        faults: tuple[Fault, ...] = (),
+    ) -> Any:
+        """Return the result of the rounds so far; None where another process has it."""
+        run, algorithm, target, record = self._run, self._algorithm, self._target, self._record
+        facts: dict[str, Any] = {}
+        groups: dict[str, Any] = {}
+        if all_there:
+            run.finish()
+            facts, groups = run.outcome(loop.done)
+            # By all processes: the last positions may be divided among them.
+            facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
+        full = algorithm.full_iterations(loop.hub, loop.done)
+        if not run.root:
+            return None
+        record.update(facts)
+        record.pop("faults", None)  # of a part of the run
+        if faults:
+            record["faults"] = [fault._asdict() for fault in faults]
+        record["end"], record["stopped"] = ending.kind.value, ending.text
+        record["seconds"] = loop.seconds
+        parts = target, self._task.sites, self._begin.chains, loop.done, full
+        record.update(planning.cost_of(self._plan, algorithm, *parts))
+        return finished(self._recorder, self._writer, record, ending.kind.state, groups)
 
-        def result(
-            ending: Ending, *, all_there: bool = True, faults: tuple[Fault, ...] = ()
-        ) -> Any:
-            facts: dict[str, Any] = {}
-            groups: dict[str, Any] = {}
-            if all_there:
-                run.finish()
-                facts, groups = run.outcome(loop.done)
-                # By all processes: the last positions may be divided among them.
-                facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
-            full = algorithm.full_iterations(loop.hub, loop.done)
-            if not run.root:
-                return None
-            record.update(facts)
-            record.pop("faults", None)  # of a part of the run
-            if faults:
-                record["faults"] = [fault._asdict() for fault in faults]
-            record["end"], record["stopped"] = ending.kind.value, ending.text
-            record["seconds"] = loop.seconds
-            record.update(planning.cost_of(plan, algorithm, target, sites, chains, loop.done, full))
-            return finished(recorder, writer, record, ending.kind.state, groups)
 
-        try:
-            ending = loop.execute()
-        except NonFiniteError as error:
-            checks.explain(error, algorithm, target, run)
-            error.tree = result(Ending(RunEnd.NON_FINITE, str(error)))
-            raise
-        except WarmupError as error:
-            checks.explain_precision(error, model, sites, starts[0])
-            error.tree = result(Ending(RunEnd.WARMUP_REFUSED, str(error)))
-            raise
-        except SiteMissingError as error:
-            error.tree = result(Ending(RunEnd.SITE_MISSING, str(error)))
-            raise
-        except RankError as error:
-            error.tree = result(Ending(RunEnd.RANK_LOST, str(error)), all_there=False)
-            raise
-        except KeyboardInterrupt as error:
-            if writer is not None and isinstance(error, Abrupt):
-                raise
-            ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
-            how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
-            warn(f"{ending.text}; the draws so far are returned{how}")
-    faults = algorithm.check_draws(loop.hub)
-    tree = result(ending, faults=faults)
-    checks.warn_of(faults)
-    return tree
+# --- what was stored -----------------------------------------------------------------------------
 
 
 def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
