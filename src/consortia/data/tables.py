@@ -147,7 +147,8 @@ def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     _check_header(path, found, separator)
     numbers = np.array([line for line, _ in found[1:]])
     source = Source(str(path), site, numbers)
-    names = _new_names(found[0][1], f"{path}, line {found[0][0]}", changes)
+    head = f"{path}, line {found[0][0]}"
+    names = _new_names(found[0][1], head, changes)
     columns = dict(zip(names, zip(*(fields for _, fields in found[1:]), strict=True), strict=True))
     quoted, ascii = scanned(path)
     plain = separator == "," and not quoted and changes.decimal is None
@@ -165,7 +166,7 @@ def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
 
         return make
 
-    return LazyTable({name: maker(name) for name in names}, len(numbers))
+    return LazyTable({name: maker(name) for name in names}, len(numbers), head)
 
 
 def _check_header(path: Path, found: Sequence[tuple[int, list[str]]], separator: str) -> None:
@@ -255,14 +256,13 @@ def _as_kind(
         values[~missing] = np.asarray(found, float)
         return Column(kind, values, missing, given=texts)
 
-    reason = ""
+    reason, distinct = "", set(known)
+    if all(one.lower() in TRUTHS for one in distinct):
+        return of("truth", [TRUTHS[one.lower()] for one in known])
     if dialect is not None:
         numbers, reason = dialect.numbers(known)
         if numbers is not None:
             return of("number", numbers)._replace(doubt=_too_large(numbers))
-        distinct = set(known)
-        if all(one.lower() in TRUTHS for one in distinct):
-            return of("truth", [TRUTHS[one.lower()] for one in known])
         if all(DATE.fullmatch(one) for one in distinct):
             return of("date", _days(known, f"{source.name}, column {name!r}"))
     doubt = reason or _doubt(name, texts, missing, source, file=dialect is not None)
@@ -384,7 +384,8 @@ def _of_frame(frame: Any, source: Source, changes: Harmonisation) -> LazyTable:
     def maker(place: int, name: str) -> Callable[[], Column]:
         return lambda: _of_series(name, frame.iloc[:, place], source, changes)
 
-    return LazyTable({name: maker(place, name) for place, name in enumerate(names)}, len(frame))
+    makers = {name: maker(place, name) for place, name in enumerate(names)}
+    return LazyTable(makers, len(frame), source.name)
 
 
 def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -> Column:
@@ -403,9 +404,9 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     if found in ("string", "mixed-integer") or name in changes.recode:
         texts = np.full(len(series), "", dtype=object)
         texts[~missing] = [level(one) for one in known.tolist()]
-        dialect = None
-        if name in changes.recode and found != "string":
-            dialect = Dialect(",", {}, ".", source.site, str)
+        # what is recoded is read as a file's: "yes" as "1" is a number where other sites have one
+        recoded = name in changes.recode
+        dialect = Dialect(",", {}, ".", source.site, str) if recoded else None
         return _of_texts(name, texts.tolist(), dialect, source, changes)
     if found == "boolean":
         values[~missing] = known.to_numpy(bool)
