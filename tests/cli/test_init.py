@@ -317,6 +317,73 @@ def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_
     assert not (tmp_path / "study.toml").exists()
 
 
+def written(folder: Path, **tables: list[str]) -> list[str]:
+    for name, lines in tables.items():
+        (folder / f"{name}.csv").write_text("\n".join([*lines, ""]))
+    return [f"{name}.csv" for name in tables]
+
+
+def test_names_of_patients_are_never_made_those_of_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    head = "patient,ward,smokes,y"
+    words = {"one": ("Pneumology 1", "smoking"), "two": ("Pneumology 2", "smokinng")}
+    files = written(
+        tmp_path,
+        **{
+            site: [
+                head,
+                *(
+                    f"P{site}{i // 3:03d},{ward},{[smokes, 'never'][i % 2]},{i % 3}"
+                    for i in range(30)
+                ),
+            ]
+            for site, (ward, smokes) in words.items()
+        },
+    )
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    # the same number of rows at both: one of them is changed, and not each into the other
+    assert changes == {"two": {"recode": {"smokes": {"smokinng": "smoking"}}}}
+
+
+def test_words_among_numbers_and_letters_for_words_and_doubled_names_are_proposed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{'unk' if i % 9 == 4 else rng.integers(20, 80)},{'< 5' if i % 9 == 4 else i % 7},"
+        f"{['male', 'female', 'm'][i % 3]},{i},{rng.integers(2)}"
+        for i in range(40)
+    ]
+    plain = [row.replace("m,", "male,").replace("unk", "33") for row in rows]
+    files = written(tmp_path, one=["age,crp,sex,Crp,y", *rows], two=["age,crp,sex,n,y", *plain])
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    assert changes == {
+        "one": {
+            "rename": {"Crp": "other Crp"},
+            "missing_values": {"age": ["unk"]},
+            "recode": {"sex": {"m": "male"}},
+        }
+    }
+    assert load_study("study.toml").model.formula == "y ~ age + sex + site"
+
+
+@pytest.mark.parametrize(
+    ("words", "event"), [(("ja", "nein"), "ja"), (("no", "yes"), "yes"), (("Y", "N"), "Y")]
+)
+def test_yes_is_the_event_whatever_comes_first_in_the_alphabet(tmp_path, monkeypatch, words, event):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i * i % 23},{words[i * i % 3 % 2]}" for i in range(40)]
+    files = written(tmp_path, one=["x,died", *rows], two=["x,died", *rows])
+    outcome = invoke("init", *files, "--response", "died")
+    assert f"{event!r} is the event" in " ".join(outcome.output.split())
+    assert load_study("study.toml").build().regression.specification.event == f"died = {event!r}"
+
+
 # --- identifiers, trials, events -----------------------------------------------------------------
 
 

@@ -684,7 +684,11 @@ def test_words_that_are_no_number_are_named_and_nothing_is_proposed_for_them(tmp
 
 @pytest.mark.parametrize(
     ("here", "there"),
-    [(["male", "female"], ["m", "f"]), (["1", "2"], ["male", "female"]), (["I", "II"], ["1", "2"])],
+    [
+        (["male", "female"], ["man", "woman"]),
+        (["1", "2"], ["male", "female"]),
+        (["I", "II"], ["1", "2"]),
+    ],
 )
 def test_levels_of_which_no_other_site_has_one_are_asked_about(here, there) -> None:
     sites = {
@@ -705,27 +709,63 @@ def test_levels_of_which_no_other_site_has_one_are_asked_about(here, there) -> N
     assert len(mended.names) == 1
 
 
-@pytest.mark.parametrize("measured", [Z, np.exp(X), 100 * Z])
-def test_a_column_of_0_and_1_beside_measurements_is_asked_about(measured) -> None:
-    sites = {"a": {"y": Y, "x": measured}, "b": {"y": Y, "x": HALF}}
-    doubts = made("y ~ x", sites).metadata.settings["doubts"]
-    assert any(
-        one.startswith("b: x is 0 or 1 in all rows, and a measurement at a") for one in doubts
-    )
-    confirmed = made("y ~ x", sites, harmonise={"b": {"scale": {"x": 1.0}}})
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (Z, HALF, "b: x is 0 or 1 in all rows, and a measurement at a"),
+        (100 * Z, HALF + 1, "b: x is 1 or 2 in all rows, and a measurement at a"),
+        (HALF, HALF + 1, "b: x is 1 or 2 in all rows, and 0 or 1 at a"),
+        (HALF - 1, HALF + 1, "b: x is 1 or 2 in all rows, and -1 or 0 at a"),
+        (37 + 0.4 * X, 98.6 + 0.7 * X, "a: x is far from that of other sites: its mean is 37"),
+        (80 + 12 * X, 2.2046 * (80 + 12 * X), "far from that of other sites: its mean is"),
+        (170 + 9 * X, 71 + 12 * X, "far from that of other sites: its mean is 17"),
+    ],
+)
+def test_numbers_of_another_kind_at_one_site_are_asked_about(here, there, said) -> None:
+    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y, "x": there}}
+    (doubt,) = made("y ~ x", sites).metadata.settings["doubts"]
+    assert said in doubt
+    site = doubt[0]
+    assert f"[harmonise.{site}.scale] x = 1 confirms it" in doubt
+    confirmed = made("y ~ x", sites, harmonise={site: {"scale": {"x": 1.0}}})
     assert "doubts" not in confirmed.metadata.settings
 
 
-def test_all_unlike_words_of_all_sites_are_in_one_answer() -> None:
-    words = np.where(np.arange(ROWS) % 2, "yes", "no")
-    sites = {
-        "a": {"y": Y, "smoker": words, "arm": words},
-        "b": {"y": Y, "smoker": np.arange(ROWS) % 2, "arm": words},
-        "c": {"y": Y, "smoker": words, "arm": np.char.upper(words)},
-    }
-    with pytest.raises(InputError) as caught:
-        made("y ~ smoker + arm", sites)
-    text = str(caught.value)
-    assert "the column 'smoker' holds texts at site 'a' and numbers at site 'b'" in text
-    assert '[harmonise.a.recode.smoker] "yes" = "1"' in text
-    assert '[harmonise.c.recode.arm] "YES" = "yes"' in text
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (Z, Z + 3),
+        (HALF, 1 - HALF),
+        (HALF, np.arange(ROWS) % 4),
+        (40 + 12 * X, 9 + 4 * X),
+        (np.exp(X), 2.5 * np.exp(X)),
+        (HALF, np.zeros(ROWS)),
+        (np.arange(ROWS) % 5, np.arange(ROWS) % 3 + 1),
+    ],
+)
+def test_honest_differences_between_sites_are_not_asked_about(here, there) -> None:
+    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y, "x": there}}
+    assert "doubts" not in made("y ~ x", sites).metadata.settings
+
+
+@pytest.mark.parametrize(
+    ("words", "letter", "word"),
+    [(["male", "female", "m"], "m", "male"), (["yes", "no", "Y"], "Y", "yes")],
+)
+def test_a_letter_beside_the_word_that_it_begins_is_asked_about(words, letter, word) -> None:
+    spread = np.array(words)[np.arange(ROWS) % 3]
+    other = np.array(["unknown", *words])[np.arange(ROWS) % 4]
+    sites = {"a": {"y": Y, "k": np.array([word, words[1]])[HALF]}, "b": {"y": Y, "k": other}}
+    (doubt,) = made("y ~ k", sites).metadata.settings["doubts"]
+    assert doubt.startswith(f"b: k: {letter!r} is another level than {word!r}")
+    assert f'[harmonise.b.recode.k] "{letter}" = "{word}" mends it' in doubt
+    mended = made("y ~ k", sites, harmonise={"b": {"recode": {"k": {letter: word}}}})
+    assert "doubts" not in mended.metadata.settings
+    confirmed = made("y ~ k", {"a": {"y": Y, "k": spread}}, levels={"k": words})
+    assert "doubts" not in confirmed.metadata.settings
+
+
+@pytest.mark.parametrize("words", [["I", "II", "III"], ["A", "AB", "B", "O"], ["a", "b", "c"]])
+def test_codes_of_letters_are_not_asked_about(words) -> None:
+    sites = {"a": {"y": Y, "k": np.array(words)[np.arange(ROWS) % len(words)]}}
+    assert "doubts" not in made("y ~ k", sites).metadata.settings

@@ -26,12 +26,13 @@ from consortia.models.regression.specification import GAP, Specification, Unit
 from consortia.models.regression.unlike import (
     Located,
     Place,
+    abbreviated,
     check_writing,
     common_kind,
     merged_order,
     scales_apart,
+    supports_apart,
     without_common_levels,
-    zero_or_one_apart,
 )
 
 INTERVALS = 5
@@ -161,11 +162,18 @@ def agree(
         }
         for text, column in measured.items()
     }
-    readings += [one.guess for one in scales_apart(of_columns, question.harmonise)]
-    readings += zero_or_one_apart(of_columns, question.harmonise)
+    apart = scales_apart(of_columns, question.harmonise)
+    readings += [one.guess for one in apart]
+    others = {
+        column: every
+        for column, every in of_columns.items()
+        if kinds[column] == "number" and column not in {one.column for one in apart}
+    }
+    readings += supports_apart(others, question.harmonise)
     for column, parts in levels_by_column(question, facts, names).items():
         if column not in question.levels:
-            readings += without_common_levels(column, parts, names)
+            short = abbreviated(column, parts)
+            readings += short or without_common_levels(column, parts, names)
     made = Specification(
         question,
         tuple(names),

@@ -11,7 +11,7 @@ import numpy as np
 from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import loosely, same_loosely, truth_of
+from consortia.data.writing import abbreviations, loosely, same_loosely, truth_of
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ RECODED = 12
 FACTOR, FEWEST = 5.0, 10
 """Mean and sd of a column that differ by more between sites may be in another unit; of fewer rows
 they say little."""
+
+FAR = 5.0
+"""So many standard deviations between the means of two sites, their values do not overlap."""
+
+SAME_RATIO = 1.3
+"""Up to which the ratio of two means is that of the standard deviations."""
 
 
 def common_kind(
@@ -181,6 +187,24 @@ def _equal_truths(levels: Sequence[str]) -> list[list[str]]:
     return [list(group.values()) for group in groups.values() if len(group) > 1]
 
 
+def abbreviated(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
+    """Return which letters may stand for another level: m beside male.
+
+    Args:
+        column: its name.
+        parts: levels by site.
+    """
+    words = abbreviations(level for levels in parts.values() for level in levels)
+    found = []
+    for letter, word in words.items():
+        for site in (one for one, levels in parts.items() if letter in levels):
+            line = mend(site, f"recode.{key(column)}", f"{text(letter)} = {text(word)}")
+            said = f"{site}: {column}: {letter!r} is another level than {word!r}"
+            confirm = f"levels of {column} in [model] confirm it, {line} mends it"
+            found.append(Guess(column, said, confirm))
+    return found
+
+
 def without_common_levels(
     column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> list[Guess]:
@@ -206,33 +230,86 @@ def _few(levels: set[str]) -> str:
     return ", ".join(map(repr, shown)) + (", ..." if len(levels) > len(shown) else "")
 
 
-def zero_or_one_apart(
+def supports_apart(
     moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
 ) -> list[Guess]:
-    """Return which columns are 0 or 1 at a site, and measured elsewhere.
+    """Return which columns hold other numbers at a site than at any other.
+
+    They are two codes that differ from those elsewhere, two codes where others have measurements,
+    or numbers around a mean that is many standard deviations away: degrees of another scale.
 
     Args:
         moments: by column and site.
         harmonise: what is changed in a site's table, by site.
     """
-    found = []
+    found: list[Guess] = []
     for column, every in moments.items():
-        measured = [site for site, one in every.items() if not one.levels]
+        confirmed = [one for one in every if one in harmonise and column in harmonise[one].scale]
         for site, one in every.items():
-            spread = one.rows * one.mean * (1 - one.mean)
-            binary = one.levels and not one.constant and bool(np.isclose(one.squares, spread))
-            said = site in harmonise and column in harmonise[site].scale
-            if binary and measured and not said:
-                line = mend(site, "scale", f"{key(column)} = 1")
-                found.append(
-                    Guess(
-                        column,
-                        f"{site}: {column} is 0 or 1 in all rows, and a measurement at "
-                        f"{measured[0]}",
-                        f"{line} confirms it, or leave {column} out",
-                    )
-                )
+            others = {name: other for name, other in every.items() if name != site}
+            said = _unlike_codes(one, others) or _far_away(one, others)
+            if not said or site in confirmed:
+                continue
+            line = mend(site, "scale", f"{key(column)} = 1")
+            guess = f"{line} confirms it, or recode it, or leave {column} out"
+            found.append(Guess(column, f"{site}: {column} is {said}", guess))
+            if len(every) == 2:  # the other one differs as much
+                break
+        if len(every) == 2 and confirmed:
+            found = [guess for guess in found if guess.column != column]
     return found
+
+
+def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
+    """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
+    low = _lower_of_two(one)
+    if low is None:
+        return ""
+    two = f"{low:g} or {low + 1:g} in all rows"
+    lows = {name: _lower_of_two(other) for name, other in others.items()}
+    for name, other in lows.items():
+        if other not in (None, low) and low > min(0.0, other):  # 0 and 1 are as usual
+            return f"{two}, and {other:g} or {other + 1:g} at {name}"
+    measured = next((name for name, other in others.items() if not other.levels), None)
+    return "" if measured is None else f"{two}, and a measurement at {measured}"
+
+
+def _lower_of_two(one: Moments) -> float | None:
+    """Return the lower of two consecutive integers that are all values, or None.
+
+    Of integers with a mean between c and c + 1 only these two have so small a variance.
+    """
+    low = float(np.floor(one.mean))
+    share = one.mean - low
+    two = (
+        one.levels and not one.constant and np.isclose(one.squares, one.rows * share * (1 - share))
+    )
+    return low if two else None
+
+
+def _far_away(one: Moments, others: Mapping[str, Moments]) -> str:
+    """Return that the values are many standard deviations from those of other sites, or ""."""
+    known = [other for other in others.values() if other.rows >= FEWEST]
+    if one.rows < FEWEST or not known:
+        return ""
+    if one.levels or not all(_apart(one, other) for other in known):
+        return ""
+    usual = float(np.median([other.mean for other in known]))
+    return f"far from that of other sites: its mean is {one.mean:.3g}, elsewhere {usual:.3g}"
+
+
+def _apart(one: Moments, other: Moments) -> bool:
+    """Return True if the values of two sites hardly overlap, or would not in one unit.
+
+    In another unit, pounds for kilograms, means and standard deviations have one ratio.
+    """
+    small, large = sorted([float(one.sd), float(other.sd)])
+    if other.levels or small <= 0:
+        return False
+    gap = abs(one.mean - other.mean)
+    means = abs(one.mean / other.mean) if one.mean and other.mean else 0.0
+    same = 1 / SAME_RATIO < means * (other.sd / one.sd) < SAME_RATIO
+    return bool(gap >= FAR * large or (gap >= FAR * small and same))
 
 
 def merged_order(
