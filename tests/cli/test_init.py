@@ -460,6 +460,38 @@ def test_trials_are_asked_for_and_events_of_other_codes_are_turned(tmp_path, mon
     outcome = invoke("init", *files, "--response", "Surv(time, cause)", "--force")
     assert outcome.exit_code == 2
     assert "has the codes 0, 1, 2: say which is the event" in outcome.output
+    asked = ["--response", "Surv(time, cause)", "--force", "--event"]
+    assert "unknown" in invoke("init", *files, *asked, "dead").output
+    assert invoke("init", *files, *asked, "2").exit_code == 0
+    study = load_study("study.toml")
+    assert study.model.formula.startswith("Surv(time, cause) ~")
+    events = study.build().sites.site("one")["event"]
+    assert int(np.sum(events)) == sum(row % 3 == 2 for row in range(40))
+
+
+def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [["alive", "dead", "Dead"], ["alive", "dead", "lost"]]
+    files = columns(
+        tmp_path,
+        time=lambda place, row: 1 + row * 0.5,
+        status=lambda place, row: words[place][row % 3],
+        ward=lambda place, row: f"{'ab'[place]}{row // 10}",
+    )
+    asked = ["--response", "Surv(time, status)", "--yes"]
+    outcome = invoke("init", *files, *asked)
+    assert "say which is the event: --event LEVEL" in outcome.output
+    outcome = invoke("init", *files, *asked, "--event", "dead")
+    assert outcome.exit_code == 0, outcome.output
+    assert "--group ward writes (1 | ward)" in " ".join(outcome.output.split())
+    found = load_study("study.toml").build().sites
+    # rows are in the order of falling times
+    for name, place in (("one", 0), ("two", 1)):
+        wanted = [words[place][row % 3].lower() == "dead" for row in reversed(range(40))]
+        assert np.asarray(found.site(name)["event"]).astype(bool).tolist() == wanted
+    assert (
+        "goes with" in invoke("init", *files, "--response", "y", "--event", "1", "--force").output
+    )
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -51,8 +51,14 @@ def abbreviations(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-YES = frozenset({"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"})
-NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"})
+TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}
+FALSE = {"falsch", "faux", "falso", "onwaar"}
+"""What spreadsheets of other languages write for True and False."""
+
+YES = frozenset(
+    {"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"} | TRUE
+)
+NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"} | FALSE)
 """Words for a truth value, as sites write them."""
 
 

@@ -43,6 +43,9 @@ REPEATED = (2, 20)
 CODES_MAX = 6
 """So few whole numbers may stand for levels."""
 
+NESTED = 3
+"""So many words a site, none of which is at another site, may name wards."""
+
 SITES_MAX = 8
 """With more sites their levels are partially pooled."""
 
@@ -437,8 +440,7 @@ def _event_of(
     if any(column.kind == "text" for column in found.values()):
         words = ", ".join(levels[:4])
         raise InputError(
-            f"the event {event!r} holds texts ({words}): say which is the event, as in "
-            f'[harmonise.SITE.recode.{key(event)}] {_text(levels[0])} = "1", and the others "0".'
+            f"the event {event!r} holds texts ({words}): say which is the event: --event LEVEL."
         )
     codes = np.unique(_known(tables, event)).tolist()
     if codes in ([0.0, 1.0], [0.0], [1.0]):
@@ -449,9 +451,8 @@ def _event_of(
         return f"{time}, I({in_formula(event)} > {low:g}))", f", seen where {event} is {high:g}"
     listed = ", ".join(f"{code:g}" for code in codes[:6])
     raise InputError(
-        f"the event {event!r} has the codes {listed}: say which is the event, as in Surv(..., "
-        f"I({in_formula(event)} > {codes[0]:g})) for all but {codes[0]:g}, or recode it under "
-        "[harmonise.SITE.recode]."
+        f"the event {event!r} has the codes {listed}: say which is the event: --event CODE, or "
+        f"Surv(..., I({in_formula(event)} > {codes[0]:g})) for all but {codes[0]:g}."
     )
 
 
@@ -564,7 +565,8 @@ def _repeated(
     known = sum(int((~column.missing).sum()) for column in found.values())
     by_site = sum(map(len, levels.values()))
     distinct = {level for own in levels.values() for level in own}
-    if by_site <= LEVELS_MAX or not REPEATED[0] <= known / by_site <= REPEATED[1]:
+    nested = kind == "text" and len(found) > 1 and len(distinct) == by_site >= NESTED * len(found)
+    if (by_site <= LEVELS_MAX and not nested) or not REPEATED[0] <= known / by_site <= REPEATED[1]:
         return ""
     named = IDENTIFIER.search(name) is not None
     if kind != "text":
