@@ -262,6 +262,18 @@ def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monke
         for name, array in clean.sites.site(site).items():
             np.testing.assert_array_equal(found.sites.site(site)[name], array)
     assert {path: path.read_bytes() for path in tmp_path.glob("*.csv")} == before
+    # the run gives the draws of the clean tables, to the last bit
+    ended = invoke("run", "study.toml", "-q", "-o", "out")
+    assert ended.exit_code == 0, ended.output
+    drawn = consortia.open_run("out")
+    wanted = consortia.sample(
+        clean.model, clean.sites, study.method, **study.run_options, progress=False
+    )
+    for name, array in wanted["posterior"].data_vars.items():
+        np.testing.assert_array_equal(drawn["posterior"][name], array)
+    first, second = (made.estimates(tree) for made, tree in ((found, drawn), (clean, wanted)))
+    assert str(first) == str(second)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["verdict"] == "good"
 
 
 def test_what_nobody_has_approved_withholds_good_until_somebody_writes_that_it_is_right(
@@ -303,6 +315,73 @@ def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_
     assert "nothing is written, for the study would be refused" in outcome.output
     assert '[harmonise.lima.recode.sex] "Female" = "female"' in outcome.output
     assert not (tmp_path / "study.toml").exists()
+
+
+def written(folder: Path, **tables: list[str]) -> list[str]:
+    for name, lines in tables.items():
+        (folder / f"{name}.csv").write_text("\n".join([*lines, ""]))
+    return [f"{name}.csv" for name in tables]
+
+
+def test_names_of_patients_are_never_made_those_of_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    head = "patient,ward,smokes,y"
+    words = {"one": ("Pneumology 1", "smoking"), "two": ("Pneumology 2", "smokinng")}
+    files = written(
+        tmp_path,
+        **{
+            site: [
+                head,
+                *(
+                    f"P{site}{i // 3:03d},{ward},{[smokes, 'never'][i % 2]},{i % 3}"
+                    for i in range(30)
+                ),
+            ]
+            for site, (ward, smokes) in words.items()
+        },
+    )
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    # the same number of rows at both: one of them is changed, and not each into the other
+    assert changes == {"two": {"recode": {"smokes": {"smokinng": "smoking"}}}}
+
+
+def test_words_among_numbers_and_letters_for_words_and_doubled_names_are_proposed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{'unk' if i % 9 == 4 else rng.integers(20, 80)},{'< 5' if i % 9 == 4 else i % 7},"
+        f"{['male', 'female', 'm'][i % 3]},{i},{rng.integers(2)}"
+        for i in range(40)
+    ]
+    plain = [row.replace("m,", "male,").replace("unk", "33") for row in rows]
+    files = written(tmp_path, one=["age,crp,sex,Crp,y", *rows], two=["age,crp,sex,n,y", *plain])
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    assert changes == {
+        "one": {
+            "rename": {"Crp": "other Crp"},
+            "missing_values": {"age": ["unk"]},
+            "recode": {"sex": {"m": "male"}},
+        }
+    }
+    assert load_study("study.toml").model.formula == "y ~ age + sex + site"
+
+
+@pytest.mark.parametrize(
+    ("words", "event"), [(("ja", "nein"), "ja"), (("no", "yes"), "yes"), (("Y", "N"), "Y")]
+)
+def test_yes_is_the_event_whatever_comes_first_in_the_alphabet(tmp_path, monkeypatch, words, event):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i * i % 23},{words[i * i % 3 % 2]}" for i in range(40)]
+    files = written(tmp_path, one=["x,died", *rows], two=["x,died", *rows])
+    outcome = invoke("init", *files, "--response", "died")
+    assert f"{event!r} is the event" in " ".join(outcome.output.split())
+    assert load_study("study.toml").build().regression.specification.event == f"died = {event!r}"
 
 
 # --- identifiers, trials, events -----------------------------------------------------------------
@@ -381,6 +460,38 @@ def test_trials_are_asked_for_and_events_of_other_codes_are_turned(tmp_path, mon
     outcome = invoke("init", *files, "--response", "Surv(time, cause)", "--force")
     assert outcome.exit_code == 2
     assert "has the codes 0, 1, 2: say which is the event" in outcome.output
+    asked = ["--response", "Surv(time, cause)", "--force", "--event"]
+    assert "unknown" in invoke("init", *files, *asked, "dead").output
+    assert invoke("init", *files, *asked, "2").exit_code == 0
+    study = load_study("study.toml")
+    assert study.model.formula.startswith("Surv(time, cause) ~")
+    events = study.build().sites.site("one")["event"]
+    assert int(np.sum(events)) == sum(row % 3 == 2 for row in range(40))
+
+
+def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [["alive", "dead", "Dead"], ["alive", "dead", "lost"]]
+    files = columns(
+        tmp_path,
+        time=lambda place, row: 1 + row * 0.5,
+        status=lambda place, row: words[place][row % 3],
+        ward=lambda place, row: f"{'ab'[place]}{row // 10}",
+    )
+    asked = ["--response", "Surv(time, status)", "--yes"]
+    outcome = invoke("init", *files, *asked)
+    assert "say which is the event: --event LEVEL" in outcome.output
+    outcome = invoke("init", *files, *asked, "--event", "dead")
+    assert outcome.exit_code == 0, outcome.output
+    assert "--group ward writes (1 | ward)" in " ".join(outcome.output.split())
+    found = load_study("study.toml").build().sites
+    # rows are in the order of falling times
+    for name, place in (("one", 0), ("two", 1)):
+        wanted = [words[place][row % 3].lower() == "dead" for row in reversed(range(40))]
+        assert np.asarray(found.site(name)["event"]).astype(bool).tolist() == wanted
+    assert (
+        "goes with" in invoke("init", *files, "--response", "y", "--event", "1", "--force").output
+    )
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from consortia.data.columns import column_of, rows_of, without_missing
+from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.errors import InputError
 
@@ -135,7 +136,7 @@ WRONG = [
     ("a,a\n1,2\n", "line 1 has the name 'a' twice"),
     (
         "a,,c\n1,2,3\n",
-        "line 1 has a column without a name: name it, or leave it out (pandas: index",
+        "line 1 has a column without a name: leave it out (pandas: index",
     ),
     ("a,b\n", "no rows under the header"),
     ("", "no rows under the header"),
@@ -232,3 +233,20 @@ def test_a_site_without_one_complete_row_is_refused_with_what_to_do() -> None:
         without_missing(GAPS, ["y", "a", "b"], ["y"], "complete", "site 'x'")
     with pytest.raises(InputError, match="missing is 'drop'"):
         without_missing(GAPS, ["y"], ["y"], "drop", "it")
+
+
+@pytest.mark.parametrize("end", [",", ",,", " , "])
+def test_separators_at_the_ends_of_all_lines_make_no_column(tmp_path, end):
+    path = tmp_path / "site.csv"
+    path.write_text("".join(f"{line}{end}\n" for line in ("a,b", "1,x", "2,y")))
+    assert list(read_table(path, "it")) == ["a", "b"]
+    path.write_text(f"a,b{end}\n1,x{end}\n2,y{end}3\n")
+    with pytest.raises(InputError, match=r'or write \[harmonise.SITE.rename\] "" = "row"'):
+        read_table(path, "it")
+
+
+def test_a_column_without_a_name_is_given_one(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text(",a,b\n0,1,2\n1,2,3\n")
+    changes = Harmonisation.model_validate({"rename": {"": "row"}})
+    assert list(read_table(path, "it", harmonise=changes)) == ["row", "a", "b"]

@@ -270,3 +270,25 @@ def test_a_table_that_is_harmonised_at_its_rank_gives_the_draws_of_the_one_that_
     over, meant = consortia.open_run(run)["posterior"], alone(tmp_path)[0]["posterior"]
     for name in meant.data_vars:
         np.testing.assert_allclose(over[name], meant[name], rtol=1e-9)
+
+
+def test_what_is_wrong_at_several_ranks_and_between_them_is_in_one_answer(tmp_path):
+    oslo, lima, rome = NAMES
+    rows = {oslo: "50,new,no", lima: "<5,New,no", rome: "60,new,1"}
+    for rank, name in enumerate(NAMES):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "study.toml").write_text(FORMULA)
+        head = "Age,arm,died" if name == rome else "age,arm,died"
+        lines = [head, *[rows[name].replace("<5", str(40 + row)) for row in range(29)], rows[name]]
+        lines += ["41,old,yes" if name != rome else "41,old,0"]
+        (tmp_path / str(rank) / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    _, job = over_ranks(tmp_path, 3)
+    assert job.returncode == 2, job.stderr
+    for words in (
+        f"rank 1: {lima}.csv: the column 'age'",
+        f"rank 2: {rome}.csv, line 1: 'age' is no column, but 'Age' is",
+        f"arm is 'New', and 'new' at {oslo}, {rome}: [harmonise.{lima}.recode.arm]",
+        "the column 'died' holds texts",
+        f'[harmonise.{oslo}.recode.died] "no" = "0"',
+    ):
+        assert job.stderr.count(words) == 1, (words, job.stderr)

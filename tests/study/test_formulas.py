@@ -239,7 +239,8 @@ def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str
 
 
 def test_an_unknown_column_is_named_with_the_nearest_and_the_site(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"study.toml: site 'oslo': 'agee' is no column: .*'age'"):
+    where = r"study.toml: .*oslo.csv, line 1: 'agee' is no column: .*'age'"
+    with pytest.raises(InputError, match=where):
         study_of(folder, MODEL.replace("age *", "agee *")).build()
 
 

@@ -17,6 +17,7 @@ import pytest
 from consortia.cli.init import _alike
 from consortia.data.columns import Table
 from consortia.data.harmonisation import NONE
+from consortia.data.mending import in_formula
 from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
@@ -24,7 +25,7 @@ from consortia.models.regression.design import design_matrix
 from consortia.models.regression.model import Regression
 from consortia.study.build import load_study
 from consortia.study.likeness import toml
-from consortia.study.proposal import propose, quoted
+from consortia.study.proposal import propose
 
 SITES = ("a", "b b", "ç.1")
 DIALECTS = ((",", "."), (";", ","), ("\t", "."), ("|", ","))
@@ -167,7 +168,7 @@ def encoded(text: str, encoding: str) -> bytes:
 
 def formula_of(meant: Meant, response: str) -> str:
     terms = [
-        f"C({quoted(one)})" if one in meant.wrapped else quoted(one)
+        f"C({in_formula(one)})" if one in meant.wrapped else in_formula(one)
         for one in (*meant.numbers, *meant.levels)
     ]
     # a term may be quoted where it need not be

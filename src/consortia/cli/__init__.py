@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from consortia.cli.reference import begun_early
-from consortia.cli.streams import lenient
+from consortia.cli.streams import lenient, write_error
 
 UNWRITABLE = 2
 """Exit code of a command whose output is its result, and cannot be written."""
@@ -18,14 +18,13 @@ UNWRITABLE = 2
 
 def main() -> None:
     """Run the command ``consortia``; a process for a study's reference is begun beside it."""
-    command = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        with lenient(command):
+        with lenient(sys.argv[1:]):
             _run()
     except BrokenPipeError:  # who read the output has gone
         raise SystemExit(1) from None
     except OSError as error:
-        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        write_error(f"error: standard output: {error.strerror}")
         raise SystemExit(UNWRITABLE) from None
 
 

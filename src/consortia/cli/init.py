@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +64,12 @@ def init(
         str | None,
         typer.Option(metavar="COLUMN", help="With --family binomial: how many could have been."),
     ] = None,
+    event: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE", help="With Surv(time, event): the value that is an event; no other is."
+        ),
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
@@ -105,9 +112,12 @@ def init(
         names = names_of([str(path) for path in tables])
         if len(set(names)) < len(names):
             raise InputError("a table is given twice.")
-        changes, read = _alike(dict(zip(names, tables, strict=True)), wanted=harmonise, yes=yes)
+        by_name = dict(zip(names, tables, strict=True))
+        changes, read = _alike(by_name, wanted=harmonise, yes=yes)
         if response is None:
             response = _asked(read)
+        if event is not None:
+            changes, read = _with_event(changes, read, response, event, by_name)
         if family == "binomial" and trials is None:
             trials = _asked(read, "Which column is the number of trials?", "--trials")
         found = propose(
@@ -136,25 +146,14 @@ def _alike(
     paths: Mapping[str, Path], *, wanted: bool, yes: bool
 ) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
     """Return the changes that somebody takes, and the tables of all sites with them."""
-    from consortia.core.faults import Faults
     from consortia.data.dialect import fitting_encoding
     from consortia.data.harmonisation import NONE
-    from consortia.data.tables import read_table
     from consortia.study.likeness import Suggestion, suggestions
 
     start: dict[str, Harmonisation] = {}
     needed: list[Suggestion] = []
 
-    def read(changes: Mapping[str, Harmonisation]) -> dict[str, LazyTable]:
-        faults, found = Faults(), {}
-        for name, path in paths.items():
-            with faults.noted():
-                found[name] = read_table(
-                    path, f"site {name!r}", site=name, harmonise=changes.get(name)
-                )
-        faults.check()
-        return found
-
+    read = partial(_read, paths)
     for name, path in paths.items():
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
@@ -168,6 +167,55 @@ def _alike(
     if not asking.answered:
         made = {name: one.model_copy(update={"approved": False}) for name, one in made.items()}
     return made, read(made)
+
+
+def _read(paths: Mapping[str, Path], changes: Mapping[str, Harmonisation]) -> dict[str, LazyTable]:
+    """Return the tables of all sites with changes; refuse all that cannot be read, at once."""
+    from consortia.core.faults import Faults
+    from consortia.data.tables import read_table
+
+    faults, found = Faults(), {}
+    for name, path in paths.items():
+        with faults.noted():
+            found[name] = read_table(path, f"site {name!r}", site=name, harmonise=changes.get(name))
+    faults.check()
+    return found
+
+
+def _with_event(
+    changes: dict[str, Harmonisation],
+    tables: Mapping[str, Table],
+    response: str,
+    event: str,
+    paths: Mapping[str, Path],
+) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
+    """Return the changes by which a value of the event's column is 1 and every other 0."""
+    import numpy as np
+
+    from consortia.core.arguments import unknown
+    from consortia.data.columns import as_levels, column_of
+    from consortia.data.harmonisation import NONE
+    from consortia.models.regression.formula import parse
+
+    columns = parse(f"{response} ~ 1").response_columns if "(" in response else ()
+    if len(columns) < 2:
+        raise InputError("--event VALUE goes with --response 'Surv(time, event)'.")
+    column, found = columns[-1], {}
+    for site, table in tables.items():
+        own = column_of(table, column, f"site {site!r}")
+        found[site] = np.unique(as_levels(own)[~own.missing]).tolist()
+    every = sorted({level for levels in found.values() for level in levels})
+    if event not in every:
+        raise InputError(f"--event {event}: {column} has no such value: {unknown(event, every)}.")
+    made = dict(changes)
+    for site, levels in found.items():
+        before = made.get(site, NONE)
+        codes = {level: str(int(level == event)) for level in levels}
+        earlier = before.recode.get(column, {})
+        through = {old: codes.get(new, new) for old, new in earlier.items()}
+        recode = before.recode | {column: {**codes, **through}}
+        made[site] = before.model_copy(update={"recode": recode})
+    return made, _read(paths, made)
 
 
 class Asking:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 OUT, ERROR = 1, 2
-FILES = ("run", "resume", "report", "export", "init", "papers", "flower")
+FILES = ("run", "resume", "report", "export", "init", "sbc", "flower")
 """Commands whose result is files; of the others what they print is the result."""
+
+FILES_OF_ONE = ("examples", "papers")
+"""Commands that print a list, or write the files of what is named."""
 
 
 class Lenient(io.RawIOBase):
@@ -46,22 +49,34 @@ class Lenient(io.RawIOBase):
         content = memoryview(data)  # type: ignore[arg-type]
         try:
             return os.write(self._number, content)
-        except OSError:
+        except OSError as error:
             if self._strict:
-                raise
+                raise OSError(error.errno, error.strerror, "standard output") from None
             return content.nbytes
 
 
+def prints_result(arguments: Sequence[str]) -> bool:
+    """Return True if what a command prints is its result, and no file holds it."""
+    words = [one for one in arguments if not one.startswith("-")]
+    if "--help" in arguments or not words:
+        return True
+    return words[0] not in FILES and not (words[0] in FILES_OF_ONE and len(words) > 1)
+
+
 @contextmanager
-def lenient(command: str) -> Iterator[None]:
+def lenient(arguments: Sequence[str]) -> Iterator[None]:
     """Make standard error lenient while a command runs, and output that is not its result.
+
+    Args:
+        arguments: of the command line, the command first.
 
     Raises:
         OSError: standard output cannot be written, and it is the command's result.
     """
-    _open_closed()
+    strict = prints_result(arguments)
+    _open_closed(strict=strict)
     before = sys.stdout, sys.stderr
-    raw = Lenient(OUT, strict=command not in FILES), Lenient(ERROR, strict=False)
+    raw = Lenient(OUT, strict=strict), Lenient(ERROR, strict=False)
     sys.stdout, sys.stderr = (_text(one, stream) for one, stream in zip(raw, before, strict=True))
     own = sys.stdout, sys.stderr
     try:
@@ -76,6 +91,12 @@ def lenient(command: str) -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
+def write_error(text: str) -> None:
+    """Write a line to standard error, where that can be written."""
+    with _text(Lenient(ERROR, strict=False), sys.stderr) as stream:
+        stream.write(f"{text}\n")
+
+
 def _text(raw: Lenient, stream: object) -> io.TextIOWrapper:
     """Return a text stream on a descriptor, in the encoding of the one that was there."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -84,8 +105,14 @@ def _text(raw: Lenient, stream: object) -> io.TextIOWrapper:
     )
 
 
-def _open_closed() -> None:
-    """Open the standard descriptors that are closed, or a file of the run would be one of them."""
+def _open_closed(*, strict: bool) -> None:
+    """Open the standard descriptors that are closed, or a file of the run would be one of them.
+
+    Args:
+        strict: an output that was closed cannot be written.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) <= ERROR:
-        pass
+        if number == OUT and strict:
+            os.close(number)
+            os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free: the same
     os.close(number)

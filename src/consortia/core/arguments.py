@@ -179,11 +179,16 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name that is written most alike, or None where none is."""
+    return next(iter(difflib.get_close_matches(name, list(allowed), 1, 0.5)), None)
+
+
 def unknown(name: str, allowed: Iterable[str]) -> str:
     """Return the end of a message on a name that is not allowed: the nearest one, and all."""
     names = list(allowed)
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    close = nearest(name, names)
+    hint = "." if close is None else f"; did you mean {close!r}?"
     more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
     return f"unknown{hint} There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 

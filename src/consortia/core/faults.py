@@ -20,9 +20,21 @@ class Faults:
         try:
             yield
         except InputError as error:
-            self._texts.update(dict.fromkeys(str(error).splitlines()))
+            self.add(str(error))
+
+    def __bool__(self) -> bool:
+        """Return True if there are any."""
+        return bool(self._texts)
+
+    def __str__(self) -> str:
+        """Return a line for each fault."""
+        return "\n".join(self._texts)
+
+    def add(self, text: str) -> None:
+        """Collect the lines of a message, each once."""
+        self._texts.update(dict.fromkeys(text.splitlines()))
 
     def check(self) -> None:
         """Raise one `InputError`, a line for each fault, where there are any."""
-        if self._texts:
-            raise InputError("\n".join(self._texts))
+        if self:
+            raise InputError(str(self))

@@ -58,17 +58,26 @@ class Source(NamedTuple):
         name: of the file, or of the site.
         site: name of the site, "" where it is not known.
         lines: of the file, (rows,), or None: rows are then counted from 1.
+        unit: what is counted.
     """
 
     name: str
     site: str = ""
     lines: np.ndarray | None = None
+    unit: str = "line"
 
     def row(self, place: int) -> str:
         """Return where a row is, in words."""
         if self.lines is None:
             return f"{self.name}, row {place + 1}"
-        return f"{self.name}, line {int(self.lines[place])}"
+        return f"{self.name}, {self.unit} {int(self.lines[place])}"
+
+    def take(self, rows: np.ndarray) -> Source:
+        """Return where some of the rows were read, by index or by mask."""
+        if self.lines is not None:
+            return self._replace(lines=self.lines[rows])
+        count = len(rows) if rows.dtype == bool else int(rows.max(initial=-1)) + 1
+        return self._replace(lines=np.arange(1, count + 1)[rows], unit="row")
 
 
 class Column(NamedTuple):
@@ -104,9 +113,7 @@ class Column(NamedTuple):
         """Return some of the rows, by index or by mask."""
         given = None if self.given is None else self.given[rows]
         words = None if self.words is None else self.words[rows]
-        source = self.source
-        if source is not None and source.lines is not None:
-            source = source._replace(lines=source.lines[rows])
+        source = None if self.source is None else self.source.take(rows)
         return self._replace(
             values=self.values[rows],
             missing=self.missing[rows],
@@ -155,10 +162,13 @@ class LazyTable(Mapping[str, Column]):
     Args:
         makers: what parses a column, by its name.
         rows: how many there are.
+        head: where the names of the columns are, in words.
     """
 
-    def __init__(self, makers: Mapping[str, Callable[[], Column]], rows: int) -> None:
-        self.makers, self.rows = dict(makers), rows
+    def __init__(
+        self, makers: Mapping[str, Callable[[], Column]], rows: int, head: str = ""
+    ) -> None:
+        self.makers, self.rows, self.head = dict(makers), rows, head
         self._made: dict[str, Column] = {}
 
     def __getitem__(self, name: str) -> Column:
@@ -178,7 +188,7 @@ class LazyTable(Mapping[str, Column]):
         def taken(name: str) -> Callable[[], Column]:
             return lambda: self[name].take(rows)
 
-        return LazyTable({name: taken(name) for name in self.makers}, len(rows))
+        return LazyTable({name: taken(name) for name in self.makers}, len(rows), self.head)
 
 
 def rows_of(table: Table) -> int:
@@ -283,6 +293,19 @@ class TableFacts:
         named = {name: tuple(found) for name, found in levels.items()}
         told = tuple(Guess(*one) for one in guesses)
         return cls(given, kinds, missing, moments, named, declared, told)
+
+
+class TableError(InputError):
+    """A table that cannot be used.
+
+    Attributes:
+        known: what it tells nevertheless, to be compared with other sites' tables; None where it
+            cannot be read.
+    """
+
+    def __init__(self, text: str, known: TableFacts | None = None) -> None:
+        super().__init__(text)
+        self.known = known
 
 
 def _is_name(value: Any) -> bool:

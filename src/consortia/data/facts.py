@@ -203,7 +203,12 @@ class Gatherer(Protocol):
     """The part of an engine that reading sites needs; see `consortia.engines.contract.Engine`."""
 
     def gather_facts(
-        self, names: Sequence[str], method: Method, contribute: Callable[[int], SiteFacts]
+        self,
+        names: Sequence[str],
+        method: Any,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+        same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites, each from the process that reads it."""
         ...

@@ -1,8 +1,9 @@
-"""Lines of TOML that mend a table: where they stand in a study file, and how names are written."""
+"""Lines that mend a table: where they stand in a study file, and how they write names."""
 
 from __future__ import annotations
 
 import json
+import keyword
 import re
 
 from consortia.core.printable import printable
@@ -21,3 +22,9 @@ def key(name: str) -> str:
 def text(value: str) -> str:
     """Return a text as TOML writes it."""
     return printable(json.dumps(value, ensure_ascii=False))
+
+
+def in_formula(name: str) -> str:
+    """Return a column's name as a formula writes it."""
+    bare = re.fullmatch(r"[^\W\d]\w*", name) and not keyword.iskeyword(name)
+    return name if bare else f"`{name}`"

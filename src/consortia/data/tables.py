@@ -25,7 +25,7 @@ from consortia.data.dialect import (
     separator_of,
     undecodable,
 )
-from consortia.data.mending import key, mend, text
+from consortia.data.mending import in_formula, key, mend, text
 from consortia.data.writing import one_writing
 from consortia.errors import InputError
 
@@ -145,9 +145,11 @@ def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     if len(found) < 2:
         raise InputError(f"{path}: there are no rows under the header.")
     _check_header(path, found, separator)
+    found = _without_empty(found)
     numbers = np.array([line for line, _ in found[1:]])
     source = Source(str(path), site, numbers)
-    names = _new_names(found[0][1], f"{path}, line {found[0][0]}", changes)
+    head = f"{path}, line {found[0][0]}"
+    names = _new_names(found[0][1], head, site, changes)
     columns = dict(zip(names, zip(*(fields for _, fields in found[1:]), strict=True), strict=True))
     quoted, ascii = scanned(path)
     plain = separator == "," and not quoted and changes.decimal is None
@@ -165,7 +167,7 @@ def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
 
         return make
 
-    return LazyTable({name: maker(name) for name in names}, len(numbers))
+    return LazyTable({name: maker(name) for name in names}, len(numbers), head)
 
 
 def _check_header(path: Path, found: Sequence[tuple[int, list[str]]], separator: str) -> None:
@@ -185,13 +187,31 @@ def _check_header(path: Path, found: Sequence[tuple[int, list[str]]], separator:
             )
 
 
-def _new_names(given: Sequence[str], where: str, changes: Harmonisation) -> list[str]:
+def _without_empty(found: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """Return the rows without columns that have neither a name nor a value.
+
+    Where every line ends in a separator there is one.
+    """
+    unnamed = [place for place, name in enumerate(found[0][1]) if not name.strip()]
+    empty = {
+        place for place in unnamed if not any(fields[place].strip() for _, fields in found[1:])
+    }
+    if not empty:
+        return list(found)
+    return [
+        (line, [one for place, one in enumerate(fields) if place not in empty])
+        for line, fields in found
+    ]
+
+
+def _new_names(given: Sequence[str], where: str, site: str, changes: Harmonisation) -> list[str]:
     """Return the names of the columns in one writing, renamed; refuse doubled and empty ones."""
     names = one_writing([str(name) for name in given])
     names = changes.new_names(names, where)
     doubled = sorted({name for name in names if names.count(name) > 1})
     if "" in names or doubled:
-        what = "a column without a name: name it, or leave it out (pandas: index=False)"
+        what = "a column without a name: leave it out (pandas: index=False), or write "
+        what += mend(site, "rename", '"" = "row"')
         if doubled and "" not in names:
             what = f"the name {doubled[0]!r} twice"
         raise InputError(f"{where} has {what}.")
@@ -255,14 +275,13 @@ def _as_kind(
         values[~missing] = np.asarray(found, float)
         return Column(kind, values, missing, given=texts)
 
-    reason = ""
+    reason, distinct = "", set(known)
+    if all(one.lower() in TRUTHS for one in distinct):
+        return of("truth", [TRUTHS[one.lower()] for one in known])
     if dialect is not None:
         numbers, reason = dialect.numbers(known)
         if numbers is not None:
             return of("number", numbers)._replace(doubt=_too_large(numbers))
-        distinct = set(known)
-        if all(one.lower() in TRUTHS for one in distinct):
-            return of("truth", [TRUTHS[one.lower()] for one in known])
         if all(DATE.fullmatch(one) for one in distinct):
             return of("date", _days(known, f"{source.name}, column {name!r}"))
     doubt = reason or _doubt(name, texts, missing, source, file=dialect is not None)
@@ -275,7 +294,7 @@ def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *,
 
     known = texts[~missing]
     distinct = sorted(set(known))
-    levels = f"write C({name}) for levels"
+    levels = f"write C({in_formula(name)}) for levels"
     if all(OTHER_DATE.fullmatch(one) for one in distinct):
         return f"its texts seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
     if not file and all(DATE.fullmatch(one) for one in distinct):
@@ -379,12 +398,13 @@ def _of_frame(frame: Any, source: Source, changes: Harmonisation) -> LazyTable:
     given = [str(name) for name in frame.columns]
     if not len(frame) or not given:
         raise InputError(f"{source.name} is empty: leave it out, or give it at least one row.")
-    names = _new_names(given, source.name, changes)
+    names = _new_names(given, source.name, source.site, changes)
 
     def maker(place: int, name: str) -> Callable[[], Column]:
         return lambda: _of_series(name, frame.iloc[:, place], source, changes)
 
-    return LazyTable({name: maker(place, name) for place, name in enumerate(names)}, len(frame))
+    makers = {name: maker(place, name) for place, name in enumerate(names)}
+    return LazyTable(makers, len(frame), source.name)
 
 
 def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -> Column:
@@ -403,9 +423,9 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     if found in ("string", "mixed-integer") or name in changes.recode:
         texts = np.full(len(series), "", dtype=object)
         texts[~missing] = [level(one) for one in known.tolist()]
-        dialect = None
-        if name in changes.recode and found != "string":
-            dialect = Dialect(",", {}, ".", source.site, str)
+        # what is recoded is read as a file's: "yes" as "1" is a number where other sites have one
+        recoded = name in changes.recode
+        dialect = Dialect(",", {}, ".", source.site, str) if recoded else None
         return _of_texts(name, texts.tolist(), dialect, source, changes)
     if found == "boolean":
         values[~missing] = known.to_numpy(bool)

@@ -33,8 +33,32 @@ def same_loosely(texts: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-YES = frozenset({"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"})
-NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"})
+def abbreviations(words: Iterable[str]) -> dict[str, str]:
+    """Return the single letters with which exactly one of the other words begins, each with it."""
+    every = list(dict.fromkeys(words))
+    found = {}
+    for letter in (one for one in every if len(one) == 1 and one.isalpha()):
+        longer = [
+            one
+            for one in every
+            if len(one) > 1
+            and loosely(one)[:1] == loosely(letter)
+            and (len(one) > 2 or truth_of(one) is not None)
+            and {*loosely(one)} != {*loosely(letter)}
+        ]
+        if len(longer) == 1:
+            found[letter] = longer[0]
+    return found
+
+
+TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}
+FALSE = {"falsch", "faux", "falso", "onwaar"}
+"""What spreadsheets of other languages write for True and False."""
+
+YES = frozenset(
+    {"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"} | TRUE
+)
+NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"} | FALSE)
 """Words for a truth value, as sites write them."""
 
 

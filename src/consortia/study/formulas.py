@@ -22,6 +22,7 @@ from consortia.errors import InputError
 from consortia.models.regression.construction import (
     assembled,
     contribution,
+    gathered,
     question_of,
     regression,
 )
@@ -164,7 +165,7 @@ def formula_rows(
             read[index], held_out[index], facts = found
             return facts
 
-    facts, _ = engine.gather_facts(names, algorithm, contribute, same=same)
+    facts = gathered(question, names, contribute, read, engine, algorithm, same)
     made = assembled(question, facts, names, read, prior, breaks, imputation)
     if data.test_share is None:
         return FormulaRows(made, None, ())

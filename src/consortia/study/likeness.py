@@ -16,11 +16,11 @@ import numpy as np
 
 from consortia.data.codes import CODE, Outlier, suspicious
 from consortia.data.columns import Column, Table, as_levels
-from consortia.data.dialect import WORDS
+from consortia.data.dialect import NUMBER, WORDS
 from consortia.data.harmonisation import NONE, Harmonisation
 from consortia.data.mending import key, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import loosely, truth_of
+from consortia.data.writing import abbreviations, loosely, same_loosely, truth_of
 from consortia.errors import InputError
 from consortia.models.regression.unlike import scales_apart
 
@@ -29,6 +29,9 @@ CLOSE = 0.8
 
 LEVELS_MAX = 50
 """A text with more levels is compared by case, blanks and Unicode form only."""
+
+WORDS_MAX = 3
+"""So many words in a column of numbers may stand for missing values."""
 
 LEAST_LETTERS = 4
 """Shorter words are never compared by their letters."""
@@ -142,9 +145,22 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
     having = {group[0]: sum(counts[name] for name in group) for group in groups.values()}
     wanted = [name for name, count in having.items() if 2 * count >= len(tables) and count > 1]
     wanted += [name for name in next(iter(tables.values())) if len(tables) == 2]
+    doubled: set[str] = set()
+    for site, table in tables.items():
+        for group in same_loosely(table):
+            kept = max(group, key=counts.__getitem__)
+            for old in (name for name in group if name != kept):
+                said = f"{site}: the columns {kept!r} and {old!r} differ in their writing only"
+                new = f"other {old}"
+                doubled.add(old)
+                yield Suggestion(
+                    site, "words", f"{said}: {old!r} is called {new!r}", _renamed(old, new)
+                )
+    wanted = [name for name in wanted if name not in doubled]
     for site, table in tables.items():
         lacking = [name for name in dict.fromkeys(wanted) if name not in table]
-        extra = [name for name in table if 2 * counts[name] < len(tables) or counts[name] == 1]
+        rare = [name for name in table if 2 * counts[name] < len(tables) or counts[name] == 1]
+        extra = [name for name in rare if name not in doubled]
         for name in lacking:
             other = next(one for one in tables.values() if name in one)
             found = [one for one in extra if _same_name(one, name)]
@@ -187,9 +203,15 @@ def _close_name(one: str, other: str) -> bool:
 
 def _close(one: str, other: str) -> bool:
     pair = loosely(one), loosely(other)
-    if min(map(len, pair)) < LEAST_LETTERS:
+    digits, letters = zip(*(_parted(text) for text in pair), strict=True)
+    if digits[0] != digits[1] or min(map(len, letters)) < LEAST_LETTERS:
         return False
     return difflib.SequenceMatcher(None, *pair).ratio() >= CLOSE
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Return the digits of a text, and its other characters."""
+    return re.sub(r"\D", "", text), re.sub(r"\d", "", text)
 
 
 def _compatible(table: Table, name: str, other: Table, like: str) -> bool:
@@ -249,10 +271,19 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
             continue
         found = Counter(as_levels(column)[~column.missing].tolist())
         words = {word: count for word, count in found.items() if _misses(word)}
+        if column.doubt:
+            words |= _words_among_numbers(found)
         if words:
             listed = ", ".join(f"{word!r} in {count} rows" for word, count in words.items())
             said = f"{site}: {name}: {listed} stands for a missing value"
             yield Suggestion(site, "words", said, _missing(name, list(words)))
+
+
+def _words_among_numbers(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the few words in a column of numbers, such as unknown; none where one has digits."""
+    words = {one: count for one, count in counts.items() if not NUMBER.fullmatch(one)}
+    few = len(words) <= WORDS_MAX and 2 * sum(words.values()) < sum(counts.values())
+    return words if few and not re.search(r"\d", "".join(words)) else {}
 
 
 def _missing(name: str, codes: Sequence[str | float]) -> Callable[[Harmonisation], Harmonisation]:
@@ -304,6 +335,8 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
     chosen: dict[str, str] = {}
     for level, _ in total.most_common():
         chosen.setdefault(loosely(level), level)
+    short = abbreviations(total)
+    rank = {level: place for place, (level, _) in enumerate(total.most_common())}
     few = len(total) <= LEVELS_MAX
     for site, levels in counts.items():
         others = Counter(
@@ -318,7 +351,9 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
             new = chosen[loosely(level)]
             if few and new not in others:
                 close = [one for one in others if one not in own and _close(one, new)]
-                new = close[0] if len(close) == 1 else new
+                if len(close) == 1 and rank[close[0]] < rank[new]:
+                    new = close[0]
+            new = short.get(new, new)
             if new != level:
                 words[level] = new
         if words:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,8 @@ import numpy as np
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable, printable
 from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
-from consortia.data.mending import key
-from consortia.data.writing import loosely
+from consortia.data.mending import in_formula, key
+from consortia.data.writing import loosely, truth_of
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, parse
@@ -43,6 +42,9 @@ REPEATED = (2, 20)
 
 CODES_MAX = 6
 """So few whole numbers may stand for levels."""
+
+NESTED = 3
+"""So many words a site, none of which is at another site, may name wards."""
 
 SITES_MAX = 8
 """With more sites their levels are partially pooled."""
@@ -134,7 +136,7 @@ class Proposal:
         lines += ["", f"# {printable(self.why)}", "[model]"]
         lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
         if self.trials is not None:
-            lines.append(f"trials = {_text(quoted(self.trials))}")
+            lines.append(f"trials = {_text(in_formula(self.trials))}")
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
         if self.levels:
@@ -197,7 +199,7 @@ def propose(
     if response not in names and len(like) == 1:
         (response,) = like
     arithmetic = "(" in response and response not in names
-    left = (response if arithmetic else quoted(response)) + " ~ 1"
+    left = (response if arithmetic else in_formula(response)) + " ~ 1"
     of_response = parse(left).response_columns
     for name in of_response:
         if name not in names:
@@ -233,6 +235,8 @@ def propose(
         reason = "you left it out" if by_site in drop else _reason(tables, by_site)
         raise InputError(f"by site: {by_site!r} cannot be used: {reason}.")
     levels = {name: _referred(tables, name, level) for name, level in chosen.items()}
+    if family == "bernoulli" and not arithmetic and (asked := _no_and_yes(tables, of_response[0])):
+        levels = {of_response[0]: asked, **levels}
     unused = [name for name in chosen if name not in [one.name for one in used]]
     if unused:
         raise InputError(f"reference of {unused[0]!r}: it is no term of the formula.")
@@ -242,9 +246,9 @@ def propose(
     gaps = any(sum(one.missing) for one in every)
     policy = missing or ("complete" if gaps else "refuse")
     one_of("missing", policy, POLICIES)
-    terms, integrate = [quoted(one.name) for one in used], False
+    terms, integrate = [in_formula(one.name) for one in used], False
     if len(tables) > 1 and by_site is not None:
-        terms.append(f"({quoted(by_site)} || {SITE})")
+        terms.append(f"({in_formula(by_site)} || {SITE})")
         integrate = group is None and _can_stay(tables, by_site, family, policy)
     elif len(tables) > SITES_MAX and not survival:
         terms.append(f"(1 | {SITE})")
@@ -253,7 +257,7 @@ def propose(
         terms.append(SITE)
     grouped = terms[-1:] and "|" in terms[-1]
     if group is not None:
-        terms.append(f"(1 | {quoted(group)})")
+        terms.append(f"(1 | {in_formula(group)})")
     complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
@@ -282,12 +286,6 @@ def propose(
 
 def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
     return ~np.any([table[one.name].missing for one in used], axis=0)
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as a formula writes it."""
-    bare = re.fullmatch(r"[^\W\d]\w*", name) and not keyword.iskeyword(name)
-    return name if bare else f"`{name}`"
 
 
 def _can_stay(tables: Mapping[str, Table], name: str, family: str, policy: str) -> bool:
@@ -396,13 +394,13 @@ def _of_response(
     (name,) = columns
     if response:
         return response, "gaussian", f"{response} is arithmetic: a number."
-    column, outcome = next(iter(_columns(tables, name).values())), quoted(name)
+    column, outcome = next(iter(_columns(tables, name).values())), in_formula(name)
     levels = sorted({one for found in _levels(tables, name).values() for one in found})
     if len(levels) == 1:
         raise InputError(f"the response {name!r} is {levels[0]!r} in every row: nothing to model.")
     if column.kind == "text":
         if len(levels) == 2:
-            return outcome, "bernoulli", _event(name, *levels)
+            return outcome, "bernoulli", _event(name, *(_no_and_yes(tables, name) or levels))
         if len(levels) <= LEVELS_MAX or given:
             return (
                 outcome,
@@ -442,8 +440,7 @@ def _event_of(
     if any(column.kind == "text" for column in found.values()):
         words = ", ".join(levels[:4])
         raise InputError(
-            f"the event {event!r} holds texts ({words}): say which is the event, as in "
-            f'[harmonise.SITE.recode.{key(event)}] {_text(levels[0])} = "1", and the others "0".'
+            f"the event {event!r} holds texts ({words}): say which is the event: --event LEVEL."
         )
     codes = np.unique(_known(tables, event)).tolist()
     if codes in ([0.0, 1.0], [0.0], [1.0]):
@@ -451,13 +448,22 @@ def _event_of(
     if len(codes) == 2:
         low, high = codes
         time = response.rpartition(",")[0]
-        return f"{time}, I({quoted(event)} > {low:g}))", f", seen where {event} is {high:g}"
+        return f"{time}, I({in_formula(event)} > {low:g}))", f", seen where {event} is {high:g}"
     listed = ", ".join(f"{code:g}" for code in codes[:6])
     raise InputError(
-        f"the event {event!r} has the codes {listed}: say which is the event, as in Surv(..., "
-        f"I({quoted(event)} > {codes[0]:g})) for all but {codes[0]:g}, or recode it under "
-        "[harmonise.SITE.recode]."
+        f"the event {event!r} has the codes {listed}: say which is the event: --event CODE, or "
+        f"Surv(..., I({in_formula(event)} > {codes[0]:g})) for all but {codes[0]:g}."
     )
+
+
+def _no_and_yes(tables: Mapping[str, Table], name: str) -> tuple[str, ...]:
+    """Return the words for no and yes of a column of them, where yes is first in the alphabet."""
+    if any(column.kind != "text" for column in _columns(tables, name).values()):
+        return ()
+    words = sorted({one for found in _levels(tables, name).values() for one in found})
+    if [truth_of(one) for one in words] != [True, False]:
+        return ()
+    return tuple(reversed(words))
 
 
 def _event(name: str, other: str, event: str) -> str:
@@ -559,7 +565,8 @@ def _repeated(
     known = sum(int((~column.missing).sum()) for column in found.values())
     by_site = sum(map(len, levels.values()))
     distinct = {level for own in levels.values() for level in own}
-    if by_site <= LEVELS_MAX or not REPEATED[0] <= known / by_site <= REPEATED[1]:
+    nested = kind == "text" and len(found) > 1 and len(distinct) == by_site >= NESTED * len(found)
+    if (by_site <= LEVELS_MAX and not nested) or not REPEATED[0] <= known / by_site <= REPEATED[1]:
         return ""
     named = IDENTIFIER.search(name) is not None
     if kind != "text":
@@ -569,7 +576,7 @@ def _repeated(
             return ""
     return (
         f"{by_site} values in {known} rows: are these rows of one patient or ward? --group "
-        f"{name} writes (1 | {quoted(name)})"
+        f"{name} writes (1 | {in_formula(name)})"
     )
 
 
@@ -604,5 +611,5 @@ def _used(
     note = ""
     whole = bool((values == np.round(values)).all())
     if not response and whole and 2 < len(levels) <= CODES_MAX:
-        note = f"{len(levels)} whole numbers, taken as a number; C({quoted(name)}) makes levels"
+        note = f"{len(levels)} whole numbers, taken as a number; C({in_formula(name)}) makes levels"
     return Used(name, what, missing, note)

@@ -58,7 +58,8 @@ def json_schema() -> dict[str, Any]:
     )
     for key, name in TABLES.items():
         place = schema["properties"][key]
-        place["description"] = tables[name]["description"].split("\n\n")[0].replace("\n", " ")
+        if text := tables[name].get("description"):  # python -OO has none
+            place["description"] = text.split("\n\n")[0].replace("\n", " ")
     return schema
 
 

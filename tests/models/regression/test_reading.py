@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import tomllib
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -550,22 +553,219 @@ def test_all_faults_of_all_sites_are_in_one_answer(tmp_path: Path) -> None:
     for words in (
         "a.csv: the column 'age'",
         "a.csv, line 7: sex is 'F'",
-        "'age' is no column, but",
+        "b.csv, line 1: 'age' is no column, but",
         "c.csv, line 62",
     ):
         assert sum(words in line for line in lines) == 1, words
 
 
-def test_all_unlike_words_of_all_sites_are_in_one_answer() -> None:
-    words = np.where(np.arange(ROWS) % 2, "yes", "no")
-    sites = {
-        "a": {"y": Y, "smoker": words, "arm": words},
-        "b": {"y": Y, "smoker": np.arange(ROWS) % 2, "arm": words},
-        "c": {"y": Y, "smoker": words, "arm": np.char.upper(words)},
-    }
+def test_what_only_a_comparison_shows_is_in_the_same_answer_as_a_table_that_fails(tmp_path):
+    def rows(*, no: str, arm: str) -> list[str]:
+        return [f"{a},{i},{no if i % 2 else 'x'},{arm}" for i, a in enumerate(Y)]
+
+    head = "y,age,arm,smoker"
+    paths = [
+        file(tmp_path, "a.csv", head, ["1,<5,old,no", *rows(no="old", arm="no")]),
+        file(tmp_path, "b.csv", "y,Age,arm,smoker", rows(no="Old", arm="no")),
+        file(tmp_path, "c.csv", head, [*rows(no="old", arm="0")]),
+        file(tmp_path, "d.csv", head, [*rows(no="old", arm="0"), "1"]),
+    ]
     with pytest.raises(InputError) as caught:
-        made("y ~ smoker + arm", sites)
-    text = str(caught.value)
-    assert "the column 'smoker' holds texts at site 'a' and numbers at site 'b'" in text
-    assert '[harmonise.a.recode.smoker] "yes" = "1"' in text
-    assert '[harmonise.c.recode.arm] "YES" = "yes"' in text
+        made("y ~ log(age + 1) + arm + smoker", paths)
+    lines = str(caught.value).splitlines()
+    for words in (
+        "a.csv: the column 'age'",
+        "b.csv, line 1: 'age' is no column, but 'Age' is",
+        "d.csv, line 62: 1 fields",
+        "b.csv, line 3: arm is 'Old', and 'old' at a, c: [harmonise.b.recode.arm]",
+        "the column 'smoker' holds texts at site 'a' and numbers at site 'c'",
+        'a.csv, line 2: smoker is \'no\': [harmonise.a.recode.smoker] "no" = "0"',
+        'b.csv, line 2: smoker is \'no\': [harmonise.b.recode.smoker] "no" = "0"',
+    ):
+        assert sum(words in line for line in lines) == 1, (words, lines)
+    assert len(lines) == 7
+
+
+def test_values_that_miss_and_values_that_cannot_be_are_in_one_answer() -> None:
+    gap = np.where(np.arange(ROWS) % 9 == 0, np.nan, Z)
+    sites = {"a": {"y": Y, "x": gap, "z": -Z}, "b": {"y": Y + 5, "x": Z, "z": Z}}
+    with pytest.raises(InputError) as caught:
+        made("y ~ x + log(z)", sites)
+    for words in (
+        "site 'a': values are missing in 'x' 7 of 60 rows",
+        "site 'a': log(z) is not finite in 60 of 60 rows, first in site 'a', row 1, where z is",
+        "site 'b': the response y is outside the family bernoulli in 60 of 60 rows: its values",
+    ):
+        assert words in str(caught.value), words
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("ages", '"ages" = "age"'), ("Alter", '"NAME THERE" = "age"')],
+)
+def test_a_column_that_a_file_lacks_is_named_with_its_header(tmp_path, name, line) -> None:
+    rows = [f"{a},{i}" for i, a in enumerate(Y)]
+    paths = [
+        file(tmp_path, "a.csv", "y,age", rows),
+        file(tmp_path, "b.csv", "sep=,", [f"y,{name}", *rows]),
+    ]
+    with pytest.raises(InputError) as caught:
+        made("y ~ age", paths)
+    assert "b.csv, line 2: 'age' is no column" in str(caught.value)
+    assert f"[harmonise.b.rename] {line}" in str(caught.value)
+
+
+# --- unlike kinds --------------------------------------------------------------------------------
+
+HALF = np.arange(ROWS) % 2
+WRITINGS = {
+    "yes": np.array(["no", "yes"])[HALF],
+    "ja": np.array(["Nein", "Ja"])[HALF],
+    "0 1": HALF,
+    "TRUE": np.array(["FALSE", "TRUE"])[HALF],
+    "bool": HALF > 0,
+}
+PROPOSED = re.compile(r": (\[harmonise\.\w+\.recode\.k\]) (.* = .*)")
+
+
+def proposals(error: InputError) -> dict[str, Any]:
+    """Return the recodings of k in an error, as a study has them."""
+    found: dict[str, Any] = {}
+    for table, line in PROPOSED.findall(str(error)):
+        ((site, changes),) = tomllib.loads(f"{table}\n{line}")["harmonise"].items()
+        own = found.setdefault(site, {"recode": {"k": {}}})
+        own["recode"]["k"] |= changes["recode"]["k"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["file", "frame"])
+@pytest.mark.parametrize("formula", ["y ~ k", "y ~ C(k)", "k ~ y"])
+@pytest.mark.parametrize(("here", "there"), list(itertools.permutations(WRITINGS, 2)))
+def test_yes_and_no_in_unlike_writings_are_refused_with_the_lines_that_mend_it(
+    tmp_path: Path, here: str, there: str, formula: str, kind: str
+) -> None:
+    sites: dict[str, Any] = {
+        "a": pd.DataFrame({"y": Y, "k": WRITINGS[here]}),
+        "b": pd.DataFrame({"y": Y, "k": WRITINGS[there]}),
+    }
+    if kind == "file":
+        for name, frame in list(sites.items()):
+            sites[name] = tmp_path / f"{name}.csv"
+            frame.to_csv(sites[name], index=False)
+    if {here, there} == {"TRUE", "bool"}:
+        assert made(formula, sites)
+        return
+    with pytest.raises(InputError) as caught:
+        made(formula, sites)
+    found = made(formula, sites, harmonise=proposals(caught.value))
+    assert len(found.specification.levels.get(formula[4:], ("", ""))) == 2
+    first, second = (np.asarray(found.sites.site(name)["x"]) for name in "ab")
+    np.testing.assert_array_equal(first, second)
+    first, second = (np.asarray(found.sites.site(name)["y"]) for name in "ab")
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("words", [["male", "female"], ["low", "high"]])
+def test_words_that_are_no_number_are_named_and_nothing_is_proposed_for_them(tmp_path, words):
+    paths = [
+        file(tmp_path, f"{name}.csv", "y,k", [f"{a},{of[i % 2]}" for i, a in enumerate(Y)])
+        for name, of in (("a", words), ("b", ["1", "2"]))
+    ]
+    with pytest.raises(InputError) as caught:
+        made("y ~ k", paths)
+    assert f"a.csv, line 2: k is '{words[0]}', and nothing says which" in str(caught.value)
+    assert f'[harmonise.a.missing_values] k = ["{words[0]}"]' in str(caught.value)
+    days = file(
+        tmp_path, "c.csv", "y,k", [f"{a},2024-01-{i % 28 + 1:02d}" for i, a in enumerate(Y)]
+    )
+    with pytest.raises(InputError, match="of which no line makes numbers: leave k out"):
+        made("y ~ k", [paths[1], days])
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (["male", "female"], ["man", "woman"]),
+        (["1", "2"], ["male", "female"]),
+        (["I", "II"], ["1", "2"]),
+    ],
+)
+def test_levels_of_which_no_other_site_has_one_are_asked_about(here, there) -> None:
+    sites = {
+        name: {"y": Y, "k": np.array(words)[HALF]} for name, words in (("a", here), ("b", there))
+    }
+    (doubt,) = made("y ~ C(k)", sites).metadata.settings["doubts"]
+    assert doubt.startswith("b: no level of k is at another site")
+    assert "[model] levels = { k = [" in doubt
+    assert "[harmonise.b.recode.k]" in doubt
+    given = made("y ~ C(k)", sites, levels={"k": [*here, *there]})
+    assert "doubts" not in given.metadata.settings
+    mended = made(
+        "y ~ C(k)",
+        sites,
+        harmonise={"b": {"recode": {"k": dict(zip(there, here, strict=True))}}},
+    )
+    assert "doubts" not in mended.metadata.settings
+    assert len(mended.names) == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (Z, HALF, "b: x is 0 or 1 in all rows, and a measurement at a"),
+        (100 * Z, HALF + 1, "b: x is 1 or 2 in all rows, and a measurement at a"),
+        (HALF, HALF + 1, "b: x is 1 or 2 in all rows, and 0 or 1 at a"),
+        (HALF - 1, HALF + 1, "b: x is 1 or 2 in all rows, and -1 or 0 at a"),
+        (37 + 0.4 * X, 98.6 + 0.7 * X, "a: x is far from that of other sites: its mean is 37"),
+        (80 + 12 * X, 2.2046 * (80 + 12 * X), "far from that of other sites: its mean is"),
+        (170 + 9 * X, 71 + 12 * X, "far from that of other sites: its mean is 17"),
+    ],
+)
+def test_numbers_of_another_kind_at_one_site_are_asked_about(here, there, said) -> None:
+    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y, "x": there}}
+    (doubt,) = made("y ~ x", sites).metadata.settings["doubts"]
+    assert said in doubt
+    site = doubt[0]
+    assert f"[harmonise.{site}.scale] x = 1 confirms it" in doubt
+    confirmed = made("y ~ x", sites, harmonise={site: {"scale": {"x": 1.0}}})
+    assert "doubts" not in confirmed.metadata.settings
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (Z, Z + 3),
+        (HALF, 1 - HALF),
+        (HALF, np.arange(ROWS) % 4),
+        (40 + 12 * X, 9 + 4 * X),
+        (np.exp(X), 2.5 * np.exp(X)),
+        (HALF, np.zeros(ROWS)),
+        (np.arange(ROWS) % 5, np.arange(ROWS) % 3 + 1),
+    ],
+)
+def test_honest_differences_between_sites_are_not_asked_about(here, there) -> None:
+    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y, "x": there}}
+    assert "doubts" not in made("y ~ x", sites).metadata.settings
+
+
+@pytest.mark.parametrize(
+    ("words", "letter", "word"),
+    [(["male", "female", "m"], "m", "male"), (["yes", "no", "Y"], "Y", "yes")],
+)
+def test_a_letter_beside_the_word_that_it_begins_is_asked_about(words, letter, word) -> None:
+    spread = np.array(words)[np.arange(ROWS) % 3]
+    other = np.array(["unknown", *words])[np.arange(ROWS) % 4]
+    sites = {"a": {"y": Y, "k": np.array([word, words[1]])[HALF]}, "b": {"y": Y, "k": other}}
+    (doubt,) = made("y ~ k", sites).metadata.settings["doubts"]
+    assert doubt.startswith(f"b: k: {letter!r} is another level than {word!r}")
+    assert f'[harmonise.b.recode.k] "{letter}" = "{word}" mends it' in doubt
+    mended = made("y ~ k", sites, harmonise={"b": {"recode": {"k": {letter: word}}}})
+    assert "doubts" not in mended.metadata.settings
+    confirmed = made("y ~ k", {"a": {"y": Y, "k": spread}}, levels={"k": words})
+    assert "doubts" not in confirmed.metadata.settings
+
+
+@pytest.mark.parametrize("words", [["I", "II", "III"], ["A", "AB", "B", "O"], ["a", "b", "c"]])
+def test_codes_of_letters_are_not_asked_about(words) -> None:
+    sites = {"a": {"y": Y, "k": np.array(words)[np.arange(ROWS) % len(words)]}}
+    assert "doubts" not in made("y ~ k", sites).metadata.settings

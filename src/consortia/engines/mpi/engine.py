@@ -141,7 +141,7 @@ class MPIEngine(Engine):
         One step of all ranks, in which each also tells of what kind it is.
 
         Raises:
-            InputError: ``make`` raised it at one rank; it is raised at all.
+            InputError: ``make`` raised it at some ranks; it is raised at all, with every message.
             RankError: it raised something else at another rank; or the ranks have been given
                 different arguments, at every rank, with those that differ.
         """
@@ -168,12 +168,14 @@ class MPIEngine(Engine):
             return [one["made"] for one in told]
         if error is not None and not own["input"]:
             raise error
-        first = told[failed[0]]
-        if not first["input"]:
-            raise RankError(f"rank {failed[0]} failed: {first['error']}") from error
+        broken = next((rank for rank in failed if not told[rank]["input"]), None)
+        if broken is not None:
+            raise RankError(f"rank {broken} failed: {told[broken]['error']}") from error
         everywhere = len(failed) == self.ranks
-        where = "" if everywhere else f"rank {failed[0]}: "
-        raise InputError(f"{where}{first['error']}") from error
+        faults: dict[str, str] = {}
+        for rank in failed:
+            faults.setdefault(told[rank]["error"], "" if everywhere else f"rank {rank}: ")
+        raise InputError("\n".join(f"{where}{text}" for text, where in faults.items())) from error
 
     def prepare(
         self, target: Target, sites: Sites, method: Method, chains: int

@@ -8,6 +8,8 @@ import numpy as np
 
 from consortia.core.faults import Faults
 from consortia.data.columns import Guess, TableFacts
+from consortia.data.mending import key, mend
+from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
 from consortia.errors import InputError
 from consortia.models.regression.formula import SITE, Factor
@@ -23,10 +25,14 @@ from consortia.models.regression.question import (
 from consortia.models.regression.specification import GAP, Specification, Unit
 from consortia.models.regression.unlike import (
     Located,
+    Place,
+    abbreviated,
     check_writing,
     common_kind,
     merged_order,
     scales_apart,
+    supports_apart,
+    without_common_levels,
 )
 
 INTERVALS = 5
@@ -61,20 +67,8 @@ def agree(
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    parsed, notes, faults = question.parsed, [], Faults()
-    where = located or (lambda place, column, level: f"site {names[place]!r}")
-    kinds = {SITE: "text"}
-    for name in question.columns:
-        with faults.noted():
-            kinds[name] = common_kind(name, facts, names, where)
-    for text, factor in [*parsed.factors.items(), (RESPONSE, parsed.response[0])]:
-        if factor.column is not None and factor.column not in question.levels:
-            with faults.noted():
-                parts = {
-                    name: one.levels.get(text, ()) for name, one in zip(names, facts, strict=True)
-                }
-                check_writing(factor.column, parts, names, where)
-    faults.check()
+    parsed, notes = question.parsed, []
+    kinds = common_kinds(question, facts, names, located)
 
     def together(name: str) -> Moments | None:
         parts = [one.moments[name] for one in facts if name in one.moments]
@@ -168,7 +162,18 @@ def agree(
         }
         for text, column in measured.items()
     }
-    readings += [one.guess for one in scales_apart(of_columns, question.harmonise)]
+    apart = scales_apart(of_columns, question.harmonise)
+    readings += [one.guess for one in apart]
+    others = {
+        column: every
+        for column, every in of_columns.items()
+        if kinds[column] == "number" and column not in {one.column for one in apart}
+    }
+    readings += supports_apart(others, question.harmonise)
+    for column, parts in levels_by_column(question, facts, names).items():
+        if column not in question.levels:
+            short = abbreviated(column, parts)
+            readings += short or without_common_levels(column, parts, names)
     made = Specification(
         question,
         tuple(names),
@@ -184,6 +189,42 @@ def agree(
     if not made.has_intercept and question.family.response in ("ordered",):
         raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
     return made
+
+
+def common_kinds(
+    question: Question,
+    facts: Sequence[TableFacts],
+    names: Sequence[str],
+    located: Located | None = None,
+) -> dict[str, str]:
+    """Return the kind of each column at all sites.
+
+    Raises:
+        InputError: sites write a column unlike; with all of them, and the lines that mend it.
+    """
+    where = located or (lambda place, column, level: Place(f"site {names[place]!r}", level))
+    faults, kinds = Faults(), {SITE: "text"}
+    levels = levels_by_column(question, facts, names)
+    for name in question.columns:
+        with faults.noted():
+            kinds[name] = common_kind(name, facts, names, levels[name], where)
+            if name not in question.levels:
+                check_writing(name, levels[name], names, where)
+    faults.check()
+    return kinds
+
+
+def levels_by_column(
+    question: Question, facts: Sequence[TableFacts], names: Sequence[str]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the levels of each column that is used, by site."""
+    levels: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in question.columns}
+    for text, factor in [*question.parsed.factors.items(), (RESPONSE, question.parsed.response[0])]:
+        if factor.column in levels:
+            for name, one in zip(names, facts, strict=True):
+                if text in one.levels:
+                    levels[factor.column][name] = one.levels[text]
+    return levels
 
 
 def _of_words(
@@ -320,12 +361,21 @@ def _response_levels(
     levels = found if given is None else given
     least = 3 if question.family.response == "ordered" else 2
     if len(levels) < least or (question.family.response == "two" and len(levels) > 2):
-        alone = "".join(
-            f"; {', '.join(map(repr, only))} at site {name!r} only"
+        only = {
+            name: sorted(own - set().union(*(one for one in parts if one is not own)))
             for name, own in zip(names, parts, strict=True)
             if len(names) > 1
-            and (only := sorted(own - set().union(*(one for one in parts if one is not own))))
+        }
+        alone = "".join(
+            f"; {', '.join(map(repr, those))} at site {name!r} only"
+            for name, those in only.items()
+            if those
         )
+        if alone:
+            site, word = next((name, those[0]) for name, those in only.items() if those)
+            other = next((one for one in levels if one not in only[site]), word)
+            line = mend(site, f"recode.{key(column)}", f"{toml(word)} = {toml(other)}")
+            alone += f"; make words for one thing one, as in {line}"
         count = {"two": "two", "ordered": "three or more"}.get(question.family.response, "several")
         raise InputError(
             f"the response {column!r} has the levels {', '.join(levels)}: family "

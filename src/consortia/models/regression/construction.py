@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
-from consortia.data.columns import Table, as_levels, rows_of
+from consortia.data.columns import Table, TableError, TableFacts, as_levels, rows_of
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models.regression.agreement import agree
+from consortia.models.regression.agreement import agree, common_kinds
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import (
     group_names,
@@ -36,6 +36,7 @@ from consortia.models.regression.question import (
     levels_given,
 )
 from consortia.models.regression.specification import Specification
+from consortia.models.regression.unlike import Place
 
 NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 """Columns beside the formula, and the families that take them."""
@@ -171,16 +172,9 @@ def regression(
         )
         return contribution(question, read[index], name)
 
-    if engine is None:
-        faults, facts = Faults(), []
-        for index in range(len(names)):
-            with faults.noted():
-                facts.append(contribute(index))
-        faults.check()
-    elif algorithm is None:
+    if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
-    else:
-        facts, _ = engine.gather_facts(names, algorithm, contribute)
+    facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
     return assembled(question, facts, names, read, prior, breaks)
 
 
@@ -279,6 +273,89 @@ def contribution(question: Question, table: Table, site: str, least: int = 1) ->
     return SiteFacts(rows_of(kept), arrays, known, table=of_table)
 
 
+class Here:
+    """Gathers the facts of sites that are all read in this process."""
+
+    def gather_facts(
+        self,
+        names: Sequence[str],
+        method: Method | None,
+        contribute: Callable[[int], SiteFacts],
+        contribute_root: Callable[[], Any] = lambda: None,
+        same: Callable[[], Mapping[str, Any]] = dict,
+    ) -> tuple[list[SiteFacts], Any]:
+        """Return the facts of all sites; refuse with what is wrong with all of them."""
+        faults, facts = Faults(), []
+        for index in range(len(names)):
+            with faults.noted():
+                facts.append(contribute(index))
+        faults.check()
+        return facts, contribute_root()
+
+    def allgather(
+        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
+    ) -> list[Any]:
+        """Return what ``make`` returns."""
+        return [make()]
+
+
+def gathered(
+    question: Question,
+    names: Sequence[str],
+    contribute: Callable[[int], SiteFacts],
+    read: Mapping[int, Table],
+    engine: Gatherer,
+    algorithm: Any,
+    same: Callable[[], Mapping[str, Any]] = dict,
+) -> list[SiteFacts]:
+    """Return the facts of all sites.
+
+    Args:
+        question: what is asked.
+        names: of the sites.
+        contribute: reads the site of an index.
+        read: the tables that it has read, by index.
+        engine: decides which sites this process reads.
+        algorithm: what is run.
+        same: what all processes must have been given, by name.
+
+    Raises:
+        InputError: tables cannot be used; with what is wrong with each, and what those that can be
+            read write unlike one another.
+    """
+    told: dict[int, TableFacts] = {}
+
+    def contributed(index: int) -> SiteFacts:
+        try:
+            found = contribute(index)
+        except TableError as error:
+            if error.known is not None:
+                told[index] = error.known
+            raise
+        if found.table is not None:
+            told[index] = found.table
+        return found
+
+    try:
+        return engine.gather_facts(names, algorithm, contributed, same=same)[0]
+    except InputError as error:
+        faults = Faults()
+        own = {index: asdict(one) for index, one in told.items()}
+        every = {int(i): one for part in engine.allgather(lambda: own) for i, one in part.items()}
+        known = {index: TableFacts.read(every[index]) for index in sorted(every)}
+        places = list(known)
+
+        def located(place: int, column: str, level: str) -> Place:
+            index = places[place]
+            return _located(read.get(index), names[index], column, level)
+
+        with faults.noted():
+            common_kinds(question, list(known.values()), [names[i] for i in places], located)
+        if not faults:
+            raise
+        raise InputError(f"{error}\n{faults}") from error
+
+
 def assembled(
     question: Question,
     facts: Sequence[SiteFacts],
@@ -297,7 +374,7 @@ def assembled(
     if len(known) < len(tables):
         raise InputError("a site has told nothing of a table: give all the same formula.")
 
-    def located(place: int, column: str, level: str) -> str:
+    def located(place: int, column: str, level: str) -> Place:
         return _located(read.get(place), names[place], column, level)
 
     agreed = agree(question, known, [one.rows for one in facts], names, breaks, located)
@@ -347,13 +424,17 @@ def assembled(
     return Regression(agreed, density, model, sites, notes, groups, kept)
 
 
-def _located(table: Table | None, site: str, column: str, level: str) -> str:
-    """Return where a level is first, in words: the file and the line where the rows are here."""
-    if table is None or table[column].source is None:
-        return f"site {site!r}"
+def _located(table: Table | None, site: str, column: str, level: str) -> Place:
+    """Return where a level is first: the file and the line where the rows are here."""
+    elsewhere = Place(f"site {site!r}", level)
+    if table is None or column not in table or (source := table[column].source) is None:
+        return elsewhere
     places = np.flatnonzero(as_levels(table[column]) == level)
-    source = table[column].source
-    return f"site {site!r}" if source is None or not len(places) else source.row(int(places[0]))
+    if not len(places):
+        return elsewhere
+    first = int(places[0])
+    given = table[column].given
+    return Place(source.row(first), level if given is None else str(given[first]))
 
 
 def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:

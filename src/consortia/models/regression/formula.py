@@ -16,6 +16,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels, column_of, level
+from consortia.data.mending import key, mend, text
 from consortia.errors import InputError
 from consortia.models.regression.tokens import Code, coded
 
@@ -109,9 +110,25 @@ class Factor(NamedTuple):
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
             raise InputError(
-                f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows."
+                f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
+                f"{self.first(table, wrong)}."
             )
         return np.where(missing, np.nan, found)
+
+    def first(self, table: Table, wrong: np.ndarray) -> str:
+        """Return where the first of some rows is, and what makes its value miss, in words."""
+        name = self.columns[0]
+        column, place = table[name], int(np.flatnonzero(wrong)[0])
+        if column.source is None:
+            return ""
+        value = as_levels(column)[place]
+        if column.kind != "number":
+            value = text(value)
+        line = mend(column.source.site, "missing_values", f"{key(name)} = [{value}]")
+        return (
+            f", first in {column.source.row(place)}, where {name} is {value}: {line} where that "
+            "stands for a missing value"
+        )
 
     def texts(self, table: Table, where: str) -> np.ndarray:
         """Return the values as names of levels, (rows,)."""

@@ -5,6 +5,7 @@ The facts are the levels of its factors, means and squares of its numbers, how m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consortia.core.arguments import one_of, unknown, whole
+from consortia.core.arguments import nearest, one_of, unknown, whole
 from consortia.core.faults import Faults
 from consortia.data.codes import suspicious
 from consortia.data.columns import (
     POLICIES,
     Column,
     Guess,
+    LazyTable,
     Table,
+    TableError,
     TableFacts,
     as_levels,
     column_of,
@@ -121,7 +124,15 @@ class Question:
         Raises:
             InputError: an unknown column, or as `consortia.data.columns.without_missing`.
         """
-        where, used = f"site {site!r}", self._used(table, site)
+        if not self.columns:
+            raise InputError(f"formula {self.parsed.text!r} has no column.")
+        used, faults = self._readable(table, site)
+        faults.check()
+        return self._kept(used, table, site)
+
+    def _kept(self, used: Table, table: Table, site: str) -> Table:
+        """Return columns that were read in the rows that the policy keeps, and the site's name."""
+        where = f"site {site!r}"
         if SITE in table and self.names_sites:
             texts = as_levels(table[SITE])[~table[SITE].missing]
             if np.any(texts != texts[:1]):
@@ -129,26 +140,45 @@ class Question:
                     f"{where}: its table has a column {SITE!r} of several values, and {SITE} in a "
                     "formula is the name of the site: give the column another name."
                 )
-        if not used:
-            raise InputError(f"formula {self.parsed.text!r} has no column.")
-        kept = without_missing(used, self.columns, self.always, self.missing, where)
+        always = [name for name in self.always if name in used]
+        kept = without_missing(used, list(used), always, self.missing, where)
+        return self._beside_site(kept, site)
+
+    @staticmethod
+    def _beside_site(kept: Table, site: str) -> Table:
+        """Return columns, and beside them the name of their site."""
         rows = rows_of(kept)
         return {**kept, SITE: Column("text", np.full(rows, site), np.zeros(rows, bool))}
 
-    def _used(self, table: Table, site: str, *, words: bool = False) -> dict[str, Column]:
-        """Return the columns that are used; refuse all that cannot be, at once."""
+    def _readable(
+        self, table: Table, site: str, *, words: bool = False
+    ) -> tuple[dict[str, Column], Faults]:
+        """Return the columns that are used and can be read, and what is wrong with the others.
+
+        Args:
+            table: the rows as they were read.
+            site: its name.
+            words: look for words that seem to be numbers, and for one word in several writings.
+        """
         used: dict[str, Column] = {}
         faults = Faults()
         for name in self.columns:
             with faults.noted():
-                used[name] = _found(table, name, site).with_levels(self.levels.get(name, ()))
+                _check_name(table, name, site, self.columns)
+            stands = _standing_for(table, name)
+            if stands is None:
+                continue
+            with faults.noted():
+                column = table[stands].with_levels(self.levels.get(name, ()))
                 declared = site in self.harmonise and name in self.harmonise[site].missing_values
                 if name not in self.numbers and not declared:
-                    used[name] = used[name].as_words(partial(_word, name, site))
+                    column = column.as_words(partial(_word, name, site))
                 if words:
-                    self._check_words(name, used[name], site)
-        faults.check()
-        return used
+                    self._check_doubt(name, column)
+                used[name] = column
+                if words:
+                    self._check_writing(name, column, site)
+        return used, faults
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -165,20 +195,23 @@ class Question:
         kind, column = self.family.response, self.parsed.response[0].column
         return kind in ("ordered", "levels") or (kind == "two" and column in self.levels)
 
-    def _check_words(self, name: str, column: Column, site: str) -> None:
-        """Refuse words that look like numbers, and one word in several writings."""
+    def _check_doubt(self, name: str, column: Column) -> None:
+        """Refuse words that look like numbers."""
         if column.doubt and name in self.numbers and name not in self.levels:
             source = "" if column.source is None else f"{column.source.name}: "
             of_response = name in self.parsed.response_columns
             if not (of_response and self.family.response == "two" and column.kind == "text"):
                 raise InputError(f"{source}the column {name!r}: {column.doubt}.")
+
+    def _check_writing(self, name: str, column: Column, site: str) -> None:
+        """Refuse one word in several writings."""
         if column.kind != "text" and name in self.numbers:
             return
         texts, counts = np.unique(as_levels(column)[~column.missing], return_counts=True)
         of = dict(zip(texts.tolist(), counts.tolist(), strict=True))
+        faults = []
         for group in same_loosely(of):
             most = max(group, key=of.__getitem__)
-            faults = []
             for other in (one for one in group if one != most):
                 place = int(np.flatnonzero(as_levels(column) == other)[0])
                 where = f"site {site!r}" if column.source is None else column.source.row(place)
@@ -187,6 +220,7 @@ class Question:
                     f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
                     f"which differ in their writing only: {line}"
                 )
+        if faults:
             raise InputError("\n".join(faults))
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
@@ -297,10 +331,11 @@ class Question:
             least: levels with fewer rows are left out.
 
         Raises:
-            InputError: the table cannot be used.
+            TableError: the table cannot be used, with all that is wrong with it.
         """
-        where, used = f"site {site!r}", self._used(table, site, words=True)
-        kept, faults = self.kept(table, site), Faults()
+        where = f"site {site!r}"
+        used, faults = self._readable(table, site, words=True)
+        kept = self._noted_rows(used, table, site, faults)
         moments: dict[str, Any] = {}
         levels: dict[str, tuple[str, ...]] = {}
 
@@ -310,7 +345,7 @@ class Question:
                 moments[name] = Moments.of(known).plain()
 
         for factor in self.parsed.factors.values():
-            if any(kept[name].kind == "empty" for name in factor.columns):
+            if any(name not in kept or kept[name].kind == "empty" for name in factor.columns):
                 continue
             if is_levels(factor, kept):
                 if factor.column != SITE and factor.column not in self.levels:
@@ -318,38 +353,67 @@ class Question:
                 continue
             with faults.noted():
                 of_numbers(factor.text, factor.values(kept, where))
-        for name in self.parsed.columns:
+        for name in (one for one in self.parsed.columns if one in kept):
             column = kept[name]
             if self.missing == "indicator" and column.kind not in ("text", "empty"):
                 of_numbers(f"column {name}", np.where(column.missing, np.nan, column.values))
-        with faults.noted():
-            if self.family.response == "time":
-                time, event = self.response(kept, where)
-                of_numbers(TIME, time)
-                of_numbers(EVENT, event)
-            elif self.levels_of_response(kept):
-                name = str(self.parsed.response[0].column)
-                if name not in self.levels:
-                    levels[RESPONSE] = frequent_levels(kept[name], least)
-            else:
-                of_numbers(RESPONSE, self.response(kept, where)[0])
-        if "exposure" in self.extra:
+        if {*self.parsed.response_columns} <= kept.keys():
+            with faults.noted():
+                if self.family.response == "time":
+                    time, event = self.response(kept, where)
+                    of_numbers(TIME, time)
+                    of_numbers(EVENT, event)
+                elif self.levels_of_response(kept):
+                    name = str(self.parsed.response[0].column)
+                    if name not in self.levels:
+                        levels[RESPONSE] = frequent_levels(kept[name], least)
+                else:
+                    of_numbers(RESPONSE, self.response(kept, where)[0])
+        if "exposure" in self.extra and {*self.extra["exposure"].columns} <= kept.keys():
             with faults.noted():
                 of_numbers(EXPOSURE, self.beside("exposure", kept, where))
-        faults.check()
         shown = {name: column.kind for name, column in used.items()}
         for name in shown.keys() - {*self.numbers, *self.parsed.response_columns}:
             if shown[name] in ("number", "date"):  # of which levels are made
                 shown[name] = "text"
+        missing = {name: int(column.missing.sum()) for name, column in used.items()}
+        if faults:
+            of = {text: factor.column for text, factor in self.parsed.factors.items()}
+            of[RESPONSE] = first = self.parsed.response[0].column
+            if (
+                first is not None and first in kept and kept[first].kind == "text"
+            ):  # perhaps at this site alone
+                levels[RESPONSE] = frequent_levels(kept[first], least)
+            one_of_each = {
+                text: _without_writings(found, kept[str(of[text])])
+                for text, found in levels.items()
+            }
+            known = TableFacts(rows_of(table), shown, missing, {}, one_of_each)
+            raise TableError(str(faults), known)
         return TableFacts(
             rows_of(table),
             shown,
-            {name: int(column.missing.sum()) for name, column in used.items()},
+            missing,
             moments,
             levels,
             {name: column.ordered for name, column in used.items() if column.order},
             self.guesses(kept, site, least),
         )
+
+    def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
+        """Return the rows of the columns that can be read; note where the policy refuses them.
+
+        What else is wrong with them is then found in those that have a response.
+        """
+        if not used:
+            return {}
+        try:
+            return self._kept(used, table, site)
+        except InputError as error:
+            faults.add(str(error))
+        always = [used[name].missing for name in self.always if name in used]
+        rows = ~np.any(always, axis=0) if always else np.ones(rows_of(used), bool)
+        return self._beside_site({name: one.take(rows) for name, one in used.items()}, site)
 
     def levels_of_response(self, table: Table) -> bool:
         """Return True if the response is one of several levels by name."""
@@ -385,7 +449,7 @@ class Question:
             "time": (values > 0, "> 0"),
         }
         right, what = rules[kind]
-        self._check(right, f"the response {first.text}", what, where)
+        self._check(right, "the response", first, what, table, where)
         if kind != "time":
             return (values,)
         second = self.parsed.response[1]
@@ -396,7 +460,7 @@ class Question:
                 "seen, else 0."
             )
         event = second.values(table, where)
-        self._check(np.isin(event, (0, 1)), f"the event {second.text}", "0 or 1", where)
+        self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where)
         return values, event
 
     def beside(self, name: str, table: Table, where: str) -> np.ndarray:
@@ -408,16 +472,25 @@ class Question:
         factor = self.extra[name]
         values = factor.values(table, where)
         if name in ("exposure", "trials") and (values <= 0).any():
-            raise InputError(f"{where}: {name} {factor.text} must be > 0 in every row.")
+            raise InputError(
+                f"{where}: {name} {factor.text} must be > 0 in every row"
+                f"{factor.first(table, values <= 0)}."
+            )
         if name == "weights" and (values < 0).any():
-            raise InputError(f"{where}: weights {factor.text} must be >= 0 in every row.")
+            raise InputError(
+                f"{where}: weights {factor.text} must be >= 0 in every row"
+                f"{factor.first(table, values < 0)}."
+            )
         return values
 
-    def _check(self, right: np.ndarray, name: str, what: str, where: str) -> None:
+    def _check(
+        self, right: np.ndarray, name: str, factor: Factor, what: str, table: Table, where: str
+    ) -> None:
         if not right.all():
             raise InputError(
-                f"{where}: {name} is outside the family {self.family.name} in "
-                f"{int((~right).sum())} of {len(right)} rows: its values must be {what}."
+                f"{where}: {name} {factor.text} is outside the family {self.family.name} in "
+                f"{int((~right).sum())} of {len(right)} rows: its values must be {what}"
+                f"{factor.first(table, ~right)}."
             )
 
 
@@ -442,23 +515,49 @@ def _word(name: str, site: str, word: str, count: int) -> Guess:
     return word_kept(name, word, count, site)
 
 
-def _found(table: Table, name: str, site: str) -> Column:
-    """Return a column; refuse an unknown one, and one of two that differ in their writing."""
-    like = [one for one in table if loosely(one) == loosely(name) and one != name]
+def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
+    """Return levels of a column without rarer writings of another one."""
+    counts = Counter(as_levels(column).tolist())
+    others = {
+        one
+        for group in same_loosely(levels)
+        for one in group
+        if one != max(group, key=counts.__getitem__)
+    }
+    return tuple(one for one in levels if one not in others)
+
+
+def _like(table: Table, name: str) -> list[str]:
+    """Return the columns whose names differ from one in their writing only."""
+    return [one for one in table if loosely(one) == loosely(name) and one != name]
+
+
+def _standing_for(table: Table, name: str) -> str | None:
+    """Return the column that a name means, or would mean once it is renamed; None of no column."""
+    like = _like(table, name)
+    return name if name in table else like[0] if len(like) == 1 else None
+
+
+def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None:
+    """Refuse the name of no column, and one of two that differ in their writing."""
+    like = _like(table, name)
     if not like and name in table:
-        return table[name]
+        return
+    where = table.head if isinstance(table, LazyTable) and table.head else f"site {site!r}"
     if not like:
-        line = mend(site, "rename", f'"..." = {text(name)}')
+        close = nearest(name, [one for one in table if one not in used])
+        old = close if close is not None else "NAME THERE"
+        line = mend(site, "rename", f"{text(old)} = {text(name)}")
         raise InputError(
-            f"site {site!r}: {name!r} is no column: {unknown(name, table)}. Where it has another "
+            f"{where}: {name!r} is no column: {unknown(name, table)}. Where it has another "
             f"name: {line}"
         )
     line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
     if name not in table:
-        raise InputError(f"site {site!r}: {name!r} is no column, but {like[0]!r} is: {line}")
-    other = mend(site, "rename", f'{text(like[0])} = "..."')
+        raise InputError(f"{where}: {name!r} is no column, but {like[0]!r} is: {line}")
+    other = mend(site, "rename", f"{text(like[0])} = {text(f'other {like[0]}')}")
     raise InputError(
-        f"site {site!r}: the names {name!r} and {like[0]!r} differ in their writing only: give the "
+        f"{where}: the names {name!r} and {like[0]!r} differ in their writing only: give the "
         f"one that is not meant another name: {other}"
     )
 

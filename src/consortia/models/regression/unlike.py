@@ -11,29 +11,65 @@ import numpy as np
 from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import same_loosely, truth_of
+from consortia.data.writing import abbreviations, loosely, same_loosely, truth_of
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
 
-Located = Callable[[int, str, str], str]
-"""Where a level of a column is at a site, by the site's index."""
+
+class Place(NamedTuple):
+    """Where a level of a column is first at a site.
+
+    Attributes:
+        where: the file and the line, or the site.
+        written: how it is written there.
+    """
+
+    where: str
+    written: str
+
+
+Located = Callable[[int, str, str], Place]
+"""Finds a level of a column at a site, by the site's index."""
 
 KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "texts"}
+
+TRUTHS = {"number": ("0", "1"), "truth": ("False", "True")}
+"""What no and yes are in a column of a kind."""
+
+RECODED = 12
+"""Levels of a site that are named where they are of another kind."""
 
 FACTOR, FEWEST = 5.0, 10
 """Mean and sd of a column that differ by more between sites may be in another unit; of fewer rows
 they say little."""
 
+FAR = 5.0
+"""So many standard deviations between the means of two sites, their values do not overlap."""
+
+SAME_RATIO = 1.3
+"""Up to which the ratio of two means is that of the standard deviations."""
+
 
 def common_kind(
-    name: str, facts: Sequence[TableFacts], names: Sequence[str], located: Located
+    name: str,
+    facts: Sequence[TableFacts],
+    names: Sequence[str],
+    levels: Mapping[str, Sequence[str]],
+    located: Located,
 ) -> str:
     """Return the kind of a column at all sites.
 
+    Args:
+        name: of the column.
+        facts: of the sites' tables.
+        names: of the sites.
+        levels: of the column, by site, where it has levels.
+        located: finds a level.
+
     Raises:
-        InputError: it is of several; with the lines that mend it where its words say yes or no.
+        InputError: it is of several; with the lines that mend it, or what nothing can propose.
     """
     of: dict[str, list[int]] = {}
     for place, one in enumerate(facts):
@@ -44,21 +80,54 @@ def common_kind(
     found = " and ".join(
         f"{KINDS[kind]} at site {names[places[0]]!r}" for kind, places in of.items()
     )
+    wanted = next(one for one in ("number", "truth", "date") if one in of)
     lines = [f"the column {name!r} holds {found}: make it of one kind."]
-    for place in of.get("text", []):
-        for level in _levels(name, facts[place]):
-            truth = truth_of(level)
-            there = {"number": ("0", "1"), "truth": ("False", "True")}.get(
-                next(kind for kind in of if kind != "text"), ("", "")
+    for other, places in of.items():
+        if "date" in (other, wanted) and other not in ("text", wanted):
+            lines.append(
+                f"site {names[places[0]]!r}: {name} holds {KINDS[other]}, of which no line makes "
+                f"{KINDS[wanted]}: leave {name} out of the formula, or correct the file."
             )
-            value = "..." if truth is None else there[truth]
-            line = mend(names[place], f"recode.{key(name)}", f"{text(level)} = {text(value)}")
-            lines.append(f"{located(place, name, level)}: {name} is {level!r}: {line}")
+        elif other != wanted:
+            for place in places:
+                lines += _recodings(name, other, wanted, names[place], place, levels, located)
     raise InputError("\n".join(lines))
 
 
-def _levels(name: str, facts: TableFacts) -> Sequence[str]:
-    return facts.levels.get(name, facts.levels.get("response", ()))[:4]
+def _recodings(
+    name: str,
+    kind: str,
+    wanted: str,
+    site: str,
+    place: int,
+    levels: Mapping[str, Sequence[str]],
+    located: Located,
+) -> list[str]:
+    """Return a line for each level of a site where other sites have another kind."""
+    lines = []
+    own = TRUTHS["truth"] if kind == "truth" else levels.get(site, ())
+    for level in own[:RECODED]:
+        where, written = located(place, name, level)
+        truth = truth_of(level)
+        said = f"{where}: {name} is {written!r}"
+        recode = f"recode.{key(name)}"
+        if truth is not None and wanted in TRUTHS:
+            lines.append(
+                f"{said}: {mend(site, recode, f'{text(written)} = {text(TRUTHS[wanted][truth])}')}"
+            )
+            continue
+        missing = mend(site, "missing_values", f"{key(name)} = [{text(written)}]")
+        other = mend(site, recode, f'{text(written)} = "..."')
+        lines.append(
+            f"{said}, and nothing says which of the {KINDS[wanted]} of the other sites that is: "
+            f"{missing} where it stands for a missing value, or the value in {other}"
+        )
+    if len(own) > RECODED:
+        lines.append(
+            f"site {site!r}: {name} holds {len(own) - RECODED} further texts, which need a line of "
+            "recode, too."
+        )
+    return lines
 
 
 def check_writing(
@@ -74,14 +143,15 @@ def check_writing(
     """
     every = [level for levels in parts.values() for level in levels]
     lines = []
-    for group in [*same_loosely(every), *_equal_numbers(parts)]:
+    for group in [*same_loosely(every), *(_equal_numbers(parts) or _equal_truths(every))]:
         having = {one: [site for site, levels in parts.items() if one in levels] for one in group}
         most = max(group, key=lambda one: len(having[one]))
         for other in (one for one in group if one != most):
             for site in having[other]:
                 line = mend(site, f"recode.{key(column)}", f"{text(other)} = {text(most)}")
+                where = located(names.index(site), column, other).where
                 lines.append(
-                    f"{located(names.index(site), column, other)}: {column} is {other!r}, and "
+                    f"{where}: {column} is {other!r}, and "
                     f"{most!r} at {', '.join(having[most])}: {line}"
                 )
     if lines:
@@ -104,6 +174,142 @@ def _equal_numbers(parts: Mapping[str, Sequence[str]]) -> list[list[str]]:
         for group in groups.values()
         if len(group) > 1 and not any({*group} <= {*levels} for levels in parts.values())
     ]
+
+
+def _equal_truths(levels: Sequence[str]) -> list[list[str]]:
+    """Return groups of words for yes, and for no, where all levels are such words."""
+    groups: dict[bool, dict[str, str]] = {}
+    for level in levels:
+        truth = truth_of(level)
+        if truth is None:
+            return []
+        groups.setdefault(truth, {}).setdefault(loosely(level), level)
+    return [list(group.values()) for group in groups.values() if len(group) > 1]
+
+
+def abbreviated(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
+    """Return which letters may stand for another level: m beside male.
+
+    Args:
+        column: its name.
+        parts: levels by site.
+    """
+    words = abbreviations(level for levels in parts.values() for level in levels)
+    found = []
+    for letter, word in words.items():
+        for site in (one for one, levels in parts.items() if letter in levels):
+            line = mend(site, f"recode.{key(column)}", f"{text(letter)} = {text(word)}")
+            said = f"{site}: {column}: {letter!r} is another level than {word!r}"
+            confirm = f"levels of {column} in [model] confirm it, {line} mends it"
+            found.append(Guess(column, said, confirm))
+    return found
+
+
+def without_common_levels(
+    column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str]
+) -> list[Guess]:
+    """Return which sites have no level of a column that another site has, too."""
+    found = []
+    for site in names[1:] if len(names) == 2 else names:
+        own = {*parts.get(site, ())}
+        others = {level for name in names if name != site for level in parts.get(name, ())}
+        if own and others and not own & others:
+            said = f"{site}: no level of {column} is at another site ({_few(own)}; {_few(others)})"
+            levels = f"levels of {column} with all of them, in [model], confirms it"
+            if len(own | others) <= RECODED:
+                listed = ", ".join(map(text, sorted(own | others)))
+                levels = f"[model] levels = {{ {key(column)} = [{listed}] }} confirms it"
+            same = f"{text(min(own))} = {text(min(others))}"
+            recode = mend(site, f"recode.{key(column)}", same)
+            found.append(Guess(column, said, f"{levels}; words for one thing: as in {recode}"))
+    return found
+
+
+def _few(levels: set[str]) -> str:
+    shown = sorted(levels)[:3]
+    return ", ".join(map(repr, shown)) + (", ..." if len(levels) > len(shown) else "")
+
+
+def supports_apart(
+    moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
+) -> list[Guess]:
+    """Return which columns hold other numbers at a site than at any other.
+
+    They are two codes that differ from those elsewhere, two codes where others have measurements,
+    or numbers around a mean that is many standard deviations away: degrees of another scale.
+
+    Args:
+        moments: by column and site.
+        harmonise: what is changed in a site's table, by site.
+    """
+    found: list[Guess] = []
+    for column, every in moments.items():
+        confirmed = [one for one in every if one in harmonise and column in harmonise[one].scale]
+        for site, one in every.items():
+            others = {name: other for name, other in every.items() if name != site}
+            said = _unlike_codes(one, others) or _far_away(one, others)
+            if not said or site in confirmed:
+                continue
+            line = mend(site, "scale", f"{key(column)} = 1")
+            guess = f"{line} confirms it, or recode it, or leave {column} out"
+            found.append(Guess(column, f"{site}: {column} is {said}", guess))
+            if len(every) == 2:  # the other one differs as much
+                break
+        if len(every) == 2 and confirmed:
+            found = [guess for guess in found if guess.column != column]
+    return found
+
+
+def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
+    """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
+    low = _lower_of_two(one)
+    if low is None:
+        return ""
+    two = f"{low:g} or {low + 1:g} in all rows"
+    lows = {name: _lower_of_two(other) for name, other in others.items()}
+    for name, other in lows.items():
+        if other not in (None, low) and low > min(0.0, other):  # 0 and 1 are as usual
+            return f"{two}, and {other:g} or {other + 1:g} at {name}"
+    measured = next((name for name, other in others.items() if not other.levels), None)
+    return "" if measured is None else f"{two}, and a measurement at {measured}"
+
+
+def _lower_of_two(one: Moments) -> float | None:
+    """Return the lower of two consecutive integers that are all values, or None.
+
+    Of integers with a mean between c and c + 1 only these two have so small a variance.
+    """
+    low = float(np.floor(one.mean))
+    share = one.mean - low
+    two = (
+        one.levels and not one.constant and np.isclose(one.squares, one.rows * share * (1 - share))
+    )
+    return low if two else None
+
+
+def _far_away(one: Moments, others: Mapping[str, Moments]) -> str:
+    """Return that the values are many standard deviations from those of other sites, or ""."""
+    known = [other for other in others.values() if other.rows >= FEWEST]
+    if one.rows < FEWEST or not known:
+        return ""
+    if one.levels or not all(_apart(one, other) for other in known):
+        return ""
+    usual = float(np.median([other.mean for other in known]))
+    return f"far from that of other sites: its mean is {one.mean:.3g}, elsewhere {usual:.3g}"
+
+
+def _apart(one: Moments, other: Moments) -> bool:
+    """Return True if the values of two sites hardly overlap, or would not in one unit.
+
+    In another unit, pounds for kilograms, means and standard deviations have one ratio.
+    """
+    small, large = sorted([float(one.sd), float(other.sd)])
+    if other.levels or small <= 0:
+        return False
+    gap = abs(one.mean - other.mean)
+    means = abs(one.mean / other.mean) if one.mean and other.mean else 0.0
+    same = 1 / SAME_RATIO < means * (other.sd / one.sd) < SAME_RATIO
+    return bool(gap >= FAR * large or (gap >= FAR * small and same))
 
 
 def merged_order(
