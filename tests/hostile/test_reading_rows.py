@@ -245,7 +245,8 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
     hello = replace(first, kind="description", label=(), values={}, arrays={})
     for number in range(8):
         stage.ask("north", replace(hello, run=f"{number:032x}"))
-    assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3
+    runs = (tmp_path / "sites" / "north" / "runs").iterdir()
+    assert len([one for one in runs if one.is_dir()]) == 3
 
 
 def test_one_refusal_that_depends_on_rows_is_the_last_and_names_nothing(tmp_path: Path) -> None:

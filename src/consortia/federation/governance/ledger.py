@@ -10,9 +10,11 @@ is the SHA-256 of the line without it, and the line holds the ``previous`` one's
 changed, removed, inserted or moved is found, and named, by `verify`.
 
 Lines taken off the *end* leave a chain that is whole. Beside the ledger lies its head, the number
-and hash of the last line, which shows that; who can write the one file can write the other, though.
-Whoever notes a head elsewhere (``consortia site ledger`` prints it) can check later whether the
-ledger continues from there; and whoever received the messages knows the hash of each.
+and hash of the last line, which shows that, and another copy of it lies among the files of the
+runs: a backup of the ledger that is put back without them, or a ledger that was removed, is found.
+Who can write one of these files can write all of them, though. Whoever notes a head elsewhere
+(``consortia site ledger`` prints it) can check later whether the ledger continues from there; and
+whoever received the messages knows the hash of each.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ REFUSED_BY_ROWS = 3
 
 NOT_FINITE = "not finite: "
 """How the name of an array of marks begins, see `consortia.engines.flower.nonfinite`."""
+
+WITNESS = Path("runs") / "ledger.head"
+"""Second copy of the head, relative to the folder of the ledger."""
 
 LOCK_SECONDS = 60.0
 """How long a process waits for another that writes a line."""
@@ -150,6 +155,7 @@ class Ledger:
         self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
+        self._witness = self.path.parent / WITNESS
         self._lock = FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS)
         self.refresh()
 
@@ -228,14 +234,21 @@ class Ledger:
                 file.seek(self._offset)
                 data = file.read()
         *lines, torn = data.split(b"\n")
+        seen = _read_head(self._witness)
         for line in lines:
             try:
-                self._take(_parse(line, self._last))
+                entry = _parse(line, self._last)
+                _check_seen(seen, entry)
             except ValueError as error:
                 line_number = 1 if self._last is None else self._last.index + 2
                 raise LedgerError(_broken(self.path, line_number, str(error))) from None
+            self._take(entry)
             self._offset += len(line) + 1
-        head = _read_head(self.path)
+        older = _older_than(seen, self._last)
+        if older is not None:
+            line_number = 1 if self._last is None else self._last.index + 1
+            raise LedgerError(_broken(self.path, line_number, older))
+        head = _read_head(_head_of(self.path))
         problem = _head_problem(head, self.path, self._last)
         if self._last is not None and self._last.index and head is None:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
@@ -301,7 +314,9 @@ class Ledger:
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
-        replace_file(Path(f"{self.path}.head"), [head], own=True)
+        replace_file(_head_of(self.path), [head], own=True)
+        self._witness.parent.mkdir(exist_ok=True, mode=0o700)
+        replace_file(self._witness, [head], own=True)
         return entry
 
 
@@ -322,14 +337,16 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
+    seen = _read_head(path.parent / WITNESS)
     for line_number, line in enumerate(lines, 1):
         try:
             entries.append(_parse(line, entries[-1] if entries else None))
+            _check_seen(seen, entries[-1])
         except ValueError as error:
             return Verification(tuple(entries), str(error), line_number, ())
     last = entries[-1] if entries else None
-    head = _read_head(path)
-    problem = _head_problem(head, path, last)
+    head = _read_head(_head_of(path))
+    problem = _head_problem(head, path, last) or _older_than(seen, last)
     if problem is not None:
         return Verification(tuple(entries), problem, len(lines) + bool(torn), ())
     notes = []
@@ -394,9 +411,13 @@ def _broken(path: Path, line_number: int, problem: str) -> str:
 # --- the head ------------------------------------------------------------------------------------
 
 
+def _head_of(path: Path) -> Path:
+    return Path(f"{path}.head")
+
+
 def _read_head(path: Path) -> tuple[int, str] | None:
     try:
-        words = Path(f"{path}.head").read_text(encoding="ascii").split()
+        words = path.read_text(encoding="ascii").split()
         return int(words[0]), words[1]
     except FileNotFoundError:
         return None
@@ -416,3 +437,28 @@ def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) 
     if last is not None and head in ((index, last.hash), (index - 1, last.previous)):
         return None
     return f"it is not the last line that {path.name}.head names: one of the two was changed"
+
+
+def _check_seen(seen: tuple[int, str] | None, entry: Entry) -> None:
+    """Refuse a line that is another than the one of that number which the runs have seen.
+
+    Raises:
+        ValueError: it is.
+    """
+    if seen is not None and seen[0] == entry.index and seen[1] != entry.hash:
+        raise ValueError(
+            f"{WITNESS} names another line of this number: the ledger was written anew"
+        )
+
+
+def _older_than(seen: tuple[int, str] | None, last: Entry | None) -> str | None:
+    """Return what is wrong where the runs have seen lines that are not there; else None."""
+    index = -1 if last is None else last.index
+    if seen is None or 0 <= seen[0] <= index:
+        return None
+    if seen[0] < 0:
+        return f"{WITNESS} cannot be read: it was changed"
+    return (
+        f"{WITNESS} names line {seen[0] + 1}, and the ledger ends before: an older copy of it was "
+        "put back, or it was removed"
+    )
