@@ -387,7 +387,7 @@ def test_the_rehearsal_tells_what_was_read_and_what_is(tmp_path: Path) -> None:
     found = {
         one.attack: one for one in rehearsed(HOSPITALS / "study.toml", HOSPITALS / "north.csv")
     }
-    assert found["equations against unknowns"].numbers["equations"] == 14 * 16 * 4
+    assert found["equations against unknowns"].numbers["equations"] == 14 * 16 * 8 + 32 + 4
     server = found["a server that lies"].numbers
     assert server["read_before"] == 120
     assert server["read_after"] == server["read_within_limits"] == 0

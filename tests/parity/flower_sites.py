@@ -39,7 +39,12 @@ class OpenGate:
         self.places.append(place)
 
     def release(
-        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
     ) -> bytes:
         for name, array in arrays.items():
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name

@@ -16,6 +16,7 @@ from consortia.cli.options import Json
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
+    from consortia.federation.governance.declared import Declared
 
 UNBOUND = (
     "apps = ['any'] lets a server send any code, so the hashes of studies and models bind nothing: "
@@ -65,7 +66,7 @@ def check(
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
             warn(UNBOUND)
-        terms, of_app, told = _terms(study, app, data)
+        terms, of_app, told, numbers = _terms(study, app, data)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -74,7 +75,9 @@ def check(
         if found is None:
             if not as_json:
                 _show(terms, of_app, told, err=True)
-            typer.echo(proposed(terms, of_app, two_sites=two_sites), nl=False)
+            most = max((one.proposed for one in numbers), default=None)
+            text = proposed(terms, of_app, two_sites=two_sites, numbers=most)
+            typer.echo(text, nl=False)
             return
         try:
             found.permits(terms, of_app)
@@ -177,33 +180,37 @@ def _study_in(path: Path) -> Iterator[Path]:
 
 def _terms(
     study: Path | None, app: Path | None, data: Path | None
-) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]]]:
-    """Return the terms of a study or of that in an app, the app's hash, and sentences on both."""
+) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], list[Declared]]:
+    """Return the terms of a study or of that in an app, its hash, sentences, numbers declared."""
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
         return _told(study, data, None)
     if app is None:
-        return None, None, []
+        return None, None, [], []
     with study_of(app) as path:
         return _told(path, data, app_hash(app))
 
 
 def _told(
     path: Path, data: Path | None, hashed: str | None
-) -> tuple[StudyTerms, str | None, list[tuple[str, str]]]:
+) -> tuple[StudyTerms, str | None, list[tuple[str, str]], list[Declared]]:
     from consortia.federation.governance import terms_of
+    from consortia.federation.governance.declared import declared_of
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
 
     study = load_study(path)
     terms = terms_of(study)
     rows = columns = None
+    numbers = []
     if data is not None and study.data.files is not None:
         facts = study.contribution(data, 0)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
-    return terms, hashed, sentences(study, terms, rows=rows, columns=columns)
+        numbers = declared_of(study, data, 0)
+    told = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
+    return terms, hashed, told, numbers
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:

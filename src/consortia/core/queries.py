@@ -191,9 +191,17 @@ class Conversation(Method):
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest size of a message, by site function; functions left out are not known.
 
-        Plans and policies count with them; nothing is traced for that.
+        Plans count with them; nothing is traced for that.
         """
         return {}
+
+    def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the largest size of a message by every site function that a run may ever ask.
+
+        A site refuses a larger answer, and one of a function that is left out: what a person has
+        agreed to is never too small. By default those of `message_sizes`.
+        """
+        return self.message_sizes(dimension)
 
     def build(self, target: Target) -> Algorithm:
         """Raise: a conversation has no phases."""

@@ -435,7 +435,9 @@ class Simulated:
     def place(self, place: Place, *, again: bool) -> None:
         """Any place will do."""
 
-    def release(self, kind: str, question: Question, payload: bytes, arrays: Any) -> bytes:
+    def release(
+        self, kind: str, question: Question, payload: bytes, arrays: Any, beside: int = 0
+    ) -> bytes:
         """Return the message."""
         return payload
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consortia.algorithms.few_rounds.limits import (
+    CANDIDATES,
     FEW_PARAMETERS,
     FEWEST_WALKERS,
     MOST_CURVED,
@@ -148,6 +149,16 @@ class FewRounds(Conversation):
             "local_fits": Size(4 * dimension + 1, 3 * (triangle + dimension)),
             "log_densities": Size(count * dimension, count + 2),
         }
+
+    def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the same with curvatures at candidates, and gradients at the places of chains."""
+        d, sizes = dimension, dict(self.message_sizes(dimension))
+        count = max(min(WALKERS, MOST_NUMBERS // d), FEWEST_WALKERS)
+        sizes["slopes"] = Size((count + 1) * d, count * (d + 1))
+        if d <= MOST_CURVED:
+            numbers = 1 + d + d * (d + 1) // 2
+            sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
+        return sizes
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a model of which a message cannot carry many chains."""

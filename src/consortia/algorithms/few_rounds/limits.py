@@ -6,5 +6,8 @@ FEW_PARAMETERS = 14
 WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 """Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
 
+CANDIDATES = 8
+"""Points of a message of the search for the mode."""
+
 MOST_CURVED, GROUPS = 200, 8
 """Parameters up to which curvatures are sent; and places where chains begin with more of them."""

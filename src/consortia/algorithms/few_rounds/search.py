@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from consortia.algorithms.few_rounds.limits import CANDIDATES
 from consortia.core.queries import Arrays, Query
 
 LADDER = (
@@ -32,9 +33,6 @@ LADDER = (
     (0.0, 0.1),
 )
 """Dampings, in units of the mean curvature, and lengths of the candidates' steps."""
-
-CANDIDATES = 8
-"""Points of a message."""
 
 LENGTHS = (1.0, 2.0, 0.5, 4.0, 0.2, 10.0, 0.05, 0.01)
 """Lengths of the candidates' steps of a search by gradients."""

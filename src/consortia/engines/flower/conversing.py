@@ -51,13 +51,16 @@ class QueryRuntime(SiteWork):
         arrays = self._completed(function, request)
         site = self._arrays.site(0, self._number)
         numbers = function.numbers(self._target, arrays, site)
+        sizes = self._method.declared_sizes(self.dimension)
+        declared = sizes[name].up if (name := self._name(label)) in sizes else 0
         evaluation = function.evaluation(arrays)
         if not np.size(evaluation.positions):
-            return Place(0, 0.0, 0.0, NOWHERE, numbers)
+            return Place(0, 0.0, 0.0, NOWHERE, numbers, declared)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
         found = place_of(evaluation, 1, self._scale, before, messages)
-        return Place(found.points, found.farthest, found.moved, found.middles, numbers)
+        where = found.points, found.farthest, found.moved, found.middles
+        return Place(*where, numbers, declared)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the last query evaluated, for the next one."""
@@ -87,6 +90,9 @@ class QueryRuntime(SiteWork):
         if request.values.get("function") != names[label.phase]:
             raise EnvelopeError("the site function has another name in this study")
         return self._method.functions[names[label.phase]]
+
+    def _name(self, label: Label) -> str:
+        return function_names(self._method)[label.phase]
 
     def _completed(self, function: SiteFunction, request: Envelope) -> Answer:
         """Return the arrays that the function takes; made once a request."""

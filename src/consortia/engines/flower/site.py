@@ -60,9 +60,14 @@ class Gate(Protocol):
         ...
 
     def release(
-        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
     ) -> bytes:
-        """Return the message, when it may leave."""
+        """Return the message, when it may leave; ``beside`` its arrays it holds such numbers."""
         ...
 
     def refusal(
@@ -140,7 +145,8 @@ class FlowerSite:
                 if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = self._reply(request, named, values, arrays)
-            return gate.release(kind, question, reply, arrays)
+            beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
+            return gate.release(kind, question, reply, arrays, beside)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 

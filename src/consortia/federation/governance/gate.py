@@ -29,7 +29,7 @@ from consortia.errors import (
     RunClosedError,
     StoreError,
 )
-from consortia.federation.governance.ledger import BY_ROWS, Ledger
+from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, Ledger, numbers_of
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
@@ -97,6 +97,9 @@ class Reach(Protocol):
 
     @property
     def numbers(self) -> int: ...  # noqa: D102
+
+    @property
+    def declared(self) -> int | None: ...  # noqa: D102
 
 
 class Gate:
@@ -175,17 +178,19 @@ class Gate:
             again: the question was answered before, so that the chain has not moved.
 
         Raises:
-            PolicyError: too far out, too far from the last time, at too many points, or with too
-                many numbers in the answers of the run.
+            PolicyError: too far out, too far from the last time, at too many points, with too
+                many numbers in the messages of the run, or with more in this one than the method
+                declares.
         """
         policy, found = self.policy, []
         if policy.maximum_points is not None and place.points > policy.maximum_points:
             text = f"{place.points} positions, more than {policy.maximum_points}"
             found.append(("maximum_points", text))
-        numbers = self._ledger.numbers[self.terms.run] + place.numbers
-        if policy.maximum_numbers is not None and not again and numbers > policy.maximum_numbers:
-            text = f"the answers of this run would hold {numbers} numbers, more than "
-            found.append(("maximum_numbers", f"{text}{policy.maximum_numbers}"))
+        if not again:
+            found += self._too_many_numbers(place.numbers)
+        if place.declared is not None and place.numbers > place.declared:
+            text = f"the answer would hold {place.numbers} numbers that depend on rows, more than "
+            found.append(("messages", f"{text}the {place.declared} that the method declares"))
         for rule, distance, most in (
             ("maximum_position", place.farthest, policy.maximum_position),
             ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
@@ -197,7 +202,12 @@ class Gate:
             raise forbidden("this question", found)
 
     def release(
-        self, kind: str, question: SiteRequest, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: SiteRequest,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
@@ -206,19 +216,28 @@ class Gate:
             question: that it answers.
             payload: the message, as it will be sent.
             arrays: the arrays in it, by name.
+            beside: numbers among its plain values that depend on rows.
 
         Raises:
             PolicyError: it may not leave; the message has every reason.
             LedgerError: the ledger is broken, or cannot be written.
         """
+        shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        what = f"the message {kind!r} of {question.place}"
 
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
+            if question.digest not in self._answers(question):
+                found = self._too_many_numbers(numbers_of(shapes) + beside)
+                if found:
+                    raise forbidden(what, found)
             found = self._of_arrays(payload, arrays)
             if found:
-                raise forbidden(f"the message {kind!r} of {question.place}", found, of_rows=True)
+                raise forbidden(what, found, of_rows=True)
 
-        shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        details = {"place": question.place, "question": question.digest}
+        if beside:
+            details[NUMBERS] = str(beside)
         self._ledger.append(
             "released",
             run=self.terms.run,
@@ -227,7 +246,7 @@ class Gate:
             round=question.round,
             payload=payload,
             arrays=shapes,
-            details={"place": question.place, "question": question.digest},
+            details=details,
             check=check,
         )
         return payload
@@ -245,6 +264,14 @@ class Gate:
 
     def _answers(self, question: SiteRequest) -> set[str]:
         return self._ledger.answered.get((self.terms.run, question.place), set())
+
+    def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
+        """Return what forbids so many more numbers in the messages of the run."""
+        most, numbers = self.policy.maximum_numbers, self._ledger.numbers[self.terms.run] + more
+        if most is None or numbers <= most:
+            return []
+        text = f"the messages of this run would hold {numbers} numbers that depend on rows"
+        return [("maximum_numbers", f"{text}, more than {most}")]
 
     def _check(self, kind: str, question: SiteRequest) -> None:
         """Check all that does not depend on rows."""

@@ -48,6 +48,9 @@ Only ``released`` and ``refused`` are messages.
 BY_ROWS = "by"
 """Detail of a refusal that depends on rows."""
 
+NUMBERS = "numbers"
+"""Detail of a message: numbers that depend on rows among its plain values, beside its arrays."""
+
 REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""
 
@@ -134,7 +137,8 @@ class Ledger:
         runs: of each run that was opened the details of its last ``opened`` line.
         messages: of each run, the messages that left and were no refusals.
         answers: of each run, the questions that they answered, each counted once.
-        numbers: of each run, how many numbers answers to queries held, each question counted once.
+        numbers: of each run, how many row-dependent numbers the messages held, of every kind, each
+            question counted once.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, the digests of the questions that were answered.
@@ -268,7 +272,7 @@ class Ledger:
                 known = self.answered[entry.run, entry.details["place"]]
                 new = entry.details["question"] not in known
                 self.answers[entry.run] += new
-                if entry.kind == "query" and new:
+                if new:
                     self.numbers[entry.run] += _numbers_of(entry)
                 known.add(entry.details["question"])
         if entry.event == "refused":
@@ -367,9 +371,13 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def _numbers_of(entry: Entry) -> int:
-    """Return how many numbers a message held; marks of those that are not finite are none."""
-    shapes = [shape for name, _, shape in entry.arrays if not name.startswith(NOT_FINITE)]
-    return sum(math.prod(shape) for shape in shapes)
+    """Return how many numbers a message held, those among its plain values included."""
+    return numbers_of(entry.arrays) + int(entry.details.get(NUMBERS, "0"))
+
+
+def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
+    """Return how many numbers arrays hold; marks of those that are not finite are none."""
+    return sum(math.prod(shape) for name, _, shape in arrays if not name.startswith(NOT_FINITE))
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:

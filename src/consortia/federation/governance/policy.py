@@ -174,8 +174,8 @@ class Policy(BaseModel):
     maximum_numbers: int | None = Field(
         None,
         ge=1,
-        description="most numbers that the answers of a run to a server's questions may hold "
-        "together; each depends on the rows, and as many as the rows hold may settle them",
+        description="most numbers that depend on rows in all messages of a run together, of "
+        "every kind; as many as the rows hold may settle them",
     )
     maximum_runs: int | None = Field(
         None,

@@ -9,10 +9,13 @@ from consortia.federation.governance.policy import (
     MAXIMUM_STEP,
     TWO_SITES,
 )
-from consortia.federation.governance.terms import KINDS, StudyTerms
+from consortia.federation.governance.terms import BEFORE_PHASES, KINDS, StudyTerms
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
+
+LEEWAY = 4
+"""Messages of a conversation that a proposal permits, in those of a usual run."""
 
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
@@ -37,6 +40,7 @@ def proposed(
     rows: int = MINIMUM_ROWS,
     *,
     two_sites: bool = False,
+    numbers: int | None = None,
 ) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
@@ -45,6 +49,7 @@ def proposed(
         app: hash of the Flower app that runs it.
         rows: fewest rows of the site.
         two_sites: a study of two sites is agreed to.
+        numbers: most that depend on rows in the messages of a run, where the site's file was read.
 
     Raises:
         InputError: the study has two sites, and that was not agreed to.
@@ -56,11 +61,16 @@ def proposed(
     models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
-    most = max(one.exchanges for one in every)
+    most = max(map(_messages, every))
+    limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
+    if numbers is not None:
+        limit = f"maximum_numbers = {numbers}"
     apps = "" if app is None else APPS.format(app=app)
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
     names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
+    several = any(one.usual is not None for one in every)
+    usual = f", {LEEWAY} times those of a usual run" if several else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -77,10 +87,13 @@ maximum_chains = {chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Questions of a run that are answered, each counted once however often it is sent; and runs in the
-# ledger, interrupted ones included.
+# Questions of a run that are answered{usual}; each counts once however
+# often it is sent. And runs in the ledger, interrupted ones included.
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
+
+# Numbers that depend on your rows, in all messages of a run together.
+{limit}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
@@ -99,7 +112,14 @@ messages = [{names}]
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
 # maximum_points = {chains}        # positions in a message
-# maximum_numbers = 100_000  # in all answers of a run to questions
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """
+
+
+def _messages(terms: StudyTerms) -> int:
+    """Return the messages that a proposal permits of a run."""
+    if terms.usual is None:
+        return terms.exchanges
+    usual = terms.usual - BEFORE_PHASES
+    return min(terms.exchanges, BEFORE_PHASES + LEEWAY * usual)

@@ -17,10 +17,10 @@ import numpy as np
 
 import consortia
 from consortia.core import start
-from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
 from consortia.errors import InputError
+from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
@@ -133,7 +133,7 @@ def rehearsed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         built = loaded.build(own=own)
-    yield _count(loaded, built, names.index(name))
+    yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         files = dict.fromkeys(names, file)
         rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
@@ -149,27 +149,28 @@ def _without(text: str) -> str:
     return text
 
 
-def _count(study: Study, built: Built, index: int) -> Finding:
+def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
     """Return how many numbers the messages hold against those of the rows."""
     rows = int(built.rows.sizes[index])
     leaves = jax.tree.leaves(built.rows.site(index))
     columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
     d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
-    rounds = study.run.warmup + study.run.rounds
-    equations, unknowns = rounds * study.run.chains * d, rows * columns
-    asked = f"{rounds} rounds of {study.run.chains} chains with {d} parameters are"
-    method = study.method
-    if isinstance(method, Conversation):
-        each = max((one.up for one in method.message_sizes(d).values()), default=0)
-        equations = method.most_messages * each
-        asked = f"{method.most_messages} answers with at most {each:,} numbers each are"
-    word = "more" if equations >= unknowns else "fewer"
+    sent = declared_of(study, file, index)[0]
+    unknowns = rows * columns
+    word = "more" if sent.usual >= unknowns else "fewer"
     return Finding(
         "equations against unknowns",
-        f"{asked} {equations:,} numbers that depend on your rows; these hold {rows} × {columns} "
-        f"= {unknowns:,}. The messages hold {word} numbers than the rows"
-        + (": were each exact, they could settle every row." if equations >= unknowns else "."),
-        {"equations": equations, "unknowns": unknowns, "rows": rows, "parameters": d},
+        f"all messages of a run together hold {sent.usual:,} numbers that depend on your rows, and "
+        f"at most {sent.most:,} where no policy stops it; your rows hold {rows} × {columns} = "
+        f"{unknowns:,}. The messages hold {word} numbers than the rows"
+        + (": were each exact, they could settle every row." if word == "more" else "."),
+        {
+            "equations": sent.usual,
+            "most_equations": sent.most,
+            "unknowns": unknowns,
+            "rows": rows,
+            "parameters": d,
+        },
     )
 
 
