@@ -35,6 +35,9 @@ class OpenGate:
     def rows(self, number: int, parameters: int | None = None) -> None:
         """Enough."""
 
+    def data(self, rows: Any, values: int) -> None:
+        """Any rows."""
+
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)
 

@@ -66,7 +66,7 @@ def check(
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
             warn(UNBOUND)
-        terms, of_app, told, numbers = _terms(study, app, data)
+        terms, of_app, told, limits = _terms(study, app, data)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -75,9 +75,7 @@ def check(
         if found is None:
             if not as_json:
                 _show(terms, of_app, told, err=True)
-            most = max((one.proposed for one in numbers), default=None)
-            text = proposed(terms, of_app, two_sites=two_sites, numbers=most)
-            typer.echo(text, nl=False)
+            typer.echo(proposed(terms, of_app, two_sites=two_sites, **limits), nl=False)
             return
         try:
             found.permits(terms, of_app)
@@ -180,21 +178,21 @@ def _study_in(path: Path) -> Iterator[Path]:
 
 def _terms(
     study: Path | None, app: Path | None, data: Path | None
-) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], list[Declared]]:
-    """Return the terms of a study or of that in an app, its hash, sentences, numbers declared."""
+) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], dict[str, Any]]:
+    """Return the terms of a study or of that in an app, its hash, sentences, and counted limits."""
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
         return _told(study, data, None)
     if app is None:
-        return None, None, [], []
+        return None, None, [], {}
     with study_of(app) as path:
         return _told(path, data, app_hash(app))
 
 
 def _told(
     path: Path, data: Path | None, hashed: str | None
-) -> tuple[StudyTerms, str | None, list[tuple[str, str]], list[Declared]]:
+) -> tuple[StudyTerms, str | None, list[tuple[str, str]], dict[str, Any]]:
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.declared import declared_of
     from consortia.federation.governance.explanation import sentences
@@ -203,14 +201,17 @@ def _told(
     study = load_study(path)
     terms = terms_of(study)
     rows = columns = None
-    numbers = []
+    numbers: list[Declared] = []
+    limits: dict[str, Any] = {}
     if data is not None and study.data.files is not None:
         facts = study.contribution(data, 0)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
         numbers = declared_of(study, data, 0)
+        each = [one.proposed for one in numbers]
+        limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
     told = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
-    return terms, hashed, told, numbers
+    return terms, hashed, told, limits
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:

@@ -125,6 +125,11 @@ class SiteFacts:
         own = (self.rows, self.labels, self.moments, self.table and asdict(self.table))
         return _count(own) + (0 if self.beside is None else self.beside.numbers)
 
+    @property
+    def values(self) -> int:
+        """How many numbers the rows hold, in all arrays."""
+        return self.rows * sum(math.prod(shape) for shape, _ in self.arrays.values())
+
     def empty(self) -> dict[str, np.ndarray]:
         """Return arrays of these names, shapes and types without a row."""
         return {name: np.empty((0, *shape), kind) for name, (shape, kind) in self.arrays.items()}

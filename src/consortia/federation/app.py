@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
 from consortia.core.words import duration
+from consortia.data.digest import of_each_row
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
@@ -313,6 +314,9 @@ def site_of(
         file = own.get(number, folder_of_data / study.data.files[number])
         return study.contribution(file, number, least())
 
+    def digests(key: bytes) -> list[bytes]:
+        return of_each_row(own[number], key)
+
     def least() -> int:
         from consortia.federation.governance.policy import load_policy
 
@@ -340,6 +344,7 @@ def site_of(
         gate,
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
+        digests=None if simulated else digests,
     )
 
 
@@ -431,6 +436,9 @@ class Simulated:
 
     def rows(self, number: int, parameters: int | None = None) -> None:
         """Any number will do."""
+
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Any rows will do."""
 
     def place(self, place: Place, *, again: bool) -> None:
         """Any place will do."""

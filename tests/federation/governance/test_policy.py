@@ -109,6 +109,8 @@ def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
     of_gate |= {"maximum_messages", "maximum_runs", "maximum_parameters_per_row"}
     of_gate |= {
         "maximum_numbers",
+        "maximum_numbers_per_value",
+        "minimum_rows_changed",
         "maximum_points",
         "minimum_level_rows",
     }  # the latter where facts are made

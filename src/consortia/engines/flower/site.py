@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,6 +55,10 @@ class Gate(Protocol):
         """Take note of how many rows the site has read for how many parameters, or refuse them."""
         ...
 
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Take note of which rows they are, of a digest each, or refuse them."""
+        ...
+
     def place(self, place: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
         ...
@@ -97,6 +101,8 @@ class FlowerSite:
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
         private: what the phases declare as private comes from the site's own secret, not from the
             seed of the study.
+        digests: a digest of each row of the site's file under the site's secret; None where rows
+            are not known again.
     """
 
     def __init__(
@@ -111,10 +117,11 @@ class FlowerSite:
         refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
         *,
         private: bool = False,
+        digests: Callable[[bytes], Sequence[bytes]] | None = None,
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
-        self._private = private
+        self._private, self._digests = private, digests
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
         self._work: dict[str, SiteRuntime | QueryRuntime] = {}
@@ -194,6 +201,8 @@ class FlowerSite:
         if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
+            if self._digests is not None:
+                gate.data(self._digests(secret_of(self.folder)), facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             of_columns = bool(facts.moments) or facts.table is not None
             return "moments" if of_columns else "description", values, {}

@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ from consortia.errors import (
     RunClosedError,
     StoreError,
 )
+from consortia.federation.governance.holdings import Holdings
 from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, Ledger, numbers_of
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
@@ -170,6 +171,28 @@ class Gate:
         """
         self.policy.permits_rows(number, parameters)
 
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Check which data a run is about, and have that in the ledger.
+
+        Args:
+            rows: a digest of each row of the site.
+            values: that the rows hold, of the columns of the study.
+
+        Raises:
+            PolicyError: a few rows came or went since another run.
+        """
+        run, holdings = self.terms.run, Holdings(self._folder)
+        found = holdings.known(rows)
+        least = self.policy.minimum_rows_changed
+        if found.changed is not None and found.changed < least:
+            text = f"{found.changed} rows came or went since an earlier run, fewer than {least}: "
+            text += "the difference of the two runs would say what they are"
+            raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
+        if self._ledger.data.get(run) != (found.data, values):
+            holdings.keep(found.data, rows)
+            details = {"data": found.data, "values": str(values)}
+            self._ledger.append("held", run=run, site=self.site, details=details)
+
     def place(self, place: Reach, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.
 
@@ -267,11 +290,19 @@ class Gate:
 
     def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
         """Return what forbids so many more numbers in the messages of the run."""
-        most, numbers = self.policy.maximum_numbers, self._ledger.numbers[self.terms.run] + more
-        if most is None or numbers <= most:
-            return []
-        text = f"the messages of this run would hold {numbers} numbers that depend on rows"
-        return [("maximum_numbers", f"{text}, more than {most}")]
+        policy, ledger, run, found = self.policy, self._ledger, self.terms.run, []
+        numbers = ledger.numbers[run] + more
+        if policy.maximum_numbers is not None and numbers > policy.maximum_numbers:
+            text = f"the messages of this run would hold {numbers} numbers that depend on rows"
+            found.append(("maximum_numbers", f"{text}, more than {policy.maximum_numbers}"))
+        if policy.maximum_numbers_per_value is not None and run in ledger.data:
+            data, values = ledger.data[run]
+            numbers = ledger.numbers_of_data(data) + more
+            if numbers > policy.maximum_numbers_per_value * values:
+                text = f"all runs of these rows together would release {numbers} numbers, more than"
+                text += f" {policy.maximum_numbers_per_value:g} for each of {values} values"
+                found.append(("maximum_numbers_per_value", text))
+        return found
 
     def _check(self, kind: str, question: SiteRequest) -> None:
         """Check all that does not depend on rows."""

@@ -39,8 +39,9 @@ from consortia.store.durable import private, replace_file, sync_directory, write
 FIRST = "0" * 64
 """Hash that the first line names as the one before it."""
 
-EVENTS = ("opened", "released", "refused", "recovered")
-"""A run was permitted; a message left; a refusal left; a line that a crash cut short was removed.
+EVENTS = ("opened", "held", "released", "refused", "recovered")
+"""A run was permitted; its rows are of these data; a message left; a refusal left; a line that a
+crash cut short was removed.
 
 Only ``released`` and ``refused`` are messages.
 """
@@ -139,6 +140,7 @@ class Ledger:
         answers: of each run, the questions that they answered, each counted once.
         numbers: of each run, how many row-dependent numbers the messages held, of every kind, each
             question counted once.
+        data: of each run the name of its data and how many values these hold.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, the digests of the questions that were answered.
@@ -154,6 +156,7 @@ class Ledger:
         self.messages: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.numbers: Counter[str] = Counter()
+        self.data: dict[str, tuple[str, int]] = {}
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.strangers = 0
@@ -173,6 +176,10 @@ class Ledger:
             return
         with self._locked():
             self._catch_up()
+
+    def numbers_of_data(self, data: str) -> int:
+        """Return how many row-dependent numbers left in all runs of the same data."""
+        return sum(self.numbers[run] for run, (name, _) in self.data.items() if name == data)
 
     def append(
         self,
@@ -266,6 +273,8 @@ class Ledger:
         if entry.event == "opened":
             self.runs[entry.run] = entry.details
             self.strangers = 0
+        if entry.event == "held":
+            self.data[entry.run] = entry.details["data"], int(entry.details["values"])
         if entry.event == "released":
             self.messages[entry.run] += 1
             if "place" in entry.details:

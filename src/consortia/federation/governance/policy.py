@@ -28,6 +28,9 @@ ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
 """Of a policy that does not say it."""
 
+MINIMUM_ROWS_CHANGED = 10
+"""Of a policy that does not say it."""
+
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
 
 
@@ -176,6 +179,19 @@ class Policy(BaseModel):
         ge=1,
         description="most numbers that depend on rows in all messages of a run together, of "
         "every kind; as many as the rows hold may settle them",
+    )
+    maximum_numbers_per_value: float | None = Field(
+        None,
+        gt=0,
+        description="the same over all runs and studies of the same rows, for each value that "
+        "these hold in the columns of the study; rows are known again by digests that stay at the "
+        "site",
+    )
+    minimum_rows_changed: int = Field(
+        MINIMUM_ROWS_CHANGED,
+        ge=1,
+        description="fewest rows by which the data of a run may differ from those of an earlier "
+        "run with most of the same rows: the difference of two runs says what one row is",
     )
     maximum_runs: int | None = Field(
         None,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from consortia.errors import InputError
 from consortia.federation.governance.policy import (
     MAXIMUM_POSITION,
     MAXIMUM_REFUSALS,
     MAXIMUM_STEP,
+    MINIMUM_ROWS_CHANGED,
     TWO_SITES,
 )
 from consortia.federation.governance.terms import BEFORE_PHASES, KINDS, StudyTerms
@@ -41,6 +44,7 @@ def proposed(
     *,
     two_sites: bool = False,
     numbers: int | None = None,
+    per_value: float | None = None,
 ) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
@@ -50,6 +54,7 @@ def proposed(
         rows: fewest rows of the site.
         two_sites: a study of two sites is agreed to.
         numbers: most that depend on rows in the messages of a run, where the site's file was read.
+        per_value: the same of a run of each study, for each value that the file holds.
 
     Raises:
         InputError: the study has two sites, and that was not agreed to.
@@ -65,6 +70,9 @@ def proposed(
     limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
     if numbers is not None:
         limit = f"maximum_numbers = {numbers}"
+    budget = "# maximum_numbers_per_value = 10"
+    if per_value is not None:
+        budget = f"maximum_numbers_per_value = {_rounded_up(RUNS * per_value)}"
     apps = "" if app is None else APPS.format(app=app)
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
     names = ", ".join(f'"{kind}"' for kind in terms.leaving)
@@ -92,8 +100,13 @@ maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
-# Numbers that depend on your rows, in all messages of a run together.
+# Numbers that depend on your rows, in all messages of a run together; and in all runs and studies
+# of the same rows, for each value that these hold. Rows are known by digests that stay with you.
 {limit}
+{budget}
+
+# Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
+minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
@@ -115,6 +128,12 @@ messages = [{names}]
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number that is not smaller, of two digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit) * unit:.6g}")
 
 
 def _messages(terms: StudyTerms) -> int:
