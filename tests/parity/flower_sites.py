@@ -32,7 +32,7 @@ class OpenGate:
     def admit(self, kind: str, question: Question) -> bool:
         return False
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Enough."""
 
     def data(self, rows: Any, values: int) -> None:

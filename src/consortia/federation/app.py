@@ -434,7 +434,7 @@ class Simulated:
         """Any question will do."""
         return False
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Any number will do."""
 
     def data(self, rows: Sequence[bytes], values: int) -> None:

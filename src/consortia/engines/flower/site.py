@@ -20,6 +20,7 @@ import numpy as np
 from consortia.core import density
 from consortia.core.queries import Conversation
 from consortia.data.facts import SiteFacts
+from consortia.data.patterns import smallest_cell
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.conversing import QueryRuntime
@@ -51,8 +52,11 @@ class Gate(Protocol):
         """Refuse a question, before anything is read; return True if it was answered before."""
         ...
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
-        """Take note of how many rows the site has read for how many parameters, or refuse them."""
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
+        """Take note of how many rows the site has read for how many parameters, or refuse them.
+
+        ``cell`` of them share the rarest pattern of covariates.
+        """
         ...
 
     def data(self, rows: Sequence[bytes], values: int) -> None:
@@ -248,7 +252,8 @@ class FlowerSite:
             else:
                 secret = secret_of(self.folder) if self._private else None
                 work = SiteRuntime(*parts, run, secret)
-            gate.rows(int(job.sites.sizes[self.number]), work.dimension)
+            rows = job.sites.site(self.number)
+            gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work
 

@@ -163,13 +163,18 @@ class Gate:
         self._check(kind, question)
         return question.digest in self._answers(question)
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Check the number of the site's rows, as soon as they are read, and of the parameters.
+
+        Args:
+            number: of rows.
+            parameters: of the model, once it is built.
+            cell: rows that share the rarest pattern of covariates, once they are known.
 
         Raises:
             PolicyError: the rows are too few.
         """
-        self.policy.permits_rows(number, parameters)
+        self.policy.permits_rows(number, parameters, cell)
 
     def data(self, rows: Sequence[bytes], values: int) -> None:
         """Check which data a run is about, and have that in the ledger.

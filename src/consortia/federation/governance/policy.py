@@ -28,7 +28,7 @@ ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
 """Of a policy that does not say it."""
 
-MINIMUM_ROWS_CHANGED = 10
+MINIMUM_PATTERN_ROWS, MINIMUM_ROWS_CHANGED = 3, 10
 """Of a policy that does not say it."""
 
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
@@ -108,6 +108,12 @@ class Policy(BaseModel):
         ge=1,
         description="fewest rows of a level of a factor whose name is told to the server; rarer "
         "ones must be in the study's model.levels",
+    )
+    minimum_pattern_rows: int = Field(
+        MINIMUM_PATTERN_ROWS,
+        ge=1,
+        description="fewest rows that share a pattern of covariates: of all columns together where "
+        "all are categorical, else a value of one categorical column; DataSHIELD's nfilter.tab",
     )
     own_levels: bool = Field(
         True,
@@ -250,8 +256,15 @@ class Policy(BaseModel):
         if found:
             raise forbidden("this study", found)
 
-    def permits_rows(self, rows: int, parameters: int | None = None) -> None:
-        """Check that the site has rows enough, also for the model's parameters where given.
+    def permits_rows(
+        self, rows: int, parameters: int | None = None, cell: int | None = None
+    ) -> None:
+        """Check that the site has rows enough, in all and of each pattern.
+
+        Args:
+            rows: of the site.
+            parameters: of the model; None before it is built.
+            cell: rows that share the rarest pattern of covariates; None before they are known.
 
         Raises:
             PolicyError: it has fewer.
@@ -263,6 +276,13 @@ class Policy(BaseModel):
         if parameters is not None and most is not None and parameters > most * rows:
             text = f"there are {parameters} parameters for {rows} rows, more than {most:g} a row"
             found.append(("maximum_parameters_per_row", text))
+        if cell is not None and cell < self.minimum_pattern_rows:
+            text = (
+                f"a pattern of the categorical columns, or a value of one of them, has {cell} "
+                f"rows, fewer than {self.minimum_pattern_rows}: exact sums over the rows would "
+                "tell that number. Merge rare levels, or take the column out of the study"
+            )
+            found.append(("minimum_pattern_rows", text))
         if found:
             raise forbidden("this study", found, of_rows=True)
 

@@ -9,6 +9,7 @@ from consortia.federation.governance.policy import (
     MAXIMUM_POSITION,
     MAXIMUM_REFUSALS,
     MAXIMUM_STEP,
+    MINIMUM_PATTERN_ROWS,
     MINIMUM_ROWS_CHANGED,
     TWO_SITES,
 )
@@ -94,6 +95,9 @@ maximum_chains = {chains}
 # Fewest rows of the site, and most parameters of the model for each of them.
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
+
+# Fewest rows that share a pattern of categorical columns: exact sums over rows tell their number.
+minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
 
 # Questions of a run that are answered{usual}; each counts once however
 # often it is sent. And runs in the ledger, interrupted ones included.
