@@ -41,6 +41,9 @@ class OpenGate:
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)
 
+    def settled(self, statement: Any) -> None:
+        """Any rows may be."""
+
     def release(
         self,
         kind: str,
@@ -48,6 +51,7 @@ class OpenGate:
         payload: bytes,
         arrays: Mapping[str, np.ndarray],
         beside: int = 0,
+        statement: Any = None,
     ) -> bytes:
         for name, array in arrays.items():
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name

@@ -48,6 +48,6 @@ def smallest_cell(rows: Any) -> int:
 
 
 def is_categorical(column: np.ndarray) -> bool:
-    """Return True if a column has few distinct values."""
-    first = len(np.unique(column[:LOOKED_AT]))
-    return first <= MOST_LEVELS and len(np.unique(column)) <= MOST_LEVELS
+    """Return True if a column has few distinct values, also for its length."""
+    most = min(MOST_LEVELS, max(len(column) // 2, 2))
+    return len(np.unique(column[:LOOKED_AT])) <= most and len(np.unique(column)) <= most

@@ -23,6 +23,7 @@ from consortia.engines.flower.files import identity_of
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.runtime import Job
+from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import Transport
@@ -443,8 +444,17 @@ class Simulated:
     def place(self, place: Place, *, again: bool) -> None:
         """Any place will do."""
 
+    def settled(self, statement: Statement | None) -> None:
+        """Any rows may be."""
+
     def release(
-        self, kind: str, question: Question, payload: bytes, arrays: Any, beside: int = 0
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Any,
+        beside: int = 0,
+        statement: Statement | None = None,
     ) -> bytes:
         """Return the message."""
         return payload

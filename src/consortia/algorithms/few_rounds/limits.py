@@ -6,6 +6,9 @@ FEW_PARAMETERS = 14
 WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 """Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
 
+NOISE = 0.1
+"""Standard deviation of what all sites together add to a log-density between institutions."""
+
 CANDIDATES = 8
 """Points of a message of the search for the mode."""
 

@@ -31,6 +31,10 @@ FLOWER_RUN = "flower run"
 
 KEPT_SHAPES = 32
 
+FARTHEST = 16.0
+"""Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
+middles of points beyond 10, and of points that show tails counts half the distance."""
+
 
 class FlowerPanel(Panel):
     """The sites of a study as nodes of a network; every query is one message to each.
@@ -44,6 +48,8 @@ class FlowerPanel(Panel):
         begin: what the run begins with, for the sites to agree to.
         bounds: farthest position and step that a site may send.
     """
+
+    farthest = FARTHEST
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from consortia.engines.flower.facts import SiteEngine
 from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
+from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.store import results
 
@@ -67,6 +68,10 @@ class Gate(Protocol):
         """Refuse to look at rows there, before anything is computed."""
         ...
 
+    def settled(self, statement: Statement | None) -> None:
+        """Refuse an answer with which too many rows, or it is not known how many, are settled."""
+        ...
+
     def release(
         self,
         kind: str,
@@ -74,6 +79,7 @@ class Gate(Protocol):
         payload: bytes,
         arrays: Mapping[str, np.ndarray],
         beside: int = 0,
+        statement: Statement | None = None,
     ) -> bytes:
         """Return the message, when it may leave; ``beside`` its arrays it holds such numbers."""
         ...
@@ -147,17 +153,17 @@ class FlowerSite:
             if files is None:  # only now, or whoever is refused could fill the disk
                 files = self._files[request.run] = RunFiles(self.folder, request.run)
             named = digest(message)
-            before = files.reply(named)
+            before, statement = files.reply(named), None
             if before is not None:
                 kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
             else:
                 began = time.monotonic()
-                kind, values, arrays = self._answer(request, files, gate, again=again)
+                kind, values, arrays, statement = self._answer(request, files, gate, again=again)
                 if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = self._reply(request, named, values, arrays)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
-            return gate.release(kind, question, reply, arrays, beside)
+            return gate.release(kind, question, reply, arrays, beside, statement)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 
@@ -200,8 +206,8 @@ class FlowerSite:
 
     def _answer(
         self, request: Envelope, files: RunFiles, gate: Gate, *, again: bool
-    ) -> tuple[str, Any, Any]:
-        """Return the kind of what leaves, plain values, arrays."""
+    ) -> tuple[str, Any, Any, Statement | None]:
+        """Return the kind of what leaves, plain values, arrays, and what these settle of rows."""
         if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
@@ -209,7 +215,7 @@ class FlowerSite:
                 gate.data(self._digests(secret_of(self.folder)), facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             of_columns = bool(facts.moments) or facts.table is not None
-            return "moments" if of_columns else "description", values, {}
+            return "moments" if of_columns else "description", values, {}, None
         if request.kind == AGREEMENT:
             every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):
@@ -218,19 +224,23 @@ class FlowerSite:
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(model)
-            return "description", {}, work.start_flags()
+            return "description", {}, work.start_flags(), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
-            return "fit", {}, work.finish_fit(request)
+            return "fit", {}, work.finish_fit(request), None
         if isinstance(work, QueryRuntime) != (request.kind == STAGES[QUERY]):
             raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         place = work.place(label, request)
         gate.place(place, again=again)
         values, arrays = work.step(label, request)
+        statement = None
         if not again:
+            if isinstance(work, QueryRuntime) and self._private:
+                statement = work.settles(label, request, arrays)
+                gate.settled(statement)
             work.keep_place(label, request, place)
-        return request.kind, values, nonfinite.marked(arrays)
+        return request.kind, values, nonfinite.marked(arrays), statement
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
         """Return the facts with a digest that nobody without this site's secret can check."""
@@ -247,10 +257,10 @@ class FlowerSite:
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
             parts = job, self.number, files, begun.arrays
+            secret = secret_of(self.folder) if self._private else None
             if isinstance(job.algorithm, Conversation):
-                work = QueryRuntime(*parts, job.algorithm)
+                work = QueryRuntime(*parts, job.algorithm, run, secret)
             else:
-                secret = secret_of(self.folder) if self._private else None
                 work = SiteRuntime(*parts, run, secret)
             rows = job.sites.site(self.number)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))

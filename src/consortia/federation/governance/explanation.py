@@ -189,8 +189,19 @@ def _of_a_patient(
             f"Noise of variance {noise:g}, drawn from a secret of your site, is added to all that "
             "is sent. How much one patient changes it is not bounded: no privacy budget is claimed."
         )
+    elif terms.noisy:
+        found.append(
+            f"Noise that only your site knows is added to what {', '.join(terms.noisy)} sends. It "
+            "leaves the result exact. No privacy budget is claimed."
+        )
     elif private is None or private == 1:
         found.append("Nothing of what is sent is hidden by noise that only your site knows.")
+    found += [_of_rows(one) for one in terms.every if not one.measured][:1]
+    if terms.measured:
+        found.append(
+            "Before each answer your site measures, on its own rows, how many of them all answers "
+            "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
+        )
     if terms.sites == 2:
         found.append(
             "There are two sites: the other one can compute your messages from its own and the "
@@ -205,6 +216,17 @@ def _of_a_patient(
         "all this on your own rows and tells in numbers what is read."
     )
     return found
+
+
+def _of_rows(terms: StudyTerms) -> str:
+    """Return what is not known of a method that is not measured, and what to do."""
+    text = (
+        f"How many of your rows the messages of {terms.algorithm} settle CANNOT be measured here: "
+        "whoever holds them may know any row."
+    )
+    if terms.usual is None:
+        return f"{text} Recommended: ask for the same study with few_rounds, which is measured."
+    return f"{text} Recommended: ask for a model without levels that stay at the sites."
 
 
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:

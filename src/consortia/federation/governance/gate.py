@@ -30,7 +30,7 @@ from consortia.errors import (
     StoreError,
 )
 from consortia.federation.governance.holdings import Holdings
-from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, Ledger, numbers_of
+from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, SETTLED, Ledger, numbers_of
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
@@ -101,6 +101,13 @@ class Reach(Protocol):
 
     @property
     def declared(self) -> int | None: ...  # noqa: D102
+
+
+class Measured(Protocol):
+    """How many rows are settled by answers; its text says that in words."""
+
+    @property
+    def settled(self) -> int: ...  # noqa: D102
 
 
 class Gate:
@@ -229,6 +236,27 @@ class Gate:
         if found:
             raise forbidden("this question", found)
 
+    def settled(self, statement: Measured | None) -> None:
+        """Check how many rows an answer and those before would settle, before it leaves.
+
+        Args:
+            statement: None where that is not known.
+
+        Raises:
+            PolicyError: they are too many, or may be.
+        """
+        most = self.policy.maximum_settled_rows
+        if most is None:
+            return
+        if statement is None:
+            if self.terms.algorithm not in self.policy.unmeasured:
+                text = "how many rows the answers of this model settle is not known"
+                raise forbidden("this question", [("unmeasured", text)])
+        elif statement.settled > most:
+            text = f"the answers of this run, this one included, would settle {statement}, more "
+            text += f"than {most}: each measurement in them would be known to the server"
+            raise forbidden("this question", [("maximum_settled_rows", text)], of_rows=True)
+
     def release(
         self,
         kind: str,
@@ -236,6 +264,7 @@ class Gate:
         payload: bytes,
         arrays: Mapping[str, np.ndarray],
         beside: int = 0,
+        statement: Measured | None = None,
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
@@ -245,6 +274,7 @@ class Gate:
             payload: the message, as it will be sent.
             arrays: the arrays in it, by name.
             beside: numbers among its plain values that depend on rows.
+            statement: what this answer and those before settle of rows, for the ledger.
 
         Raises:
             PolicyError: it may not leave; the message has every reason.
@@ -266,6 +296,8 @@ class Gate:
         details = {"place": question.place, "question": question.digest}
         if beside:
             details[NUMBERS] = str(beside)
+        if statement is not None:
+            details[SETTLED] = str(statement)
         self._ledger.append(
             "released",
             run=self.terms.run,

@@ -49,8 +49,9 @@ Only ``released`` and ``refused`` are messages.
 BY_ROWS = "by"
 """Detail of a refusal that depends on rows."""
 
-NUMBERS = "numbers"
-"""Detail of a message: numbers that depend on rows among its plain values, beside its arrays."""
+NUMBERS, SETTLED = "numbers", "settled"
+"""Details of a message: numbers that depend on rows among its plain values, beside its arrays; and
+how many rows are settled by all answers so far."""
 
 REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""

@@ -199,6 +199,18 @@ class Policy(BaseModel):
         description="fewest rows by which the data of a run may differ from those of an earlier "
         "run with most of the same rows: the difference of two runs says what one row is",
     )
+    maximum_settled_rows: int | None = Field(
+        None,
+        ge=0,
+        description="most rows that all answers may settle together, each measurement to a "
+        "tenth of its column's standard deviation; the site measures it before each answer. "
+        "Studies of which it cannot be measured are refused, but for the algorithms in unmeasured",
+    )
+    unmeasured: list[str] = Field(
+        [],
+        description="names of algorithms that are permitted although it is not known how many rows "
+        "their messages settle",
+    )
     maximum_runs: int | None = Field(
         None,
         ge=1,
@@ -302,6 +314,13 @@ class Policy(BaseModel):
         if terms.own_levels and not self.own_levels:
             text = "a level of this site is a parameter of it: the study needs integrate = true"
             found.append(("own_levels", text))
+        if (
+            self.maximum_settled_rows is not None
+            and not terms.measured
+            and terms.algorithm not in self.unmeasured
+        ):
+            text = f"how many rows the messages of {terms.algorithm} settle is not known"
+            found.append(("unmeasured", text))
         if terms.rounds > self.maximum_rounds:
             found.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")

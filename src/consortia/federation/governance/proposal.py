@@ -112,6 +112,7 @@ maximum_runs = {RUNS * len(every)}
 # Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
 minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
+{_settled(every)}
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
 maximum_position = {MAXIMUM_POSITION}
@@ -132,6 +133,23 @@ messages = [{names}]
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """
+
+
+def _settled(every: tuple[StudyTerms, ...]) -> str:
+    """Return what is proposed on rows that answers settle."""
+    unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
+    text = """\
+# Rows that all answers together may settle, every measurement to a tenth of its column's
+# standard deviation. Your site measures that on its own rows, before each answer.
+maximum_settled_rows = 0
+"""
+    if unknown:
+        text += f"""\
+# Of these methods it CANNOT be measured: their messages may tell any of your rows. Without this
+# line they are refused; `consortia site rehearse` tries the attacks that are known.
+unmeasured = [{unknown}]
+"""
+    return text
 
 
 def _rounded_up(value: float) -> float:
