@@ -16,8 +16,9 @@ import consortia
 from consortia.core.contract import Site
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
+from consortia.engines.flower.envelope import Envelope, decode
 from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
-from consortia.errors import SiteRefusedError
+from consortia.errors import SiteImplausibleError, SiteRefusedError
 from consortia.federation.governance import Ledger, verify
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
@@ -294,3 +295,29 @@ def test_columns_that_are_all_categorical_have_no_measurements(tmp_path: Path) -
     x = np.random.default_rng(0).integers(0, 2, (40, 2)).astype(float)
     statement = measured(tmp_path, logistic(2), x, x[:, 0], Revealed(np.ones((9, 3)), (0, 1)))
     assert statement == Statement(0, 40, 40)
+
+
+# --- a site that lies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda values: np.full_like(values, np.nan), "it sent numbers that are not finite"),
+        (np.zeros_like, "all 4000 numbers of 'potentials' are 0"),
+    ],
+    ids=["not finite", "zeros"],
+)
+def test_a_site_whose_answers_are_no_sums_over_rows_is_named(
+    tmp_path: Path, lie: Any, reason: str
+) -> None:
+    def south(request: Envelope, honest: bytes) -> bytes:
+        answer = decode(honest)
+        if "potentials" not in answer.arrays:
+            return honest
+        arrays = {name: lie(values) for name, values in answer.arrays.items()}
+        return replace(answer, arrays=arrays).encode()
+
+    with pytest.raises(SiteImplausibleError, match="site 'south'") as caught:
+        stage_of(tmp_path, liars={"south": south}).run()
+    assert reason in caught.value.reason

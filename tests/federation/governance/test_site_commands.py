@@ -100,6 +100,17 @@ def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path:
     assert command("check", policy, "--app", app).exit_code == 0
 
 
+def test_an_app_that_unpacks_to_more_than_a_study_is_not_unpacked(tmp_path: Path) -> None:
+    app = tmp_path / "app.fab"
+    with zipfile.ZipFile(app, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("inside/study.toml", EXAMPLE.read_text())
+        packed.writestr("inside/zeros", bytes(2**25))
+    assert app.stat().st_size < 2**17
+    refused = command("check", "--app", app)
+    assert refused.exit_code == 2
+    assert "it is not unpacked" in " ".join(refused.output.split())
+
+
 def test_a_file_without_a_study_is_no_app(policy: Path, tmp_path: Path) -> None:
     assert "0" in command("check", policy, "--app", tmp_path).output
     assert command("check", policy, "--app", tmp_path).exit_code == 2
