@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.exits import reported
+from consortia.cli.exits import UNKNOWN, reported
 from consortia.cli.options import Json
 
 if TYPE_CHECKING:
@@ -147,18 +147,26 @@ def rehearse(
 ) -> None:
     """Try the known attacks on the site's own rows, before it takes part; nothing leaves.
 
-    Copies of FILE stand for the other sites.
+    Copies of FILE stand for the other sites. Of an attack that cannot be tried it says UNKNOWN, and
+    ends with another exit code than 0.
     """
     with reported(as_json), _study_in(study) as path:
         from consortia.federation.rehearsal import rehearsed
 
-        found = []
+        found, unknown = [], 0
         for one in rehearsed(path, data, site=name, policy=policy):
-            found.append({"attack": one.attack, "sentence": one.sentence, **one.numbers})
+            found.append(
+                {"attack": one.attack, "known": one.known, "sentence": one.sentence, **one.numbers}
+            )
+            unknown += not one.known
             if not as_json:
-                typer.echo(f"{one.attack[:1].upper()}{one.attack[1:]}: {one.sentence}\n")
+                name = typer.style(f"{one.attack[:1].upper()}{one.attack[1:]}", bold=True)
+                mark = "" if one.known else typer.style("UNKNOWN, ", fg=typer.colors.YELLOW)
+                typer.echo(f"{name}: {mark}{one.sentence}\n")
         if as_json:
             typer.echo(json.dumps(found))
+        if unknown:
+            raise typer.Exit(UNKNOWN)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import consortia
 from consortia.core import start
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
-from consortia.errors import InputError
+from consortia.errors import InputError, SiteRefusedError
 from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
@@ -37,6 +37,7 @@ WITHOUT = {
     "maximum_answers": "1000000",
     "maximum_refusals": "1000000",
     "maximum_messages": "1000000000",
+    "maximum_settled_rows": "1000000000",
 }
 """Limits of a policy that permits what sites without these limits did."""
 
@@ -52,11 +53,13 @@ class Finding:
         attack: its name.
         sentence: what it comes to, in words.
         numbers: the same as plain values.
+        known: False where it was not tried, so that nothing is known of what it reads.
     """
 
     attack: str
     sentence: str
     numbers: dict[str, float | int | str]
+    known: bool = True
 
 
 class Rehearsal(NamedTuple):
@@ -137,8 +140,12 @@ def rehearsed(
     with tempfile.TemporaryDirectory() as folder:
         files = dict.fromkeys(names, file)
         rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
-        yield _lying(rehearsal)
-        yield _looking(rehearsal)
+        yield _honest(rehearsal, measured=terms.measured)
+        if terms.measured:
+            yield _lying_queries(rehearsal)
+        else:
+            yield _lying(rehearsal)
+            yield _looking(rehearsal)
     yield _membership(loaded, built, names.index(name))
 
 
@@ -174,6 +181,48 @@ def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
     )
 
 
+def _honest(on: Rehearsal, *, measured: bool) -> Finding:
+    """Return how many rows an honest run settles, as the site measures it."""
+    attack = "an honest run"
+    if not measured:
+        name = on.study.method.name
+        text = f"not measured: how many rows the messages of {name} settle is not known"
+        return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
+    stage, refused = on.stage("honest", on.policy), ""
+    try:
+        stage.run()
+    except SiteRefusedError as error:
+        refused = f" The run ends early: {error}"
+    found = attacks.settled_rows(stage, on.name)
+    return Finding(
+        attack,
+        f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
+        "settled row the server knows each measurement to a tenth of its column's standard "
+        f"deviation.{refused}",
+        {"answers": len(found), "settled": int(found[-1].split()[0]) if found else 0},
+    )
+
+
+def _lying_queries(on: Rehearsal) -> Finding:
+    """Return how far a server comes that asks for curvatures where a likelihood is a step."""
+    free = attacks.lying_queries(on.stage("free", on.before), on.name, on.built)
+    bound = attacks.lying_queries(on.stage("bound", on.policy), on.name, on.built)
+    return Finding(
+        "a server that lies",
+        f"it asks for curvatures where single rows decide. Without limits on what is settled "
+        f"{free.messages} answers settle {free.rows} of your rows. Under the policy it has "
+        f"{bound.messages} answers, which settle {bound.rows}"
+        + (f"; then: {bound.refused}." if bound.refused else "."),
+        {
+            "settled_before": free.rows,
+            "messages_before": free.messages,
+            "settled_after": bound.rows,
+            "messages_after": bound.messages,
+            "refused": bound.refused,
+        },
+    )
+
+
 def _lying(on: Rehearsal) -> Finding:
     attack = "a server that lies"
     if not (attacks.is_logistic(on.study) and attacks.sends_gradients(on.study)):
@@ -182,6 +231,7 @@ def _lying(on: Rehearsal) -> Finding:
             "not tried: it reads rows of logistic regression with an intercept from gradients "
             "that are sent as they are (debias = true without gradient_noise).",
             {},
+            known=False,
         )
     x, name, built = on.rows, on.name, on.built
     free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
@@ -216,6 +266,7 @@ def _looking(on: Rehearsal) -> Finding:
             "not tried: it reads rows of logistic regression with an intercept from single steps "
             "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
             {},
+            known=False,
         )
     x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))
