@@ -245,7 +245,8 @@ def test_refusals_tell_nothing_of_rows(tmp_path: Path) -> None:
     hello = replace(first, kind="description", label=(), values={}, arrays={})
     for number in range(8):
         stage.ask("north", replace(hello, run=f"{number:032x}"))
-    assert len(list((tmp_path / "sites" / "north" / "runs").iterdir())) == 3
+    runs = (tmp_path / "sites" / "north" / "runs").iterdir()
+    assert len([one for one in runs if one.is_dir()]) == 3
 
 
 def test_one_refusal_that_depends_on_rows_is_the_last_and_names_nothing(tmp_path: Path) -> None:
@@ -386,9 +387,33 @@ def test_the_rehearsal_tells_what_was_read_and_what_is(tmp_path: Path) -> None:
     found = {
         one.attack: one for one in rehearsed(HOSPITALS / "study.toml", HOSPITALS / "north.csv")
     }
-    assert found["equations against unknowns"].numbers["equations"] == 14 * 16 * 4
+    assert found["equations against unknowns"].numbers["equations"] == 14 * 16 * 8 + 32 + 4
     server = found["a server that lies"].numbers
     assert server["read_before"] == 120
     assert server["read_after"] == server["read_within_limits"] == 0
     assert "it reads 120 of 120 patients" in found["a server that lies"].sentence
     assert 0.05 < found["who took part, from the draws alone"].numbers["median"] < 1
+    # What cannot be measured, or was not tried, is no result.
+    assert [name for name, one in found.items() if not one.known] == [
+        "an honest run",
+        "a server that only looks",
+    ]
+
+
+@pytest.mark.slow
+def test_the_rehearsal_of_a_method_that_is_measured_knows_all(tmp_path: Path) -> None:
+    study = study_of(tmp_path, NAMES, chains=4)
+    study.write_text(
+        study.read_text()
+        .replace('"fa_ld"\nstep_size = 0.05\nlocal_steps = 1', '"few_rounds"')
+        .replace("rounds = 14", "rounds = 20")
+    )
+    found = {one.attack: one for one in rehearsed(study, HOSPITALS / "north.csv")}
+    assert all(one.known for one in found.values())
+    assert found["an honest run"].numbers["settled"] == 0
+    assert "settle 0 of 120 rows" in found["an honest run"].sentence
+    server = found["a server that lies"].numbers
+    assert server["settled_before"] > 90
+    assert server["settled_after"] == 0
+    assert server["messages_after"] < 3
+    assert "the site's policy does not permit this" in str(server["refused"])

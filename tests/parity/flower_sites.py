@@ -32,14 +32,26 @@ class OpenGate:
     def admit(self, kind: str, question: Question) -> bool:
         return False
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Enough."""
+
+    def data(self, rows: Any, values: int) -> None:
+        """Any rows."""
 
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)
 
+    def settled(self, statement: Any) -> None:
+        """Any rows may be."""
+
     def release(
-        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
+        statement: Any = None,
     ) -> bytes:
         for name, array in arrays.items():
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name

@@ -29,6 +29,7 @@ from consortia.errors import (
 from consortia.run.interrupts import Abrupt, Interrupts, held
 
 BAD = 11
+UNKNOWN = 12
 INTERRUPTED = 130
 UNUSABLE = 2
 """What an argument names cannot be used; see `EXIT_CODES`."""
@@ -54,6 +55,8 @@ EXIT_CODES = {
     10: "a site's ledger is broken",
     BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off; or "
     "the ranks of `consortia sbc` are uneven",
+    UNKNOWN: "`consortia site rehearse` does not know what an attack would read, or how many rows "
+    "the messages settle",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
 }
 """Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""

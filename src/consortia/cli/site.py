@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.exits import reported
+from consortia.cli.exits import UNKNOWN, reported
 from consortia.cli.options import Json
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms, Verification
+    from consortia.federation.governance.declared import Declared
 
 UNBOUND = (
     "apps = ['any'] lets a server send any code, so the hashes of studies and models bind nothing: "
@@ -65,7 +66,7 @@ def check(
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
             warn(UNBOUND)
-        terms, of_app, told = _terms(study, app, data)
+        terms, of_app, told, limits = _terms(study, app, data)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -74,7 +75,7 @@ def check(
         if found is None:
             if not as_json:
                 _show(terms, of_app, told, err=True)
-            typer.echo(proposed(terms, of_app, two_sites=two_sites), nl=False)
+            typer.echo(proposed(terms, of_app, two_sites=two_sites, **limits), nl=False)
             return
         try:
             found.permits(terms, of_app)
@@ -146,18 +147,26 @@ def rehearse(
 ) -> None:
     """Try the known attacks on the site's own rows, before it takes part; nothing leaves.
 
-    Copies of FILE stand for the other sites.
+    Copies of FILE stand for the other sites. Of an attack that cannot be tried it says UNKNOWN, and
+    ends with another exit code than 0.
     """
     with reported(as_json), _study_in(study) as path:
         from consortia.federation.rehearsal import rehearsed
 
-        found = []
+        found, unknown = [], 0
         for one in rehearsed(path, data, site=name, policy=policy):
-            found.append({"attack": one.attack, "sentence": one.sentence, **one.numbers})
+            found.append(
+                {"attack": one.attack, "known": one.known, "sentence": one.sentence, **one.numbers}
+            )
+            unknown += not one.known
             if not as_json:
-                typer.echo(f"{one.attack[:1].upper()}{one.attack[1:]}: {one.sentence}\n")
+                name = typer.style(f"{one.attack[:1].upper()}{one.attack[1:]}", bold=True)
+                mark = "" if one.known else typer.style("UNKNOWN, ", fg=typer.colors.YELLOW)
+                typer.echo(f"{name}: {mark}{one.sentence}\n")
         if as_json:
             typer.echo(json.dumps(found))
+        if unknown:
+            raise typer.Exit(UNKNOWN)
 
 
 @contextlib.contextmanager
@@ -177,33 +186,40 @@ def _study_in(path: Path) -> Iterator[Path]:
 
 def _terms(
     study: Path | None, app: Path | None, data: Path | None
-) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]]]:
-    """Return the terms of a study or of that in an app, the app's hash, and sentences on both."""
+) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], dict[str, Any]]:
+    """Return the terms of a study or of that in an app, its hash, sentences, and counted limits."""
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
         return _told(study, data, None)
     if app is None:
-        return None, None, []
+        return None, None, [], {}
     with study_of(app) as path:
         return _told(path, data, app_hash(app))
 
 
 def _told(
     path: Path, data: Path | None, hashed: str | None
-) -> tuple[StudyTerms, str | None, list[tuple[str, str]]]:
+) -> tuple[StudyTerms, str | None, list[tuple[str, str]], dict[str, Any]]:
     from consortia.federation.governance import terms_of
+    from consortia.federation.governance.declared import declared_of
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
 
     study = load_study(path)
     terms = terms_of(study)
     rows = columns = None
+    numbers: list[Declared] = []
+    limits: dict[str, Any] = {}
     if data is not None and study.data.files is not None:
         facts = study.contribution(data, 0)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
-    return terms, hashed, sentences(study, terms, rows=rows, columns=columns)
+        numbers = declared_of(study, data, 0)
+        each = [one.proposed for one in numbers]
+        limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
+    told = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
+    return terms, hashed, told, limits
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:

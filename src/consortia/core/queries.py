@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -92,6 +92,22 @@ def in_width(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name: in_jax_width(np.asarray(values)) for name, values in arrays.items()}
 
 
+class Revealed(NamedTuple):
+    """Sums over a site's rows in an answer: of log p(z_i | θ), and of its derivatives by θ.
+
+    Attributes:
+        points: θ, (m, d).
+        orders: of the derivatives: 0 the sum itself, 1 its gradient, 2 its curvature.
+        reference: the point from which the sums of order 0 are taken, (d,); None: from zero.
+        height: the exact sum at the reference is in the answer, too.
+    """
+
+    points: Float[np.ndarray, "m d"]
+    orders: tuple[int, ...] = (0,)
+    reference: Float[np.ndarray, " d"] | None = None
+    height: bool = False
+
+
 @dataclass(frozen=True)
 class SiteFunction:
     """What a site computes for one kind of query.
@@ -108,6 +124,13 @@ class SiteFunction:
             side by side, site axis first.
         disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
             compared with those of other sites; None where nothing can be.
+        reveals: ``(arrays, answer) -> Revealed``, several, on the host: the sums over rows in an
+            answer, from which the site measures what it gives away. What is no such sum, or a
+            function of them, may not be in the answer. None where that is not known.
+        noise: by name of arrays of potentials U_c, the standard deviation σ of normal noise in
+            their sum over the sites, of mean σ²/2. Between institutions each site adds its part to
+            each number, from its own secret. The mean of exp(−U) stays what it is, and with it the
+            law of a Metropolis chain that keeps the number of the point where it is.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
@@ -116,6 +139,8 @@ class SiteFunction:
     complete: Callable[[Arrays], Arrays] = as_sent
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
+    reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None
+    noise: Mapping[str, float] = field(default_factory=dict)
 
     def numbers(self, target: Target, arrays: Mapping[str, Any], site: Site) -> int:
         """Return how many row-dependent numbers an answer holds, from shapes alone.
@@ -140,6 +165,8 @@ class Known:
         chains: independent chains of the result.
         batches: of draws, at most.
         seed: of the run.
+        farthest: prior standard deviations from the prior's centre, in any parameter, beyond which
+            sites do not answer; a posterior is that of the region within.
     """
 
     target: Target
@@ -148,6 +175,7 @@ class Known:
     chains: int
     batches: int
     seed: int
+    farthest: float = float("inf")
 
 
 class Size(NamedTuple):
@@ -191,9 +219,17 @@ class Conversation(Method):
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest size of a message, by site function; functions left out are not known.
 
-        Plans and policies count with them; nothing is traced for that.
+        Plans count with them; nothing is traced for that.
         """
         return {}
+
+    def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the largest size of a message by every site function that a run may ever ask.
+
+        A site refuses a larger answer, and one of a function that is left out: what a person has
+        agreed to is never too small. By default those of `message_sizes`.
+        """
+        return self.message_sizes(dimension)
 
     def build(self, target: Target) -> Algorithm:
         """Raise: a conversation has no phases."""

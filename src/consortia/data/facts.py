@@ -119,9 +119,29 @@ class SiteFacts:
             beside=None if beside is None else cls.read(beside),
         )
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers and names these facts hold that depend on rows, shapes left out."""
+        own = (self.rows, self.labels, self.moments, self.table and asdict(self.table))
+        return _count(own) + (0 if self.beside is None else self.beside.numbers)
+
+    @property
+    def values(self) -> int:
+        """How many numbers the rows hold, in all arrays."""
+        return self.rows * sum(math.prod(shape) for shape, _ in self.arrays.values())
+
     def empty(self) -> dict[str, np.ndarray]:
         """Return arrays of these names, shapes and types without a row."""
         return {name: np.empty((0, *shape), kind) for name, (shape, kind) in self.arrays.items()}
+
+
+def _count(values: Any) -> int:
+    """Return how many numbers and texts a nest of plain values holds, keys left out."""
+    if isinstance(values, Mapping):
+        return sum(map(_count, values.values()))
+    if isinstance(values, (list, tuple, set, frozenset)):
+        return sum(map(_count, values))
+    return int(values is not None)
 
 
 def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class Panel(ABC):
         parts: into how many parts the sites are divided, each on its own device, and 1.
         mapped: sites are always computed one after the other.
         notes: sentences for the plan.
+        farthest: prior standard deviations beyond which sites do not answer.
     """
 
     root: bool = True
@@ -47,6 +48,7 @@ class Panel(ABC):
     parts: tuple[int, int] = (1, 1)
     mapped: bool = False
     notes: tuple[str, ...] = ()
+    farthest: float = float("inf")
 
     def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:
         self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)

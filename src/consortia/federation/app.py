@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
 from consortia.core.words import duration
+from consortia.data.digest import of_each_row
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
@@ -22,6 +23,7 @@ from consortia.engines.flower.files import identity_of
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.runtime import Job
+from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import Transport
@@ -313,6 +315,9 @@ def site_of(
         file = own.get(number, folder_of_data / study.data.files[number])
         return study.contribution(file, number, least())
 
+    def digests(key: bytes) -> list[bytes]:
+        return of_each_row(own[number], key)
+
     def least() -> int:
         from consortia.federation.governance.policy import load_policy
 
@@ -340,6 +345,7 @@ def site_of(
         gate,
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
+        digests=None if simulated else digests,
     )
 
 
@@ -429,13 +435,27 @@ class Simulated:
         """Any question will do."""
         return False
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Any number will do."""
+
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Any rows will do."""
 
     def place(self, place: Place, *, again: bool) -> None:
         """Any place will do."""
 
-    def release(self, kind: str, question: Question, payload: bytes, arrays: Any) -> bytes:
+    def settled(self, statement: Statement | None) -> None:
+        """Any rows may be."""
+
+    def release(
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Any,
+        beside: int = 0,
+        statement: Statement | None = None,
+    ) -> bytes:
         """Return the message."""
         return payload
 

@@ -15,6 +15,9 @@ from consortia.errors import InputError, MissingExtraError
 
 STUDY = "study.toml"
 
+MOST_BYTES, MOST_FILES = 2**24, 1000
+"""Of an app that is unpacked; one of a study has a few files of some kilobytes."""
+
 
 def app_hash(app: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of an app as Flower sends it: what ``flwr list`` shows as fab-hash.
@@ -57,10 +60,23 @@ def study_of(app: str | os.PathLike[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(path) as packed:
+                _check_size(packed, path)
                 packed.extractall(folder)
         except (OSError, zipfile.BadZipFile) as error:
             raise InputError(f"{path} is no Flower app: {error}") from error
         yield _only(Path(folder), path)
+
+
+def _check_size(packed: zipfile.ZipFile, path: Path) -> None:
+    """Refuse to unpack more than an app of a study can hold; no file yields more than it says."""
+    entries = packed.infolist()
+    size = sum(entry.file_size for entry in entries)
+    if size > MOST_BYTES or len(entries) > MOST_FILES:
+        raise InputError(
+            f"{path}: expected at most {MOST_FILES} files of together {MOST_BYTES:,} bytes, got "
+            f"{len(entries)} of {size:,}; it is not unpacked. Ask for an app that "
+            "`consortia flower new` wrote."
+        )
 
 
 def _only(folder: Path, path: Path) -> Path:

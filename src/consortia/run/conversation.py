@@ -108,6 +108,7 @@ def converse(task: Task, method: Conversation) -> Any:
         request.chains,
         request.rounds,
         request.seed,
+        panel.farthest,
     )
     run = ConversationRun(panel, method, known, task, posterior, record, specification, writer)
     return run.result_of(plan)

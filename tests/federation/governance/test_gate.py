@@ -14,6 +14,7 @@ import pytest
 
 import consortia
 from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.settled import Statement
 from consortia.errors import (
     ConsortiaError,
     InputError,
@@ -347,3 +348,28 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be made"):
         refusal(OSError(), folder=tmp_path / "file" / "site", site="north", run="9")
+
+
+# --- rows that answers settle --------------------------------------------------------------------
+
+
+def test_an_answer_with_which_too_many_rows_would_be_settled_does_not_leave(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, dataclasses.replace(TERMS, measured=True), maximum_settled_rows=2)
+    gate.settled(Statement(2, 50, 50))
+    with pytest.raises(PolicyError, match="would settle 3 of 50 rows") as caught:
+        gate.settled(Statement(3, 50, 50))
+    assert caught.value.rules == ("maximum_settled_rows",)
+    assert caught.value.of_rows  # not even its name leaves
+    assert rules_of(gate.settled, None) == ("unmeasured",)
+    gate.release("round", asked("round", 0), PAYLOAD, ARRAYS, 0, Statement(2, 40, 50))
+    assert lines(tmp_path)[-1].details["settled"] == "2 of 50 rows (of 40 that were drawn)"
+
+
+def test_without_the_key_and_for_named_algorithms_nothing_need_be_known(tmp_path: Path) -> None:
+    for name in ("none", "named", "other"):
+        (tmp_path / name).mkdir()
+    gate_of(tmp_path / "none").settled(None)
+    limits = {"maximum_settled_rows": 0, "unmeasured": ["fa_hmc"]}
+    gate_of(tmp_path / "named", **limits).settled(None)
+    with pytest.raises(PolicyError, match="unmeasured"):
+        gate_of(tmp_path / "other", maximum_settled_rows=0)

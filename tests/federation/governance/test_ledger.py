@@ -185,7 +185,9 @@ def test_a_line_that_a_crash_cut_short_is_told_and_removed_by_the_next(
     before, head = path.read_bytes(), Path(f"{path}.head").read_bytes()
     Ledger(path).append("released", run="r", site="s", kind="round", round=3, payload=b"x")
     torn = path.read_bytes()[len(before) :][:kept]
-    written(tmp_path, before + torn, head)  # as if the power had failed within the write
+    # As if the power had failed within the write: neither copy of the head was written yet.
+    written(tmp_path, before + torn, head)
+    (tmp_path / module.WITNESS).write_bytes(head)
     found = verify(path)
     assert found.problem is None
     assert f"line 4 was never finished ({len(torn)} bytes)" in found.notes[0]
@@ -259,6 +261,33 @@ def test_a_ledger_that_was_cut_while_it_is_open_is_no_longer_written(tmp_path: P
     os.truncate(path, 100)
     with pytest.raises(LedgerError, match="shorter"):
         ledger.append("released", run="r", site="s")
+
+
+def test_a_backup_of_the_ledger_that_is_put_back_is_refused_by_name(tmp_path: Path) -> None:
+    path = filled(tmp_path, 3)
+    backup = {name: Path(name).read_bytes() for name in (str(path), f"{path}.head")}
+    Ledger(path).append("released", run="r", site="s", kind="round", round=3, payload=b"x")
+    for name, content in backup.items():
+        Path(name).write_bytes(content)
+    with pytest.raises(LedgerError, match="an older copy of it was put back"):
+        Ledger(path)
+    assert "names line 4" in str(verify(path).problem)
+
+
+def test_a_removed_ledger_and_one_written_anew_are_refused_by_name(tmp_path: Path) -> None:
+    path = filled(tmp_path, 3)
+    for name in (path, Path(f"{path}.head")):
+        name.unlink()
+    with pytest.raises(LedgerError, match="or it was removed"):
+        Ledger(path)
+    other = tmp_path / "other"
+    other.mkdir()
+    anew = filled(other, 3)
+    path.write_bytes(anew.read_bytes())
+    Path(f"{path}.head").write_bytes(Path(f"{anew}.head").read_bytes())
+    with pytest.raises(LedgerError, match="line 3: .*written anew"):
+        Ledger(path)
+    assert verify(path).line == 3
 
 
 def test_a_lock_that_stays_held_is_named(tmp_path: Path, monkeypatch: Any) -> None:

@@ -38,6 +38,7 @@ TERMS = StudyTerms(
     exchanges=103,
     messages=("description", "round"),
     version=consortia.__version__,
+    measured=True,
 )
 STRICTEST: dict[str, Any] = {
     "studies": ["a" * 64],
@@ -47,6 +48,7 @@ STRICTEST: dict[str, Any] = {
     "maximum_rounds": 100,
     "minimum_rows": 50,
     "own_levels": False,
+    "maximum_settled_rows": 0,
     "minimum_batch": 16,
     "maximum_chains": 4,
     "versions": [consortia.__version__],
@@ -55,6 +57,7 @@ STRICTEST: dict[str, Any] = {
 """All that `TERMS` can meet."""
 
 BROKEN: dict[str, dict[str, Any]] = {
+    "unmeasured": {"measured": False},
     "studies": {"study": "c" * 64},
     "models": {"model": "c" * 64},
     "algorithms": {"algorithm": "fa_ld"},
@@ -106,9 +109,12 @@ def test_a_refusal_has_every_reason() -> None:
 
 def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
     of_gate = {"apps", "minimum_rows", "maximum_bytes", "maximum_norm"}
+    of_gate |= {"minimum_pattern_rows", "maximum_settled_rows"}
     of_gate |= {"maximum_messages", "maximum_runs", "maximum_parameters_per_row"}
     of_gate |= {
         "maximum_numbers",
+        "maximum_numbers_per_value",
+        "minimum_rows_changed",
         "maximum_points",
         "minimum_level_rows",
     }  # the latter where facts are made

@@ -14,6 +14,7 @@ import consortia
 from consortia.engines.flower.questions import Place, Question
 from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance import StudyTerms, open_gate, verify
+from consortia.federation.governance.declared import declared_numbers
 from consortia.federation.governance.explanation import sentences
 from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.policy import load_policy
@@ -80,8 +81,12 @@ def ledger_of(folder, number=0):
     return verify(folder / f"governed-{number}" / "site" / LEDGER).entries
 
 
+TOLD = 1 + 2
+"""Numbers before the first query: of rows, and two flags of the start."""
+
+
 def test_every_answer_has_its_line_and_its_numbers_are_counted(tmp_path):
-    governed(tmp_path, maximum_numbers=3 + 4 * 13 + 3 * 64).sampled(rounds=3)
+    governed(tmp_path, maximum_numbers=TOLD + 3 + 4 * 13 + 3 * 64).sampled(rounds=3)
     lines = [one for one in ledger_of(tmp_path) if one.kind == "query"]
     assert [one.round for one in lines] == list(range(8))
     assert [sum(int(np.prod(s)) for _, _, s in one.arrays) for one in lines] == [
@@ -91,7 +96,7 @@ def test_every_answer_has_its_line_and_its_numbers_are_counted(tmp_path):
 
 
 def test_a_run_that_asks_for_more_numbers_than_permitted_is_refused(tmp_path):
-    network = governed(tmp_path, maximum_numbers=3 + 4 * 13 + 3 * 64 - 1)
+    network = governed(tmp_path, maximum_numbers=TOLD + 3 + 4 * 13 + 3 * 64 - 1)
     with pytest.raises(SiteRefusedError, match="maximum_numbers") as caught:
         network.sampled(rounds=3)
     assert caught.value.round == 7
@@ -174,12 +179,15 @@ def test_the_terms_of_a_study_know_its_queries(study):
 
 
 def test_a_site_is_told_what_each_answer_says_and_how_many_numbers(study):
-    told = sentences(study, terms_of(study), rows=40, columns=3)
+    numbers = [declared_numbers(study.method, 3, 2, 3)]
+    told = sentences(study, terms_of(study), rows=40, columns=3, numbers=numbers)
     texts = [text for _, text in told]
     assert "The log-likelihood of all your rows at some points. (differences)" in texts
     assert any("52" in text and "10 messages as a rule" in text for text in texts)
-    # 8 answers of at most 64 numbers as a rule, 50 at most; the file has 120.
-    assert any("at most 512 numbers" in text and "3,200: more than" in text for text in texts)
+    # 8 answers of at most 64 numbers as a rule, four times as many permitted; the file has 120.
+    counted = next(text for text in texts if text.startswith("Your file holds 120 numbers"))
+    assert "hold 514 that depend on them as a rule, and a run stops at 2,050" in counted
+    assert "4.3 times as many as your rows hold" in counted
 
 
 def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
@@ -188,7 +196,7 @@ def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
     path.write_text(proposed(terms))
     load_policy(path).permits(terms)
     assert '"query"' in path.read_text()
-    assert "maximum_messages = 52" in path.read_text()
+    assert "maximum_messages = 34" in path.read_text()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

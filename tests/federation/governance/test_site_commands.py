@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from consortia.cli.commands import app
 from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, verify
+from consortia.federation.governance.ledger import WITNESS
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
@@ -54,8 +55,8 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
         "14 rounds, 2 of them to warm up, 16 chains side by side: your site sends at most 16",
         "Once: how many rows you have",
         "(round; docs/threat-model.md#messages)",
-        "120 rows × 4 columns = 480 numbers",
-        "which is more than your rows hold",
+        "Your file holds 480 numbers. All messages together hold 1,828 that depend on them: 3.8 "
+        "times as many as your rows hold",
         "Nothing of what is sent is hidden by noise that only your site knows",
     ):
         assert sentence in text, sentence
@@ -97,6 +98,17 @@ def test_an_app_is_asked_by_its_hash_and_the_study_in_it(policy: Path, tmp_path:
     policy.write_text(command("check", "--app", app).stdout)
     assert hashlib.sha256(app.read_bytes()).hexdigest() in policy.read_text()
     assert command("check", policy, "--app", app).exit_code == 0
+
+
+def test_an_app_that_unpacks_to_more_than_a_study_is_not_unpacked(tmp_path: Path) -> None:
+    app = tmp_path / "app.fab"
+    with zipfile.ZipFile(app, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("inside/study.toml", EXAMPLE.read_text())
+        packed.writestr("inside/zeros", bytes(2**25))
+    assert app.stat().st_size < 2**17
+    refused = command("check", "--app", app)
+    assert refused.exit_code == 2
+    assert "it is not unpacked" in " ".join(refused.output.split())
 
 
 def test_a_file_without_a_study_is_no_app(policy: Path, tmp_path: Path) -> None:
@@ -190,6 +202,7 @@ def test_a_head_that_was_noted_before_is_looked_for(ledger: Path, tmp_path: Path
     assert command("ledger", ledger, "--head", noted).exit_code == 0
     ledger.unlink()
     Path(f"{ledger}.head").unlink()
+    (ledger.parent / WITNESS).unlink()
     Ledger(ledger).append("opened", run="1", site="s")
     rewritten = command("ledger", ledger, "--head", noted)
     assert rewritten.exit_code == 10

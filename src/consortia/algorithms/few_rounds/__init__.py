@@ -30,6 +30,7 @@ from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
 from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
 from consortia.errors import InputError
+from consortia.surrogates.mode_search import CANDIDATES
 from consortia.surrogates.proposals import FEW_PARAMETERS
 
 POINTS_PER_EFFECTIVE = 4
@@ -150,6 +151,16 @@ class FewRounds(Conversation):
             "local_fits": Size(4 * dimension + 1, 3 * (triangle + dimension)),
             "log_densities": Size(count * dimension, count + 2),
         }
+
+    def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the same with curvatures at candidates, and gradients at the places of chains."""
+        d, sizes = dimension, dict(self.message_sizes(dimension))
+        count = max(min(WALKERS, MOST_NUMBERS // d), FEWEST_WALKERS)
+        sizes["slopes"] = Size((count + 1) * d, count * (d + 1))
+        if d <= MOST_CURVED:
+            numbers = 1 + d + d * (d + 1) // 2
+            sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
+        return sizes
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse a model of which a message cannot carry many chains."""

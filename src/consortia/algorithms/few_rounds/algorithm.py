@@ -54,6 +54,7 @@ from consortia.surrogates.proposals.rays import (
     lines_through,
     points_of,
     profile_of,
+    within,
 )
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 
@@ -392,6 +393,8 @@ def _drawn(
     )
     proposal = proposal._replace(envelope=envelope)
     centre = server.centre if exploring else server.memory.best
+    scale, farthest = prior_scale(server.known.target, server.known.start), server.known.farthest
+    lines = within(lines, centre, scale, farthest)
     rays = points_of(lines, centre)
     seed, words = server.known.seed, server.messages + 1
     stream = np.array([seed & 0xFFFFFFFF, seed >> 32, words], np.uint32)
@@ -400,6 +403,9 @@ def _drawn(
     if len(points) < FEW_DRAWS:  # too few to be worth a message
         proposal = proposal._replace(surrogate=None, floor=0.0, cap=0.0, log_mass=0.0)
         points, density, accepted = proposal.sample(stream, server.rng, wanted)
+    inside = (scale.distance(points) <= farthest).all(axis=1)
+    if inside.sum() >= FEW_DRAWS:  # else a site refuses, which names the distance
+        points, density, accepted = points[inside], density[inside], accepted[inside]
     points = points.astype(server.dtype).astype(float)
     fill = np.repeat(rays[-1:], wanted - len(points), axis=0)
     rest = np.concatenate([rays, fill])

@@ -3,5 +3,8 @@
 WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 """Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""
 
+NOISE = 0.1
+"""Standard deviation of what all sites together add to a log-density between institutions."""
+
 MOST_CURVED, GROUPS = 200, 8
 """Parameters up to which curvatures are sent; and places where chains begin with more of them."""

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from consortia.algorithms.few_rounds.limits import NOISE
 from consortia.core.contract import Evaluation, Site
-from consortia.core.queries import Arrays, Reply, SiteFunction
+from consortia.core.queries import Arrays, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import hessian, mode_of
@@ -100,28 +101,61 @@ def _at_starts(arrays: Arrays) -> Evaluation:
     return Evaluation(jnp.asarray(arrays["starts"]))
 
 
+# --- what an answer gives away -------------------------------------------------------------------
+
+
+def _of_log_densities(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+    """Return the sums at the points, with noise, and the exact one at the reference."""
+    reference = np.asarray(arrays["reference"])
+    return (Revealed(arrays["points"], (0,), reference, height=True),)
+
+
+def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+    reference = np.asarray(arrays["reference"])
+    return (Revealed(arrays["points"], orders, reference),)
+
+
+def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+    """Return gradient and curvature at the modes, which are what a fit is a function of."""
+    modes, upper = [], np.triu_indices(len(arrays["reference"]))
+    for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
+        precision = np.zeros((pull.size, pull.size))
+        precision[upper] = triangle
+        precision += np.triu(precision, 1).T
+        if np.isfinite(precision).all() and np.isfinite(pull).all():
+            away = np.linalg.lstsq(precision, np.asarray(pull, float), rcond=None)[0]
+            modes.append(arrays["reference"] + away)
+    points = np.stack(modes) if modes else np.zeros((0, len(arrays["reference"])))
+    return (Revealed(points, (1, 2)),)
+
+
 FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
         _at_starts,
         "the curvature of the log-posterior of the site alone at its modes, and where these are",
+        reveals=_of_fits,
     ),
     "log_densities": SiteFunction(
         _log_densities,
         _at_points,
         "the log-likelihood of all rows of the site together, at each of the points",
         complete=_drawn,
+        reveals=_of_log_densities,
+        noise={"potentials": NOISE},
     ),
     "slopes": SiteFunction(
         _slopes,
         _at_points,
         "the log-likelihood of all rows of the site together, and its gradient, at each point",
+        reveals=partial(_of_derivatives, (0, 1)),
     ),
     "derivatives": SiteFunction(
         _derivatives,
         _at_points,
         "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
         "each of a few points",
+        reveals=partial(_of_derivatives, (0, 1, 2)),
     ),
 }
 """What few messages ask, by name."""

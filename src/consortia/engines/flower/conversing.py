@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import hmac
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from consortia.core.queries import Conversation, SiteFunction, in_width
+from consortia.data import digest
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import RunFiles
-from consortia.engines.flower.questions import NOWHERE, Place, place_of
+from consortia.engines.flower.questions import NOWHERE, Place, Question, place_of, question_of
 from consortia.engines.flower.runtime import Job, SiteWork
+from consortia.engines.flower.settled import Settled, Statement
 from consortia.engines.flower.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer
 from consortia.engines.programs import SitePrograms
+
+SETTLED = "settled"
+"""Folder at the site of what answers have given away."""
 
 
 class QueryRuntime(SiteWork):
@@ -26,6 +36,8 @@ class QueryRuntime(SiteWork):
         files: of the run.
         begun: the arrays that the run began with: positions (1, d).
         method: of the study; its functions alone are answered, whatever a server asks for.
+        run: identity of the run.
+        secret: of the site, from which it draws noise; None where nothing is private.
     """
 
     def __init__(
@@ -35,9 +47,11 @@ class QueryRuntime(SiteWork):
         files: RunFiles,
         begun: Mapping[str, np.ndarray],
         method: Conversation,
+        run: str = "",
+        secret: bytes | None = None,
     ) -> None:
         super().__init__(job, number, files, begun, method, 1)
-        self._method = method
+        self._method, self._run, self._secret = method, run, secret
         parts = self._target, self._arrays, number, 1
         self._programs = SitePrograms(*parts, mapped=True, lasting=True)
         self._made: tuple[Envelope | None, Answer] = None, {}
@@ -51,13 +65,16 @@ class QueryRuntime(SiteWork):
         arrays = self._completed(function, request)
         site = self._arrays.site(0, self._number)
         numbers = function.numbers(self._target, arrays, site)
+        sizes = self._method.declared_sizes(self.dimension)
+        declared = sizes[name].up if (name := self._name(label)) in sizes else 0
         evaluation = function.evaluation(arrays)
         if not np.size(evaluation.positions):
-            return Place(0, 0.0, 0.0, NOWHERE, numbers)
+            return Place(0, 0.0, 0.0, NOWHERE, numbers, declared)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
         found = place_of(evaluation, 1, self._scale, before, messages)
-        return Place(found.points, found.farthest, found.moved, found.middles, numbers)
+        where = found.points, found.farthest, found.moved, found.middles
+        return Place(*where, numbers, declared)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the last query evaluated, for the next one."""
@@ -71,9 +88,36 @@ class QueryRuntime(SiteWork):
         found = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
         dtype = np.dtype(self._target.dtype)
-        return {}, {
-            name: (values[0] if axis else values).astype(dtype) for name, values in found.items()
-        }
+        found = {name: values[0] if axis else values for name, values in found.items()}
+        if self._secret is not None and function.noise:
+            rng = private_generator(self._secret, self._run, question_of(request))
+            for name in sorted(function.noise):
+                sd = function.noise[name] / math.sqrt(len(self._job.sites))
+                drawn = rng.standard_normal(found[name].shape)
+                found[name] = found[name] + (sd * drawn + sd**2 / 2)
+        return {}, {name: values.astype(dtype) for name, values in found.items()}
+
+    def settles(self, label: Label, request: Envelope, answer: Answer) -> Statement | None:
+        """Return what this answer and those before settle; None where that is not known."""
+        function = self._function(label, request)
+        if self._secret is None or function.reveals is None or self._target.model.by_site:
+            return None
+        revealed = function.reveals(self._completed(function, request), answer)
+        return self._settled.add(revealed, self._noise(function))
+
+    def _noise(self, function: SiteFunction) -> float:
+        """Return the standard deviation of what this site adds to each potential."""
+        return min(function.noise.values(), default=0.0) / math.sqrt(len(self._job.sites))
+
+    @functools.cached_property
+    def _settled(self) -> Settled:
+        """What was answered about the same values, in whichever run."""
+        assert self._secret is not None
+        site = self._arrays.site(0, self._number)
+        values = digest.of_rows(jax.tree.map(np.asarray, site.data))
+        named = hmac.new(self._secret, values.encode(), hashlib.sha256).hexdigest()
+        path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
+        return Settled(self._target, site, path, int(named[32:], 16))
 
     def _function(self, label: Label, request: Envelope) -> SiteFunction:
         """Return the function of the site's own study that a label names.
@@ -88,8 +132,18 @@ class QueryRuntime(SiteWork):
             raise EnvelopeError("the site function has another name in this study")
         return self._method.functions[names[label.phase]]
 
+    def _name(self, label: Label) -> str:
+        return function_names(self._method)[label.phase]
+
     def _completed(self, function: SiteFunction, request: Envelope) -> Answer:
         """Return the arrays that the function takes; made once a request."""
         if self._made[0] is not request:
             self._made = request, in_width(function.complete(in_width(request.arrays)))
         return self._made[1]
+
+
+def private_generator(secret: bytes, run: str, question: Question) -> np.random.Generator:
+    """Return the generator of a site's noise in an answer; the same question has the same noise."""
+    text = f"noise {run} {question.place} {question.digest}"
+    key = hmac.new(secret, text.encode(), hashlib.sha256).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "big")))

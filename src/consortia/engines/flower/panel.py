@@ -19,7 +19,7 @@ from consortia.engines.flower import nonfinite
 from consortia.engines.flower.agreement import agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.plausible import Judge, Sent
+from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
 from consortia.engines.panel import Answer, Panel
@@ -30,6 +30,10 @@ FLOWER_RUN = "flower run"
 """Entry of an identity: the run, as the sites know it."""
 
 KEPT_SHAPES = 32
+
+FARTHEST = 16.0
+"""Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
+middles of points beyond 10, and of points that show tails counts half the distance."""
 
 
 class FlowerPanel(Panel):
@@ -44,6 +48,8 @@ class FlowerPanel(Panel):
         begin: what the run begins with, for the sites to agree to.
         bounds: farthest position and step that a site may send.
     """
+
+    farthest = FARTHEST
 
     def __init__(
         self,
@@ -94,7 +100,18 @@ class FlowerPanel(Panel):
             )
             for site in range(len(self.names))
         }
-        answers = channel.ask(requests, lambda site, one: _read(like, one), iteration=number)
+        arrays = self.completed(query)
+        distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
+
+        def read(site: int, one: Envelope) -> Answer:
+            reason = unlike_sums(one.arrays, distinct=distinct)
+            if reason is not None:
+                raise SiteImplausibleError(
+                    (self.names[site],), reason=reason, waited=0.0, round=number
+                )
+            return _read(like, one)
+
+        answers = channel.ask(requests, read, iteration=number)
         self._check_plausible(function, query, answers, number)
         ordered = [answers[site] for site in range(len(self.names))]
         if not function.summed:

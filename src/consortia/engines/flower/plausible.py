@@ -26,6 +26,10 @@ SMALL_MOVE, SMALL_GRADIENT = 1.0, 1.0
 """Medians below these count as these, in standard deviations of the prior or their inverse."""
 
 
+FEWEST_EQUAL = 8
+"""Numbers about several points that are not all the same where they are sums over rows."""
+
+
 class Sent(NamedTuple):
     """A message of a site with what it answers: both without the axis of the nodes."""
 
@@ -99,3 +103,20 @@ def _unlike(found: Mapping[int, float], small: float, text: str) -> tuple[int, s
     if found[site] <= TIMES_MEDIAN * median:
         return None
     return site, text.format(found[site] / median)
+
+
+def unlike_sums(arrays: Mapping[str, np.ndarray], *, distinct: bool) -> str | None:
+    """Return why the arrays of an answer cannot be sums over rows; None where they may be.
+
+    Args:
+        arrays: as they travel, where marks stand for numbers that are not finite.
+        distinct: the answer is about several points.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            continue
+        if not np.isfinite(array).all():
+            return f"it sent numbers that are not finite, without a mark, in {name!r}"
+        if distinct and array.size >= FEWEST_EQUAL and (array == array.flat[0]).all():
+            return f"all {array.size} numbers of {name!r} are {array.flat[0]:g}"
+    return None

@@ -54,6 +54,8 @@ class Place:
         moved: the same from where the chain was evaluated before, for each round between.
         middles: the middle of each chain's points, (chains, d).
         numbers: that depend on rows and would leave in the answer, where it is known.
+        declared: the most that the method declares of such an answer; None where the answer has the
+            shape that the study's own phases give it.
     """
 
     points: int
@@ -61,6 +63,7 @@ class Place:
     moved: float
     middles: np.ndarray
     numbers: int = 0
+    declared: int | None = None
 
 
 def question_of(request: Envelope) -> Question:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -250,16 +250,20 @@ class SiteRuntime(SiteWork):
     def place(self, label: Label, request: Envelope) -> Place:
         """Return where a message asks the site to look at its rows; nothing is computed of them."""
         stage, phase = self._phase(label)
+        sent = stage.shapes(label.phase)
+        numbers = sum(leaf.size for leaf in jax.tree.leaves((sent.outbox, sent.info)))
         if phase.evaluation is None:
-            return Place(0, 0.0, 0.0, NOWHERE)
+            return Place(0, 0.0, 0.0, NOWHERE, numbers)
         like, which = stage.before(label.phase).inbox, np.arange(stage.chains)
         if isinstance(phase.exchange, Route):
             which = self._chains_here(stage, request)
             like = self._inboxes(stage, label, len(which))
+            numbers = numbers * len(which) // stage.chains
         before, iterations = self._last_evaluated(label.stage)
         rounds = np.maximum(label.iteration - iterations[which], 1)
         evaluation = phase.evaluation(from_arrays(request.arrays, like, "inbox"))
-        return place_of(evaluation, len(which), self._scale, before[which], rounds)
+        found = place_of(evaluation, len(which), self._scale, before[which], rounds)
+        return replace(found, numbers=numbers)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the chains of a message were asked, for the next one."""

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ import numpy as np
 from consortia.core import density
 from consortia.core.queries import Conversation
 from consortia.data.facts import SiteFacts
+from consortia.data.patterns import smallest_cell
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.conversing import QueryRuntime
@@ -29,6 +30,7 @@ from consortia.engines.flower.facts import SiteEngine
 from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
+from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.store import results
 
@@ -51,18 +53,35 @@ class Gate(Protocol):
         """Refuse a question, before anything is read; return True if it was answered before."""
         ...
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
-        """Take note of how many rows the site has read for how many parameters, or refuse them."""
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
+        """Take note of how many rows the site has read for how many parameters, or refuse them.
+
+        ``cell`` of them share the rarest pattern of covariates.
+        """
+        ...
+
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Take note of which rows they are, of a digest each, or refuse them."""
         ...
 
     def place(self, place: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
         ...
 
+    def settled(self, statement: Statement | None) -> None:
+        """Refuse an answer with which too many rows, or it is not known how many, are settled."""
+        ...
+
     def release(
-        self, kind: str, question: Question, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
+        statement: Statement | None = None,
     ) -> bytes:
-        """Return the message, when it may leave."""
+        """Return the message, when it may leave; ``beside`` its arrays it holds such numbers."""
         ...
 
     def refusal(
@@ -92,6 +111,8 @@ class FlowerSite:
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
         private: what the phases declare as private comes from the site's own secret, not from the
             seed of the study.
+        digests: a digest of each row of the site's file under the site's secret; None where rows
+            are not known again.
     """
 
     def __init__(
@@ -106,10 +127,11 @@ class FlowerSite:
         refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
         *,
         private: bool = False,
+        digests: Callable[[bytes], Sequence[bytes]] | None = None,
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
-        self._private = private
+        self._private, self._digests = private, digests
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
         self._work: dict[str, SiteRuntime | QueryRuntime] = {}
@@ -131,16 +153,17 @@ class FlowerSite:
             if files is None:  # only now, or whoever is refused could fill the disk
                 files = self._files[request.run] = RunFiles(self.folder, request.run)
             named = digest(message)
-            before = files.reply(named)
+            before, statement = files.reply(named), None
             if before is not None:
                 kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
             else:
                 began = time.monotonic()
-                kind, values, arrays = self._answer(request, files, gate, again=again)
+                kind, values, arrays, statement = self._answer(request, files, gate, again=again)
                 if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = self._reply(request, named, values, arrays)
-            return gate.release(kind, question, reply, arrays)
+            beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
+            return gate.release(kind, question, reply, arrays, beside, statement)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 
@@ -183,14 +206,16 @@ class FlowerSite:
 
     def _answer(
         self, request: Envelope, files: RunFiles, gate: Gate, *, again: bool
-    ) -> tuple[str, Any, Any]:
-        """Return the kind of what leaves, plain values, arrays."""
+    ) -> tuple[str, Any, Any, Statement | None]:
+        """Return the kind of what leaves, plain values, arrays, and what these settle of rows."""
         if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
+            if self._digests is not None:
+                gate.data(self._digests(secret_of(self.folder)), facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             of_columns = bool(facts.moments) or facts.table is not None
-            return "moments" if of_columns else "description", values, {}
+            return "moments" if of_columns else "description", values, {}, None
         if request.kind == AGREEMENT:
             every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):
@@ -199,19 +224,23 @@ class FlowerSite:
             self._work.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(model)
-            return "description", {}, work.start_flags()
+            return "description", {}, work.start_flags(), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
-            return "fit", {}, work.finish_fit(request)
+            return "fit", {}, work.finish_fit(request), None
         if isinstance(work, QueryRuntime) != (request.kind == STAGES[QUERY]):
             raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         place = work.place(label, request)
         gate.place(place, again=again)
         values, arrays = work.step(label, request)
+        statement = None
         if not again:
+            if isinstance(work, QueryRuntime) and self._private:
+                statement = work.settles(label, request, arrays)
+                gate.settled(statement)
             work.keep_place(label, request, place)
-        return request.kind, values, nonfinite.marked(arrays)
+        return request.kind, values, nonfinite.marked(arrays), statement
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
         """Return the facts with a digest that nobody without this site's secret can check."""
@@ -228,12 +257,13 @@ class FlowerSite:
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
             parts = job, self.number, files, begun.arrays
+            secret = secret_of(self.folder) if self._private else None
             if isinstance(job.algorithm, Conversation):
-                work = QueryRuntime(*parts, job.algorithm)
+                work = QueryRuntime(*parts, job.algorithm, run, secret)
             else:
-                secret = secret_of(self.folder) if self._private else None
                 work = SiteRuntime(*parts, run, secret)
-            gate.rows(int(job.sites.sizes[self.number]), work.dimension)
+            rows = job.sites.site(self.number)
+            gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from consortia.core.queries import Conversation
 from consortia.diagnostics.site_sums import LEFT_OUT
-from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
+from consortia.federation.governance.terms import StudyTerms
 from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consortia.federation.governance.declared import Declared
     from consortia.study.build import Study
 
 MORE = "docs/threat-model.md"
@@ -39,7 +41,12 @@ AFTER = {
 
 
 def sentences(
-    study: Study, terms: StudyTerms, *, rows: int | None = None, columns: int | None = None
+    study: Study,
+    terms: StudyTerms,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    numbers: Sequence[Declared] = (),
 ) -> list[tuple[str, str]]:
     """Return pairs of a heading and a text; no data are read.
 
@@ -48,6 +55,7 @@ def sentences(
         terms: what it requires.
         rows: of the site's file, where it was read.
         columns: of it, the response included.
+        numbers: of the study, and of those that are run after it, what their messages hold.
     """
     found = [
         ("Study", study.title or study.name),
@@ -75,7 +83,7 @@ def sentences(
     found += [("", f"{text} ({name})") for one in terms.every for name, text in one.answers]
     found += [
         ("A patient" if not number else "", text)
-        for number, text in enumerate(_of_a_patient(study, terms, rows, columns))
+        for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
     ]
     return found
 
@@ -161,7 +169,7 @@ def _length(study: Study, terms: StudyTerms) -> str:
 
 
 def _of_a_patient(
-    study: Study, terms: StudyTerms, rows: int | None, columns: int | None
+    terms: StudyTerms, rows: int | None, columns: int | None, numbers: Sequence[Declared]
 ) -> list[str]:
     """Return what could be learned of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
@@ -181,23 +189,26 @@ def _of_a_patient(
             f"Noise of variance {noise:g}, drawn from a secret of your site, is added to all that "
             "is sent. How much one patient changes it is not bounded: no privacy budget is claimed."
         )
+    elif terms.noisy:
+        found.append(
+            f"Noise that only your site knows is added to what {', '.join(terms.noisy)} sends. It "
+            "leaves the result exact. No privacy budget is claimed."
+        )
     elif private is None or private == 1:
         found.append("Nothing of what is sent is hidden by noise that only your site knows.")
+    found += [_of_rows(one) for one in terms.every if not one.measured][:1]
+    if terms.measured:
+        found.append(
+            "Before each answer your site measures, on its own rows, how many of them all answers "
+            "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
+        )
     if terms.sites == 2:
         found.append(
             "There are two sites: the other one can compute your messages from its own and the "
             "average. Do not take part without agreeing to that."
         )
-    if rows is not None and columns is not None and terms.usual is not None:
-        found.append(_of_answers(study, terms, rows, columns))
-    elif rows is not None and columns is not None:
-        unknowns, rounds = rows * columns, terms.rounds * terms.chains
-        found.append(
-            f"Your file holds {rows:,} rows × {columns} columns = {unknowns:,} numbers. The rounds "
-            f"tell {terms.rounds:,} × {terms.chains} = {rounds:,} numbers for each parameter of "
-            f"the model; with {columns} parameters {rounds * columns:,}, which is "
-            + ("more than your rows hold." if rounds * columns >= unknowns else "fewer.")
-        )
+    if rows is not None and columns is not None and numbers:
+        found.append(_of_numbers(terms, rows * columns, numbers))
     else:
         found.append("Give --data FILE to compare the numbers sent with those of your rows.")
     found.append(
@@ -207,19 +218,29 @@ def _of_a_patient(
     return found
 
 
-def _of_answers(study: Study, terms: StudyTerms, rows: int, columns: int) -> str:
-    """Return how many numbers the answers to questions hold, against those of the rows."""
-    method, unknowns = study.method, rows * columns
-    assert isinstance(method, Conversation)
-    each = max((one.up for one in method.message_sizes(columns).values()), default=0)
-    held = f"Your file holds {rows:,} rows × {columns} columns = {unknowns:,} numbers. "
-    if not each:
-        return f"{held}How many numbers the answers hold is not known; `maximum_numbers` bounds it."
-    usual, most = (
-        (messages - BEFORE_PHASES) * each for messages in (terms.usual or 0, terms.exchanges)
+def _of_rows(terms: StudyTerms) -> str:
+    """Return what is not known of a method that is not measured, and what to do."""
+    text = (
+        f"How many of your rows the messages of {terms.algorithm} settle CANNOT be measured here: "
+        "whoever holds them may know any row."
     )
-    return (
-        f"{held}With {columns} parameters the answers hold at most {usual:,} numbers as a rule, "
-        f"and at most {most:,}: "
-        + ("more than your rows hold." if usual >= unknowns else "as a rule fewer than your rows.")
+    if terms.usual is None:
+        return f"{text} Recommended: ask for the same study with few_rounds, which is measured."
+    return f"{text} Recommended: ask for a model without levels that stay at the sites."
+
+
+def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:
+    """Return how many row-dependent numbers all messages hold, against those of the rows."""
+    first = numbers[0]
+    usual = sum(one.usual for one in numbers)
+    text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
+    text += "them" if terms.usual is None else "them as a rule"
+    if first.proposed > first.usual:
+        text += f", and a run stops at {first.proposed:,} under the policy that is proposed"
+    times = usual / held
+    return f"{text}: " + (
+        f"{times:,.1f} times as many as your rows hold. They would be enough to read every row, "
+        "were each exact and independent of the others."
+        if times >= 1
+        else "fewer than your rows hold."
     )

@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +29,8 @@ from consortia.errors import (
     RunClosedError,
     StoreError,
 )
-from consortia.federation.governance.ledger import BY_ROWS, Ledger
+from consortia.federation.governance.holdings import Holdings
+from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, SETTLED, Ledger, numbers_of
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
@@ -98,6 +99,16 @@ class Reach(Protocol):
     @property
     def numbers(self) -> int: ...  # noqa: D102
 
+    @property
+    def declared(self) -> int | None: ...  # noqa: D102
+
+
+class Measured(Protocol):
+    """How many rows are settled by answers; its text says that in words."""
+
+    @property
+    def settled(self) -> int: ...  # noqa: D102
+
 
 class Gate:
     """What is asked of a site, and the way of its messages out; made by `open_gate`.
@@ -159,13 +170,40 @@ class Gate:
         self._check(kind, question)
         return question.digest in self._answers(question)
 
-    def rows(self, number: int, parameters: int | None = None) -> None:
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Check the number of the site's rows, as soon as they are read, and of the parameters.
+
+        Args:
+            number: of rows.
+            parameters: of the model, once it is built.
+            cell: rows that share the rarest pattern of covariates, once they are known.
 
         Raises:
             PolicyError: the rows are too few.
         """
-        self.policy.permits_rows(number, parameters)
+        self.policy.permits_rows(number, parameters, cell)
+
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Check which data a run is about, and have that in the ledger.
+
+        Args:
+            rows: a digest of each row of the site.
+            values: that the rows hold, of the columns of the study.
+
+        Raises:
+            PolicyError: a few rows came or went since another run.
+        """
+        run, holdings = self.terms.run, Holdings(self._folder)
+        found = holdings.known(rows)
+        least = self.policy.minimum_rows_changed
+        if found.changed is not None and found.changed < least:
+            text = f"{found.changed} rows came or went since an earlier run, fewer than {least}: "
+            text += "the difference of the two runs would say what they are"
+            raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
+        if self._ledger.data.get(run) != (found.data, values):
+            holdings.keep(found.data, rows)
+            details = {"data": found.data, "values": str(values)}
+            self._ledger.append("held", run=run, site=self.site, details=details)
 
     def place(self, place: Reach, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.
@@ -175,17 +213,19 @@ class Gate:
             again: the question was answered before, so that the chain has not moved.
 
         Raises:
-            PolicyError: too far out, too far from the last time, at too many points, or with too
-                many numbers in the answers of the run.
+            PolicyError: too far out, too far from the last time, at too many points, with too
+                many numbers in the messages of the run, or with more in this one than the method
+                declares.
         """
         policy, found = self.policy, []
         if policy.maximum_points is not None and place.points > policy.maximum_points:
             text = f"{place.points} positions, more than {policy.maximum_points}"
             found.append(("maximum_points", text))
-        numbers = self._ledger.numbers[self.terms.run] + place.numbers
-        if policy.maximum_numbers is not None and not again and numbers > policy.maximum_numbers:
-            text = f"the answers of this run would hold {numbers} numbers, more than "
-            found.append(("maximum_numbers", f"{text}{policy.maximum_numbers}"))
+        if not again:
+            found += self._too_many_numbers(place.numbers)
+        if place.declared is not None and place.numbers > place.declared:
+            text = f"the answer would hold {place.numbers} numbers that depend on rows, more than "
+            found.append(("messages", f"{text}the {place.declared} that the method declares"))
         for rule, distance, most in (
             ("maximum_position", place.farthest, policy.maximum_position),
             ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
@@ -196,8 +236,35 @@ class Gate:
         if found:
             raise forbidden("this question", found)
 
+    def settled(self, statement: Measured | None) -> None:
+        """Check how many rows an answer and those before would settle, before it leaves.
+
+        Args:
+            statement: None where that is not known.
+
+        Raises:
+            PolicyError: they are too many, or may be.
+        """
+        most = self.policy.maximum_settled_rows
+        if most is None:
+            return
+        if statement is None:
+            if self.terms.algorithm not in self.policy.unmeasured:
+                text = "how many rows the answers of this model settle is not known"
+                raise forbidden("this question", [("unmeasured", text)])
+        elif statement.settled > most:
+            text = f"the answers of this run, this one included, would settle {statement}, more "
+            text += f"than {most}: each measurement in them would be known to the server"
+            raise forbidden("this question", [("maximum_settled_rows", text)], of_rows=True)
+
     def release(
-        self, kind: str, question: SiteRequest, payload: bytes, arrays: Mapping[str, np.ndarray]
+        self,
+        kind: str,
+        question: SiteRequest,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
+        statement: Measured | None = None,
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
@@ -206,19 +273,31 @@ class Gate:
             question: that it answers.
             payload: the message, as it will be sent.
             arrays: the arrays in it, by name.
+            beside: numbers among its plain values that depend on rows.
+            statement: what this answer and those before settle of rows, for the ledger.
 
         Raises:
             PolicyError: it may not leave; the message has every reason.
             LedgerError: the ledger is broken, or cannot be written.
         """
+        shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        what = f"the message {kind!r} of {question.place}"
 
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
+            if question.digest not in self._answers(question):
+                found = self._too_many_numbers(numbers_of(shapes) + beside)
+                if found:
+                    raise forbidden(what, found)
             found = self._of_arrays(payload, arrays)
             if found:
-                raise forbidden(f"the message {kind!r} of {question.place}", found, of_rows=True)
+                raise forbidden(what, found, of_rows=True)
 
-        shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        details = {"place": question.place, "question": question.digest}
+        if beside:
+            details[NUMBERS] = str(beside)
+        if statement is not None:
+            details[SETTLED] = str(statement)
         self._ledger.append(
             "released",
             run=self.terms.run,
@@ -227,7 +306,7 @@ class Gate:
             round=question.round,
             payload=payload,
             arrays=shapes,
-            details={"place": question.place, "question": question.digest},
+            details=details,
             check=check,
         )
         return payload
@@ -245,6 +324,22 @@ class Gate:
 
     def _answers(self, question: SiteRequest) -> set[str]:
         return self._ledger.answered.get((self.terms.run, question.place), set())
+
+    def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
+        """Return what forbids so many more numbers in the messages of the run."""
+        policy, ledger, run, found = self.policy, self._ledger, self.terms.run, []
+        numbers = ledger.numbers[run] + more
+        if policy.maximum_numbers is not None and numbers > policy.maximum_numbers:
+            text = f"the messages of this run would hold {numbers} numbers that depend on rows"
+            found.append(("maximum_numbers", f"{text}, more than {policy.maximum_numbers}"))
+        if policy.maximum_numbers_per_value is not None and run in ledger.data:
+            data, values = ledger.data[run]
+            numbers = ledger.numbers_of_data(data) + more
+            if numbers > policy.maximum_numbers_per_value * values:
+                text = f"all runs of these rows together would release {numbers} numbers, more than"
+                text += f" {policy.maximum_numbers_per_value:g} for each of {values} values"
+                found.append(("maximum_numbers_per_value", text))
+        return found
 
     def _check(self, kind: str, question: SiteRequest) -> None:
         """Check all that does not depend on rows."""

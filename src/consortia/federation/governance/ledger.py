@@ -10,9 +10,11 @@ is the SHA-256 of the line without it, and the line holds the ``previous`` one's
 changed, removed, inserted or moved is found, and named, by `verify`.
 
 Lines taken off the *end* leave a chain that is whole. Beside the ledger lies its head, the number
-and hash of the last line, which shows that; who can write the one file can write the other, though.
-Whoever notes a head elsewhere (``consortia site ledger`` prints it) can check later whether the
-ledger continues from there; and whoever received the messages knows the hash of each.
+and hash of the last line, which shows that, and another copy of it lies among the files of the
+runs: a backup of the ledger that is put back without them, or a ledger that was removed, is found.
+Who can write one of these files can write all of them, though. Whoever notes a head elsewhere
+(``consortia site ledger`` prints it) can check later whether the ledger continues from there; and
+whoever received the messages knows the hash of each.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from consortia.store.durable import private, replace_file, sync_directory, write
 FIRST = "0" * 64
 """Hash that the first line names as the one before it."""
 
-EVENTS = ("opened", "released", "refused", "recovered")
-"""A run was permitted; a message left; a refusal left; a line that a crash cut short was removed.
+EVENTS = ("opened", "held", "released", "refused", "recovered")
+"""A run was permitted; its rows are of these data; a message left; a refusal left; a line that a
+crash cut short was removed.
 
 Only ``released`` and ``refused`` are messages.
 """
@@ -46,11 +49,18 @@ Only ``released`` and ``refused`` are messages.
 BY_ROWS = "by"
 """Detail of a refusal that depends on rows."""
 
+NUMBERS, SETTLED = "numbers", "settled"
+"""Details of a message: numbers that depend on rows among its plain values, beside its arrays; and
+how many rows are settled by all answers so far."""
+
 REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""
 
 NOT_FINITE = "not finite: "
 """How the name of an array of marks begins, see `consortia.engines.flower.nonfinite`."""
+
+WITNESS = Path("runs") / "ledger.head"
+"""Second copy of the head, relative to the folder of the ledger."""
 
 LOCK_SECONDS = 60.0
 """How long a process waits for another that writes a line."""
@@ -129,7 +139,9 @@ class Ledger:
         runs: of each run that was opened the details of its last ``opened`` line.
         messages: of each run, the messages that left and were no refusals.
         answers: of each run, the questions that they answered, each counted once.
-        numbers: of each run, how many numbers answers to queries held, each question counted once.
+        numbers: of each run, how many row-dependent numbers the messages held, of every kind, each
+            question counted once.
+        data: of each run the name of its data and how many values these hold.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, the digests of the questions that were answered.
@@ -145,11 +157,13 @@ class Ledger:
         self.messages: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.numbers: Counter[str] = Counter()
+        self.data: dict[str, tuple[str, int]] = {}
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
+        self._witness = self.path.parent / WITNESS
         self._lock = FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS)
         self.refresh()
 
@@ -163,6 +177,10 @@ class Ledger:
             return
         with self._locked():
             self._catch_up()
+
+    def numbers_of_data(self, data: str) -> int:
+        """Return how many row-dependent numbers left in all runs of the same data."""
+        return sum(self.numbers[run] for run, (name, _) in self.data.items() if name == data)
 
     def append(
         self,
@@ -228,14 +246,21 @@ class Ledger:
                 file.seek(self._offset)
                 data = file.read()
         *lines, torn = data.split(b"\n")
+        seen = _read_head(self._witness)
         for line in lines:
             try:
-                self._take(_parse(line, self._last))
+                entry = _parse(line, self._last)
+                _check_seen(seen, entry)
             except ValueError as error:
                 line_number = 1 if self._last is None else self._last.index + 2
                 raise LedgerError(_broken(self.path, line_number, str(error))) from None
+            self._take(entry)
             self._offset += len(line) + 1
-        head = _read_head(self.path)
+        older = _older_than(seen, self._last)
+        if older is not None:
+            line_number = 1 if self._last is None else self._last.index + 1
+            raise LedgerError(_broken(self.path, line_number, older))
+        head = _read_head(_head_of(self.path))
         problem = _head_problem(head, self.path, self._last)
         if self._last is not None and self._last.index and head is None:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
@@ -249,13 +274,15 @@ class Ledger:
         if entry.event == "opened":
             self.runs[entry.run] = entry.details
             self.strangers = 0
+        if entry.event == "held":
+            self.data[entry.run] = entry.details["data"], int(entry.details["values"])
         if entry.event == "released":
             self.messages[entry.run] += 1
             if "place" in entry.details:
                 known = self.answered[entry.run, entry.details["place"]]
                 new = entry.details["question"] not in known
                 self.answers[entry.run] += new
-                if entry.kind == "query" and new:
+                if new:
                     self.numbers[entry.run] += _numbers_of(entry)
                 known.add(entry.details["question"])
         if entry.event == "refused":
@@ -301,7 +328,9 @@ class Ledger:
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
-        replace_file(Path(f"{self.path}.head"), [head], own=True)
+        replace_file(_head_of(self.path), [head], own=True)
+        self._witness.parent.mkdir(exist_ok=True, mode=0o700)
+        replace_file(self._witness, [head], own=True)
         return entry
 
 
@@ -322,14 +351,16 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
+    seen = _read_head(path.parent / WITNESS)
     for line_number, line in enumerate(lines, 1):
         try:
             entries.append(_parse(line, entries[-1] if entries else None))
+            _check_seen(seen, entries[-1])
         except ValueError as error:
             return Verification(tuple(entries), str(error), line_number, ())
     last = entries[-1] if entries else None
-    head = _read_head(path)
-    problem = _head_problem(head, path, last)
+    head = _read_head(_head_of(path))
+    problem = _head_problem(head, path, last) or _older_than(seen, last)
     if problem is not None:
         return Verification(tuple(entries), problem, len(lines) + bool(torn), ())
     notes = []
@@ -350,9 +381,13 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def _numbers_of(entry: Entry) -> int:
-    """Return how many numbers a message held; marks of those that are not finite are none."""
-    shapes = [shape for name, _, shape in entry.arrays if not name.startswith(NOT_FINITE)]
-    return sum(math.prod(shape) for shape in shapes)
+    """Return how many numbers a message held, those among its plain values included."""
+    return numbers_of(entry.arrays) + int(entry.details.get(NUMBERS, "0"))
+
+
+def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
+    """Return how many numbers arrays hold; marks of those that are not finite are none."""
+    return sum(math.prod(shape) for name, _, shape in arrays if not name.startswith(NOT_FINITE))
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
@@ -394,9 +429,13 @@ def _broken(path: Path, line_number: int, problem: str) -> str:
 # --- the head ------------------------------------------------------------------------------------
 
 
+def _head_of(path: Path) -> Path:
+    return Path(f"{path}.head")
+
+
 def _read_head(path: Path) -> tuple[int, str] | None:
     try:
-        words = Path(f"{path}.head").read_text(encoding="ascii").split()
+        words = path.read_text(encoding="ascii").split()
         return int(words[0]), words[1]
     except FileNotFoundError:
         return None
@@ -416,3 +455,28 @@ def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) 
     if last is not None and head in ((index, last.hash), (index - 1, last.previous)):
         return None
     return f"it is not the last line that {path.name}.head names: one of the two was changed"
+
+
+def _check_seen(seen: tuple[int, str] | None, entry: Entry) -> None:
+    """Refuse a line that is another than the one of that number which the runs have seen.
+
+    Raises:
+        ValueError: it is.
+    """
+    if seen is not None and seen[0] == entry.index and seen[1] != entry.hash:
+        raise ValueError(
+            f"{WITNESS} names another line of this number: the ledger was written anew"
+        )
+
+
+def _older_than(seen: tuple[int, str] | None, last: Entry | None) -> str | None:
+    """Return what is wrong where the runs have seen lines that are not there; else None."""
+    index = -1 if last is None else last.index
+    if seen is None or 0 <= seen[0] <= index:
+        return None
+    if seen[0] < 0:
+        return f"{WITNESS} cannot be read: it was changed"
+    return (
+        f"{WITNESS} names line {seen[0] + 1}, and the ledger ends before: an older copy of it was "
+        "put back, or it was removed"
+    )

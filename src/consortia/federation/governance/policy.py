@@ -28,6 +28,9 @@ ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
 """Of a policy that does not say it."""
 
+MINIMUM_PATTERN_ROWS, MINIMUM_ROWS_CHANGED = 3, 10
+"""Of a policy that does not say it."""
+
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
 
 
@@ -106,6 +109,12 @@ class Policy(BaseModel):
         description="fewest rows of a level of a factor whose name is told to the server; rarer "
         "ones must be in the study's model.levels",
     )
+    minimum_pattern_rows: int = Field(
+        MINIMUM_PATTERN_ROWS,
+        ge=1,
+        description="fewest rows that share a pattern of covariates: of all columns together where "
+        "all are categorical, else a value of one categorical column; DataSHIELD's nfilter.tab",
+    )
     own_levels: bool = Field(
         True,
         description="false: no study of a formula in which what this site adds of its own, its "
@@ -174,8 +183,33 @@ class Policy(BaseModel):
     maximum_numbers: int | None = Field(
         None,
         ge=1,
-        description="most numbers that the answers of a run to a server's questions may hold "
-        "together; each depends on the rows, and as many as the rows hold may settle them",
+        description="most numbers that depend on rows in all messages of a run together, of "
+        "every kind; as many as the rows hold may settle them",
+    )
+    maximum_numbers_per_value: float | None = Field(
+        None,
+        gt=0,
+        description="the same over all runs and studies of the same rows, for each value that "
+        "these hold in the columns of the study; rows are known again by digests that stay at the "
+        "site",
+    )
+    minimum_rows_changed: int = Field(
+        MINIMUM_ROWS_CHANGED,
+        ge=1,
+        description="fewest rows by which the data of a run may differ from those of an earlier "
+        "run with most of the same rows: the difference of two runs says what one row is",
+    )
+    maximum_settled_rows: int | None = Field(
+        None,
+        ge=0,
+        description="most rows that all answers may settle together, each measurement to a "
+        "tenth of its column's standard deviation; the site measures it before each answer. "
+        "Studies of which it cannot be measured are refused, but for the algorithms in unmeasured",
+    )
+    unmeasured: list[str] = Field(
+        [],
+        description="names of algorithms that are permitted although it is not known how many rows "
+        "their messages settle",
     )
     maximum_runs: int | None = Field(
         None,
@@ -234,8 +268,15 @@ class Policy(BaseModel):
         if found:
             raise forbidden("this study", found)
 
-    def permits_rows(self, rows: int, parameters: int | None = None) -> None:
-        """Check that the site has rows enough, also for the model's parameters where given.
+    def permits_rows(
+        self, rows: int, parameters: int | None = None, cell: int | None = None
+    ) -> None:
+        """Check that the site has rows enough, in all and of each pattern.
+
+        Args:
+            rows: of the site.
+            parameters: of the model; None before it is built.
+            cell: rows that share the rarest pattern of covariates; None before they are known.
 
         Raises:
             PolicyError: it has fewer.
@@ -247,6 +288,13 @@ class Policy(BaseModel):
         if parameters is not None and most is not None and parameters > most * rows:
             text = f"there are {parameters} parameters for {rows} rows, more than {most:g} a row"
             found.append(("maximum_parameters_per_row", text))
+        if cell is not None and cell < self.minimum_pattern_rows:
+            text = (
+                f"a pattern of the categorical columns, or a value of one of them, has {cell} "
+                f"rows, fewer than {self.minimum_pattern_rows}: exact sums over the rows would "
+                "tell that number. Merge rare levels, or take the column out of the study"
+            )
+            found.append(("minimum_pattern_rows", text))
         if found:
             raise forbidden("this study", found, of_rows=True)
 
@@ -266,6 +314,13 @@ class Policy(BaseModel):
         if terms.own_levels and not self.own_levels:
             text = "a level of this site is a parameter of it: the study needs integrate = true"
             found.append(("own_levels", text))
+        if (
+            self.maximum_settled_rows is not None
+            and not terms.measured
+            and terms.algorithm not in self.unmeasured
+        ):
+            text = f"how many rows the messages of {terms.algorithm} settle is not known"
+            found.append(("unmeasured", text))
         if terms.rounds > self.maximum_rounds:
             found.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from consortia.errors import InputError
 from consortia.federation.governance.policy import (
     MAXIMUM_POSITION,
     MAXIMUM_REFUSALS,
     MAXIMUM_STEP,
+    MINIMUM_PATTERN_ROWS,
+    MINIMUM_ROWS_CHANGED,
     TWO_SITES,
 )
-from consortia.federation.governance.terms import KINDS, StudyTerms
+from consortia.federation.governance.terms import BEFORE_PHASES, KINDS, StudyTerms
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
+
+LEEWAY = 4
+"""Messages of a conversation that a proposal permits, in those of a usual run."""
 
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
@@ -37,6 +44,8 @@ def proposed(
     rows: int = MINIMUM_ROWS,
     *,
     two_sites: bool = False,
+    numbers: int | None = None,
+    per_value: float | None = None,
 ) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
@@ -45,6 +54,8 @@ def proposed(
         app: hash of the Flower app that runs it.
         rows: fewest rows of the site.
         two_sites: a study of two sites is agreed to.
+        numbers: most that depend on rows in the messages of a run, where the site's file was read.
+        per_value: the same of a run of each study, for each value that the file holds.
 
     Raises:
         InputError: the study has two sites, and that was not agreed to.
@@ -56,11 +67,19 @@ def proposed(
     models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
-    most = max(one.exchanges for one in every)
+    most = max(map(_messages, every))
+    limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
+    if numbers is not None:
+        limit = f"maximum_numbers = {numbers}"
+    budget = "# maximum_numbers_per_value = 10"
+    if per_value is not None:
+        budget = f"maximum_numbers_per_value = {_rounded_up(RUNS * per_value)}"
     apps = "" if app is None else APPS.format(app=app)
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
     names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
+    several = any(one.usual is not None for one in every)
+    usual = f", {LEEWAY} times those of a usual run" if several else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -77,11 +96,23 @@ maximum_chains = {chains}
 minimum_rows = {rows}
 maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 
-# Questions of a run that are answered, each counted once however often it is sent; and runs in the
-# ledger, interrupted ones included.
+# Fewest rows that share a pattern of categorical columns: exact sums over rows tell their number.
+minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
+
+# Questions of a run that are answered{usual}; each counts once however
+# often it is sent. And runs in the ledger, interrupted ones included.
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
+# Numbers that depend on your rows, in all messages of a run together; and in all runs and studies
+# of the same rows, for each value that these hold. Rows are known by digests that stay with you.
+{limit}
+{budget}
+
+# Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
+minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
+
+{_settled(every)}
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
 maximum_position = {MAXIMUM_POSITION}
@@ -99,7 +130,37 @@ messages = [{names}]
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
 # maximum_points = {chains}        # positions in a message
-# maximum_numbers = 100_000  # in all answers of a run to questions
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 """
+
+
+def _settled(every: tuple[StudyTerms, ...]) -> str:
+    """Return what is proposed on rows that answers settle."""
+    unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
+    text = """\
+# Rows that all answers together may settle, every measurement to a tenth of its column's
+# standard deviation. Your site measures that on its own rows, before each answer.
+maximum_settled_rows = 0
+"""
+    if unknown:
+        text += f"""\
+# Of these methods it CANNOT be measured: their messages may tell any of your rows. Without this
+# line they are refused; `consortia site rehearse` tries the attacks that are known.
+unmeasured = [{unknown}]
+"""
+    return text
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number that is not smaller, of two digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit) * unit:.6g}")
+
+
+def _messages(terms: StudyTerms) -> int:
+    """Return the messages that a proposal permits of a run."""
+    if terms.usual is None:
+        return terms.exchanges
+    usual = terms.usual - BEFORE_PHASES
+    return min(terms.exchanges, BEFORE_PHASES + LEEWAY * usual)

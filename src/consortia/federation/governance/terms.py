@@ -58,6 +58,9 @@ class StudyTerms:
         usual: questions after which such a run has ended as a rule.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
+        noisy: of the functions that answer a server's questions those to whose answers the site
+            adds noise from its own secret.
+        measured: whether the site measures, before each answer, how many rows are settled.
         besides: requirements of the studies that are run after it on the same rows, of the same
             model or of the one that it is compared with.
     """
@@ -76,6 +79,8 @@ class StudyTerms:
     answers: tuple[tuple[str, str], ...] = ()
     usual: int | None = None
     own_levels: bool = False
+    noisy: tuple[str, ...] = ()
+    measured: bool = False
     besides: tuple[StudyTerms, ...] = ()
 
     @property
@@ -137,17 +142,21 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         answers=traffic.answers,
         usual=traffic.usual,
         own_levels=question is not None and question.tells_levels,
+        noisy=traffic.noisy,
+        measured=traffic.measured and not (question is not None and question.by_site),
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
 
 
 class _Traffic(NamedTuple):
-    """The messages of a method: how many at most, their kinds, and what answers say of rows."""
+    """The messages of a method: how many, their kinds, what they say of rows, and what is added."""
 
     exchanges: int
     kinds: frozenset[str]
     answers: tuple[tuple[str, str], ...] = ()
     usual: int | None = None
+    noisy: tuple[str, ...] = ()
+    measured: bool = False
 
 
 def _of_queries(method: Conversation) -> _Traffic:
@@ -157,6 +166,8 @@ def _of_queries(method: Conversation) -> _Traffic:
         frozenset({"query"}),
         tuple(answers),
         BEFORE_PHASES + method.usual_messages(method.dimension or 2),
+        tuple(name for name, one in sorted(method.functions.items()) if one.noise),
+        all(one.reveals is not None for one in method.functions.values()),
     )
 
 

@@ -12,13 +12,21 @@ import numpy as np
 from consortia.algorithms.fa_hmc import FAHMC, Report
 from consortia.core import random, start
 from consortia.core.prior import prior_scale
+from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope
 from consortia.engines.local import LocalEngine
+from consortia.federation.governance.gate import LEDGER
+from consortia.federation.governance.ledger import SETTLED, verify
 from consortia.federation.rehearsal.reading import NEAR, by_cuts, from_minibatches, rows_read
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import Built, Study
+from consortia.surrogates.mode_search import CANDIDATES
+
+CURVATURES, MOST_ASKED, FAR = "derivatives", 12, 9.9
+"""Site function that a lying server asks, how often, and how far out in prior standard deviations:
+as far as a policy permits."""
 
 STEEP = 2e5
 """Slope at which the likelihood is a step for all that a file's digits can tell."""
@@ -125,6 +133,49 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
     except Refused as error:
         refused = str(error)
     return Reading(rows_read(np.array(found), x), asked, refused)
+
+
+def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
+    """Ask a site for curvatures at positions far out in all directions; return what is settled.
+
+    Args:
+        stage: the study, of a method whose answers the site measures.
+        name: of the site.
+        built: the study with the rows of the site.
+    """
+    stage.run(lambda request: request.kind == "query" and request.site == name)
+    first, method = stage.halted_at, stage.study.method
+    assert first is not None
+    assert isinstance(method, Conversation)
+    index = sorted(method.functions).index(CURVATURES)
+    target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
+    scale = prior_scale(target, np.zeros(target.dimension))
+    rng = np.random.default_rng(0)
+    refused, asked = "", 0
+    for asked in range(MOST_ASKED):
+        half = rng.uniform(-FAR, FAR, (CANDIDATES // 2, target.dimension))
+        away = np.concatenate([half, -half])  # around the centre: it does not seem to move
+        arrays = {"reference": scale.centre, "points": scale.centre + away * scale.sd}
+        question = replace(
+            first,
+            label=(first.label[0], asked, index, 0),
+            values={"function": CURVATURES},
+            arrays={key: values.astype(target.dtype) for key, values in arrays.items()},
+        )
+        answer = stage.ask(name, question)
+        if answer.kind != "query":
+            refused = str(answer.values["reason"]).partition(";")[0]
+            break
+    else:
+        asked += 1
+    found = settled_rows(stage, name)
+    return Reading(int(found[-1].split()[0]) if found else 0, asked, refused)
+
+
+def settled_rows(stage: Stage, name: str) -> list[str]:
+    """Return what the ledger of a site says of each answer: how many rows are settled then."""
+    entries = verify(stage.folder / name / LEDGER).entries
+    return [one.details[SETTLED] for one in entries if SETTLED in one.details]
 
 
 def looking_server(stage: Stage, name: str, built: Built) -> Reading:

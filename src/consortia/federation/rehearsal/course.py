@@ -17,10 +17,10 @@ import numpy as np
 
 import consortia
 from consortia.core import start
-from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
-from consortia.errors import InputError
+from consortia.errors import InputError, SiteRefusedError
+from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
@@ -37,6 +37,7 @@ WITHOUT = {
     "maximum_answers": "1000000",
     "maximum_refusals": "1000000",
     "maximum_messages": "1000000000",
+    "maximum_settled_rows": "1000000000",
 }
 """Limits of a policy that permits what sites without these limits did."""
 
@@ -52,11 +53,13 @@ class Finding:
         attack: its name.
         sentence: what it comes to, in words.
         numbers: the same as plain values.
+        known: False where it was not tried, so that nothing is known of what it reads.
     """
 
     attack: str
     sentence: str
     numbers: dict[str, float | int | str]
+    known: bool = True
 
 
 class Rehearsal(NamedTuple):
@@ -133,12 +136,16 @@ def rehearsed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         built = loaded.build(own=own)
-    yield _count(loaded, built, names.index(name))
+    yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         files = dict.fromkeys(names, file)
         rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
-        yield _lying(rehearsal)
-        yield _looking(rehearsal)
+        yield _honest(rehearsal, measured=terms.measured)
+        if terms.measured:
+            yield _lying_queries(rehearsal)
+        else:
+            yield _lying(rehearsal)
+            yield _looking(rehearsal)
     yield _membership(loaded, built, names.index(name))
 
 
@@ -149,27 +156,70 @@ def _without(text: str) -> str:
     return text
 
 
-def _count(study: Study, built: Built, index: int) -> Finding:
+def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
     """Return how many numbers the messages hold against those of the rows."""
     rows = int(built.rows.sizes[index])
     leaves = jax.tree.leaves(built.rows.site(index))
     columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
     d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
-    rounds = study.run.warmup + study.run.rounds
-    equations, unknowns = rounds * study.run.chains * d, rows * columns
-    asked = f"{rounds} rounds of {study.run.chains} chains with {d} parameters are"
-    method = study.method
-    if isinstance(method, Conversation):
-        each = max((one.up for one in method.message_sizes(d).values()), default=0)
-        equations = method.most_messages * each
-        asked = f"{method.most_messages} answers with at most {each:,} numbers each are"
-    word = "more" if equations >= unknowns else "fewer"
+    sent = declared_of(study, file, index)[0]
+    unknowns = rows * columns
+    word = "more" if sent.usual >= unknowns else "fewer"
     return Finding(
         "equations against unknowns",
-        f"{asked} {equations:,} numbers that depend on your rows; these hold {rows} × {columns} "
-        f"= {unknowns:,}. The messages hold {word} numbers than the rows"
-        + (": were each exact, they could settle every row." if equations >= unknowns else "."),
-        {"equations": equations, "unknowns": unknowns, "rows": rows, "parameters": d},
+        f"all messages of a run together hold {sent.usual:,} numbers that depend on your rows, and "
+        f"at most {sent.most:,} where no policy stops it; your rows hold {rows} × {columns} = "
+        f"{unknowns:,}. The messages hold {word} numbers than the rows"
+        + (": were each exact, they could settle every row." if word == "more" else "."),
+        {
+            "equations": sent.usual,
+            "most_equations": sent.most,
+            "unknowns": unknowns,
+            "rows": rows,
+            "parameters": d,
+        },
+    )
+
+
+def _honest(on: Rehearsal, *, measured: bool) -> Finding:
+    """Return how many rows an honest run settles, as the site measures it."""
+    attack = "an honest run"
+    if not measured:
+        name = on.study.method.name
+        text = f"not measured: how many rows the messages of {name} settle is not known"
+        return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
+    stage, refused = on.stage("honest", on.policy), ""
+    try:
+        stage.run()
+    except SiteRefusedError as error:
+        refused = f" The run ends early: {error}"
+    found = attacks.settled_rows(stage, on.name)
+    return Finding(
+        attack,
+        f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
+        "settled row the server knows each measurement to a tenth of its column's standard "
+        f"deviation.{refused}",
+        {"answers": len(found), "settled": int(found[-1].split()[0]) if found else 0},
+    )
+
+
+def _lying_queries(on: Rehearsal) -> Finding:
+    """Return how far a server comes that asks for curvatures where a likelihood is a step."""
+    free = attacks.lying_queries(on.stage("free", on.before), on.name, on.built)
+    bound = attacks.lying_queries(on.stage("bound", on.policy), on.name, on.built)
+    return Finding(
+        "a server that lies",
+        f"it asks for curvatures where single rows decide. Without limits on what is settled "
+        f"{free.messages} answers settle {free.rows} of your rows. Under the policy it has "
+        f"{bound.messages} answers, which settle {bound.rows}"
+        + (f"; then: {bound.refused}." if bound.refused else "."),
+        {
+            "settled_before": free.rows,
+            "messages_before": free.messages,
+            "settled_after": bound.rows,
+            "messages_after": bound.messages,
+            "refused": bound.refused,
+        },
     )
 
 
@@ -181,6 +231,7 @@ def _lying(on: Rehearsal) -> Finding:
             "not tried: it reads rows of logistic regression with an intercept from gradients "
             "that are sent as they are (debias = true without gradient_noise).",
             {},
+            known=False,
         )
     x, name, built = on.rows, on.name, on.built
     free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
@@ -215,6 +266,7 @@ def _looking(on: Rehearsal) -> Finding:
             "not tried: it reads rows of logistic regression with an intercept from single steps "
             "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
             {},
+            known=False,
         )
     x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))

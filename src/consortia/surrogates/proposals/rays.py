@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.prior import PriorScale
+
 STEPS = np.array([0.7, 1.5, 2.5, 4.0, 6.0, 8.5, 12.0, 17.0, 24.0, 34.0, 48.0])
 """Distances of the first rays' points, in standard deviations."""
 
@@ -111,6 +113,31 @@ def lines_through(
                 steps = min(1.1 * reach, FARTHEST) * SHARES
             sides.append(side * steps)
         found.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
+    return found
+
+
+def within(
+    lines: list[Line], centre: Float[np.ndarray, " d"], scale: PriorScale, farthest: float
+) -> list[Line]:
+    """Return lines with shorter steps where a point would lie too far out.
+
+    Args:
+        lines: through the centre.
+        centre: of the lines.
+        scale: of the prior.
+        farthest: standard deviations of the prior from its centre, in any parameter.
+    """
+    found = []
+    for line in lines:
+        away = (centre - scale.centre) / scale.sd
+        move = np.abs(line.direction) / scale.sd
+        sides = []
+        for side in (-1, 1):
+            steps = line.steps[line.steps * side > 0]
+            room = farthest - away * np.sign(side * line.direction)
+            most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
+            sides.append(steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0))
+        found.append(line._replace(steps=np.concatenate(sides)))
     return found
 
 

@@ -1,0 +1,53 @@
+"""Patterns of categorical columns, and how many rows share the rarest of them.
+
+Where all columns are categorical a likelihood is a function of the numbers of rows that share each
+pattern. These are integers, and a few exact values of it settle all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+RESPONSES = ("y", "event")
+"""Names of the arrays that are no covariates."""
+
+MOST_LEVELS = 12
+"""Distinct values up to which a column is taken for categorical."""
+
+LOOKED_AT = 1000
+"""Rows by which most columns of measurements are known as such."""
+
+
+def smallest_cell(rows: Any) -> int:
+    """Return how many rows share the rarest pattern of covariates that occurs.
+
+    A pattern is one of all columns together where all are categorical, else a value of any one
+    categorical column. Without a categorical column there is no pattern, and it is all rows.
+
+    Args:
+        rows: a pytree of arrays, (rows, ...).
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(rows)
+    arrays = [
+        np.asarray(leaf).reshape(len(leaf), -1)
+        for path, leaf in leaves
+        if jax.tree_util.keystr(path, simple=True) not in RESPONSES
+    ]
+    count = len(leaves[0][1])
+    columns = [array[:, index] for array in arrays for index in range(array.shape[1])]
+    categorical = [column for column in columns if is_categorical(column)]
+    if not categorical:
+        return count
+    if len(categorical) == len(columns):
+        codes = [np.unique(column, return_inverse=True)[1] for column in categorical]
+        return int(np.unique(np.stack(codes), axis=1, return_counts=True)[1].min())
+    return min(int(np.unique(column, return_counts=True)[1].min()) for column in categorical)
+
+
+def is_categorical(column: np.ndarray) -> bool:
+    """Return True if a column has few distinct values, also for its length."""
+    most = min(MOST_LEVELS, max(len(column) // 2, 2))
+    return len(np.unique(column[:LOOKED_AT])) <= most and len(np.unique(column)) <= most

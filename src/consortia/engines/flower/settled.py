@@ -1,0 +1,293 @@
+r"""How many rows of a site the answers so far settle: measured by the site, before it answers.
+
+What an answer holds are sums over rows of log p(z_i | θ) and of its derivatives at points θ
+(`consortia.core.queries.Revealed`). To first order around the true rows these are linear in what is
+unknown of the rows, with Jacobian J and rounding or noise of standard deviation σ. Whoever knows no
+more than how wide each column is then knows the rows up to a normal error with the covariance
+
+.. math:: \Bigl(\sum J^\top J / \sigma^2 + I\Bigr)^{-1}
+
+in units of the columns' standard deviations, the sum being over all answers. A row is settled where
+each of its measurements is known to within `NEAR` of that unit. Labels and categorical columns are
+taken for known, which can only make the count of settled rows larger. Of large sites some rows are
+looked at, drawn from the site's secret, and all others are taken for known. Of models with a
+likelihood of each site, which is no sum over rows, it is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from filelock import FileLock
+from jaxtyping import Array, Float
+from scipy.linalg import solve_triangular
+
+from consortia.core import compiler
+from consortia.core.contract import Site
+from consortia.core.queries import Revealed
+from consortia.core.target import Target
+from consortia.data.patterns import RESPONSES, is_categorical
+from consortia.store.checkpoint import Checkpoint, read, write
+
+NEAR = 0.1
+"""Standard deviations of a column to within which a settled measurement is known: twice as far as a
+row may be off that counts as read in a rehearsal."""
+
+MOST_UNKNOWNS = 300
+"""Measurements that are unknown together; of larger sites some rows are drawn."""
+
+SKETCHED, SAFETY = 600, 2.0
+"""Numbers of an answer above which they are added in groups, with random signs; and the factor of
+the information by which that may err."""
+
+ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
+"""Error of a sum that is called exact, by the bytes of a number; larger sums have larger ones."""
+
+POINTS_AT_ONCE = 64
+
+
+class Statement(NamedTuple):
+    """What the answers so far settle.
+
+    Attributes:
+        settled: rows whose measurements are all known to within `NEAR`.
+        looked_at: rows that were looked at.
+        rows: of the site.
+    """
+
+    settled: int
+    looked_at: int
+    rows: int
+
+    def __str__(self) -> str:
+        looked = "" if self.looked_at == self.rows else f" (of {self.looked_at} that were drawn)"
+        return f"{self.settled} of {self.rows} rows{looked}"
+
+
+class Unknowns(NamedTuple):
+    """The measurements of a site that are taken for unknown.
+
+    Attributes:
+        places: for each array of the rows the indices of its columns of measurements.
+        units: standard deviations of these columns, in the order of a row's measurements.
+        needed: which measurements of a row must be known for the row to be settled.
+        rows: indices of the rows that are looked at.
+    """
+
+    places: tuple[np.ndarray, ...]
+    units: np.ndarray
+    needed: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def each(self) -> int:
+        """Measurements of a row."""
+        return self.units.size
+
+
+class Settled:
+    """The information that answers hold on a site's rows, over all runs of the same rows.
+
+    Args:
+        target: the posterior.
+        site: the rows.
+        path: of the file in which the information lasts; its folder is made.
+        seed: from the site's secret, by which rows and signs are drawn.
+    """
+
+    def __init__(self, target: Target, site: Site, path: Path, seed: int) -> None:
+        self._target, self._path = target, path
+        self._rows, self._mask = site.all()
+        self._count = int(site.size)
+        self._rng = np.random.default_rng(seed)
+        self.unknowns = unknowns_of(self._rows, self._count, self._rng)
+        options = compiler.for_once()
+        self._derivatives = jax.jit(
+            partial(_derivatives, target), static_argnums=0, compiler_options=options
+        )
+
+    def add(self, revealed: Sequence[Revealed], noise: float = 0.0) -> Statement:
+        """Note what one more answer reveals; return what all answers together settle.
+
+        Args:
+            revealed: by the answer.
+            noise: standard deviation of what the site has added to sums of order 0.
+        """
+        new = [self._information(one, noise) for one in revealed]
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(f"{self._path}.lock"):
+            before = read(self._path).arrays["root"] if self._path.exists() else None
+            stacked = np.concatenate(new if before is None else [before, *new])
+            root = triangular_root(stacked)
+            write(self._path, Checkpoint({}, {"root": root}))
+        return self._statement(root)
+
+    def _statement(self, root: Float[np.ndarray, "r N"]) -> Statement:
+        unknowns = self.unknowns
+        looked_at = len(unknowns.rows)
+        if not unknowns.each:  # all is categorical: see `consortia.data.patterns`
+            return Statement(0, self._count, self._count)
+        size = root.shape[1]
+        whole = triangular_root(np.concatenate([root, np.eye(size)]))
+        inverse = solve_triangular(whole, np.eye(size))
+        sd = np.sqrt((inverse**2).sum(axis=1)).reshape(looked_at, -1)
+        known = (sd < NEAR)[:, unknowns.needed].all(axis=1)
+        return Statement(int(known.sum()), looked_at, self._count)
+
+    def _information(self, revealed: Revealed, noise: float) -> Float[np.ndarray, "m N"]:
+        """Return the Jacobian of an answer in units of its error; of many numbers some sums."""
+        if not self.unknowns.each or not len(revealed.points):
+            return np.zeros((0, len(self.unknowns.rows) * self.unknowns.each))
+        points, reference = np.asarray(revealed.points), revealed.reference
+        if reference is not None:
+            points = np.concatenate([points, reference[None]])
+        leaves, structure = jax.tree.flatten(self._rows)
+        places = tuple(tuple(map(int, one)) for one in self.unknowns.places)
+        made = self._derivatives(
+            _Shape(places, structure, tuple(revealed.orders)),
+            *(leaves, self._mask, self.unknowns.rows),
+            jnp.asarray(points, self._target.dtype),
+        )
+        units = np.tile(self.unknowns.units, len(self.unknowns.rows))
+        exact = ROUNDING[self._target.dtype.itemsize]
+        found = []
+        for order, values in made.items():
+            jacobian = np.asarray(values, np.float64) * units
+            jacobian = np.where(np.isfinite(jacobian), jacobian, 0.0)
+            error = exact
+            if order == 0:
+                error = math.hypot(noise, exact)
+                if reference is not None:
+                    *jacobian, base = jacobian
+                    jacobian = np.asarray(jacobian) - base
+                    if revealed.height:
+                        found.append(base[None] / exact)
+            elif reference is not None:
+                jacobian = jacobian[: -(len(jacobian) // len(points))]
+            found.append(self._fewer(jacobian / error))
+        return np.concatenate(found)
+
+    def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
+        """Return sums of groups of many rows with random signs, which hold the same information."""
+        if len(jacobian) <= SKETCHED:
+            return jacobian
+        groups = self._rng.integers(0, SKETCHED, len(jacobian))
+        signs = self._rng.choice((-1.0, 1.0), len(jacobian)) * math.sqrt(SAFETY)
+        order = np.argsort(groups, kind="stable")
+        first = np.flatnonzero(np.diff(groups[order], prepend=-1))
+        return np.add.reduceat((signs[:, None] * jacobian)[order], first, axis=0)
+
+
+def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
+    """Return R of A = QR, which has the same products A'A."""
+    return np.asarray(np.linalg.qr(stacked, mode="r"))
+
+
+class _Shape(NamedTuple):
+    """What a program is compiled for, hashable.
+
+    Attributes:
+        places: columns of measurements of each array of the rows.
+        structure: of these arrays.
+        orders: of the derivatives.
+    """
+
+    places: tuple[tuple[int, ...], ...]
+    structure: Any
+    orders: tuple[int, ...]
+
+
+def _derivatives(
+    target: Target,
+    shape: _Shape,
+    leaves: Sequence[Array],
+    mask: Array,
+    chosen: Array,
+    points: Float[Array, "m d"],
+) -> dict[int, Float[Array, "k N"]]:
+    """Return derivatives by the unknowns of sums over rows, and of their derivatives by θ."""
+    each = sum(map(len, shape.places))
+    size = chosen.shape[0] * each
+
+    def total(shifts: Float[Array, "s k"], position: Float[Array, " d"]) -> Array:
+        shifted, begin = [], 0
+        for leaf, columns in zip(leaves, shape.places, strict=True):
+            flat = leaf.reshape(leaf.shape[0], -1)
+            part = shifts[:, begin : begin + len(columns)].astype(flat.dtype)
+            index = jnp.asarray(columns, jnp.int32)
+            shifted.append(flat.at[chosen[:, None], index[None]].add(part).reshape(leaf.shape))
+            begin += len(columns)
+        rows = jax.tree.unflatten(shape.structure, shifted)
+        return jnp.sum(target.summands(position, rows, mask))
+
+    def of_order_0(position: Float[Array, " d"]) -> dict[int, Array]:
+        zeros = jnp.zeros((chosen.shape[0], each), points.dtype)
+        return {0: jax.grad(total)(zeros, position).ravel()}
+
+    function: Callable[[Array], dict[int, Array]] = of_order_0
+    for order in range(max(shape.orders)):
+        function = _with_next(function, order)
+
+    def at(position: Float[Array, " d"]) -> dict[int, Array]:
+        found = function(position)
+        made = {0: found[0][None]}
+        if 1 in found:
+            made[1] = found[1].T
+        if 2 in found:
+            made[2] = found[2].T[np.triu_indices(position.size)]
+        return {order: made[order] for order in shape.orders}
+
+    made = compiler.map_in_blocks(at, points, POINTS_AT_ONCE)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, size), made)
+
+
+def _with_next(
+    function: Callable[[Array], dict[int, Array]], order: int
+) -> Callable[[Array], dict[int, Array]]:
+    """Return a function of the same and of the derivative of its part of this order."""
+
+    def both(position: Array) -> dict[int, Array]:
+        def parts(at: Array) -> tuple[Array, dict[int, Array]]:
+            found = function(at)
+            return found[order], found
+
+        derivative, found = jax.jacfwd(parts, has_aux=True)(position)
+        return found | {order + 1: derivative}
+
+    return both
+
+
+def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
+    """Return which measurements of a site are taken for unknown.
+
+    Args:
+        rows: a pytree of arrays, padding included.
+        count: of true rows.
+        rng: by which rows are drawn where there are many.
+    """
+    places, units, covariates = [], [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        values = np.asarray(leaf)
+        flat = values.reshape(len(values), -1)[:count].astype(np.float64)
+        columns = np.arange(flat.shape[1]) if values.dtype.kind == "f" else np.zeros(0, int)
+        kept = [index for index in columns if not is_categorical(flat[:, index])]
+        places.append(np.array(kept, int))
+        units += [flat[:, index].std() for index in kept]
+        covariate = jax.tree_util.keystr(path, simple=True) not in RESPONSES
+        covariates += [covariate] * len(kept)
+    needed = np.array(covariates, bool)
+    each = max(len(units), 1)
+    most = max(MOST_UNKNOWNS // each, 1)
+    chosen = np.arange(count)
+    if count > most:
+        chosen = np.sort(rng.choice(count, most, replace=False))
+    return Unknowns(
+        tuple(places), np.array(units), needed if needed.any() else ~needed, chosen.astype(np.int32)
+    )

@@ -1,0 +1,127 @@
+"""How many row-dependent numbers the messages of a run hold, from shapes alone."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from consortia.core.model import Model
+from consortia.core.queries import Conversation
+from consortia.core.start import starting_parameters
+from consortia.core.target import Target
+from consortia.engines.flower.stages import Stage, Stages
+from consortia.engines.local import LocalEngine, effort, site_arrays
+from consortia.federation.governance.proposal import LEEWAY
+
+if TYPE_CHECKING:
+    from consortia.core.contract import Method
+    from consortia.study.build import Study
+
+ROWS, SITES = 2, 2
+"""Of the made-up data that shapes are found with; no shape of a message depends on them."""
+
+
+class Declared(NamedTuple):
+    """Numbers that depend on rows, in the messages of one site.
+
+    Attributes:
+        usual: in those after which a run has ended as a rule.
+        proposed: in those that a proposed policy permits.
+        most: in all that a run may ever send.
+    """
+
+    usual: int
+    proposed: int
+    most: int
+
+
+def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[Declared]:
+    """Return the numbers of a study and of those that are run after it, at a site.
+
+    The description and the moments of columns are among them. Copies of the file stand for the
+    other sites.
+
+    Args:
+        study: the study, with one file a site.
+        file: the site's own.
+        index: of the site.
+        least: rows of a level of a factor that is told.
+
+    Raises:
+        InputError: the file cannot be used.
+    """
+    own = dict.fromkeys(range(len(study.data.files or ())), file)
+    found, dimensions = [], {}
+    for one in (study, *study.besides):
+        key = one.model.model_dump_json()
+        if key not in dimensions:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                model = one.build(own=own).model
+            parameters = starting_parameters(model, None, 0, 1)[0]
+            dimensions[key] = Target(model, parameters).dimension
+        rounds = one.run.warmup + one.run.rounds
+        sent = declared_numbers(one.method, dimensions[key], one.run.chains, rounds)
+        told = one.contribution(file, index, least).numbers
+        found.append(Declared(told + sent.usual, told + sent.proposed, told + sent.most))
+    return found
+
+
+def declared_numbers(method: Method, dimension: int, chains: int, rounds: int) -> Declared:
+    """Return how many numbers a site sends, its description left out; nothing is computed.
+
+    Args:
+        method: of the study.
+        dimension: parameters of the model.
+        chains: of the run.
+        rounds: iterations, the warm-up included.
+    """
+    if isinstance(method, Conversation):
+        agreement = 2  # whether the log-density at the start, and its gradient, are finite
+        sizes = method.message_sizes(dimension).values()
+        each = max((one.up for one in sizes), default=0)
+        most = max((one.up for one in method.declared_sizes(dimension).values()), default=0)
+        usual = min(method.usual_messages(dimension), method.most_messages)
+        proposed = min(LEEWAY * usual, method.most_messages)
+        counts = usual * each, proposed * each, method.most_messages * most
+        return Declared(*(agreement + count for count in counts))
+    stages = _stages(method, dimension, chains)
+    fitted = _size(stages.fit.after().node) if stages.fit.phases else 0
+    once = 2 * chains + fitted + _numbers(stages.fit) + _numbers(stages.setup)
+    sent = once + rounds * _numbers(stages.rounds)
+    return Declared(sent, sent, sent)
+
+
+def _stages(method: Method, dimension: int, chains: int) -> Stages:
+    """Return the stages of a method over made-up data of as many columns as parameters."""
+    from consortia.data.sites import Sites
+
+    zeros = jnp.zeros(dimension)
+    model = Model(lambda at: -at @ at, lambda at, rows: rows["x"] @ at, zeros)
+    rows = {"x": np.ones((ROWS, dimension), np.float32)}
+    sites = Sites.from_list([rows] * SITES)
+    target = Target(model, zeros)
+    layout = LocalEngine(block=1).layout(target, sites, method, chains)
+    arrays = site_arrays(model, sites, method, np.array([0]))
+    worth = effort(target, sites, method, layout)
+    weights = method.site_weights(np.asarray(sites.sizes, np.int64))
+    return Stages(method.build(target), layout, dimension, arrays, weights, worth)
+
+
+def _numbers(stage: Stage) -> int:
+    """Return the numbers of the messages of a stage, repetitions included."""
+    found = 0
+    for index, phase in enumerate(stage.phases):
+        if phase.local is not None:
+            sent = stage.shapes(index)
+            found += phase.repeat * _size((sent.outbox, sent.info))
+    return found
+
+
+def _size(tree: object) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,33 @@
+"""Patterns of categorical columns: which count, and how rare the rarest is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consortia.data.patterns import MOST_LEVELS, is_categorical, smallest_cell
+
+
+def test_where_all_columns_are_categorical_their_patterns_count() -> None:
+    x = np.array([[0, 0], [0, 0], [0, 1], [1, 1], [1, 1], [1, 1]], float)
+    assert smallest_cell({"x": x, "y": np.arange(6)}) == 1
+    assert smallest_cell({"x": x[:, :1], "y": np.arange(6)}) == 3
+    assert smallest_cell({"a": x[:, 0], "b": x[:, 1].astype(int)}) == 1
+
+
+def test_beside_measurements_the_values_of_each_column_count() -> None:
+    measured = np.linspace(0, 1, 40)
+    sex = np.repeat([0.0, 1.0], [25, 15])
+    rare = np.repeat([0.0, 1.0], [38, 2])
+    assert smallest_cell({"x": np.stack([measured, sex], 1), "y": sex}) == 15
+    assert smallest_cell({"x": np.stack([measured, sex, rare], 1), "y": sex}) == 2
+
+
+def test_without_categorical_columns_there_is_no_pattern() -> None:
+    assert smallest_cell({"x": np.linspace(0, 1, 40)[:, None], "y": np.zeros(40)}) == 40
+
+
+def test_a_column_is_categorical_up_to_a_number_of_values_in_all_rows() -> None:
+    few = np.arange(5000) % MOST_LEVELS
+    assert is_categorical(few)
+    assert not is_categorical(np.r_[few, MOST_LEVELS])
+    assert not is_categorical(np.arange(5000.0))

@@ -1,0 +1,122 @@
+"""The numbers that an officer is told: never fewer than leave, of every method."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consortia.algorithms.registry import ALGORITHMS
+from consortia.core.queries import Conversation
+from consortia.federation.governance import verify
+from consortia.federation.governance.declared import declared_numbers, declared_of
+from consortia.federation.governance.gate import LEDGER
+from consortia.federation.governance.ledger import Ledger
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal.stage import Stage
+from consortia.study.build import load_study
+
+HOSPITALS = Path(__file__).resolve().parents[3] / "examples" / "three_hospitals"
+NAMES = ("north", "south", "west")
+CARRIED = [name for name, entry in ALGORITHMS.items() if "flower" in entry.engines]
+
+STUDY = """
+[data]
+files = ["north.csv", "south.csv", "west.csv"]
+target = "ill"
+[model]
+kind = "logistic_regression"
+intercept = true
+[algorithm]
+{algorithm}
+[run]
+rounds = 3
+chains = 2
+seed = 1
+"""
+
+
+def study_of(folder: Path, name: str, **more: Any) -> Path:
+    values = ALGORITHMS[name].example | more
+    lines = [f"{key} = {repr(value).lower() if isinstance(value, bool) else repr(value)}"
+             for key, value in ({"name": name} | values).items()]  # fmt: skip
+    path = folder / "study.toml"
+    path.write_text(STUDY.format(algorithm="\n".join(lines)))
+    return path
+
+
+def stage_of(path: Path, policy: Any = None) -> Stage:
+    text = proposed(terms_of(load_study(path)))
+    files = {name: HOSPITALS / f"{name}.csv" for name in NAMES}
+    return Stage(path, files, path.parent / "sites", text if policy is None else policy(text))
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_no_more_numbers_leave_than_were_declared(tmp_path: Path, name: str) -> None:
+    path = study_of(tmp_path, name)
+    study = load_study(path)
+    (declared,) = declared_of(study, HOSPITALS / "north.csv", 0)
+    stage = stage_of(path)
+    stage.run()
+    ledger = Ledger(tmp_path / "sites" / "north" / LEDGER)
+    ((_, left),) = ledger.numbers.items()
+    in_arrays = sum(a.size for one in stage.log["north"] for a in one.answer.arrays.values())
+    assert in_arrays <= left <= declared.most
+    if not isinstance(study.method, Conversation):
+        assert declared.usual == declared.most
+        assert left > declared.most / 4  # repetitions, and visits of a chain, count at their most
+
+
+def test_a_policy_stops_a_run_whatever_kind_of_message_would_hold_too_many(tmp_path: Path) -> None:
+    path = study_of(tmp_path, "fa_ld")
+    (declared,) = declared_of(load_study(path), HOSPITALS / "north.csv", 0)
+
+    def limited(most: int) -> Any:
+        return lambda text: re.sub("# maximum_numbers = .*", f"maximum_numbers = {most}", text)
+
+    stage_of(path, limited(declared.most)).run()
+    (tmp_path / "less").mkdir()
+    path = study_of(tmp_path / "less", "fa_ld")
+    with pytest.raises(Exception, match="maximum_numbers") as caught:
+        stage_of(path, limited(declared.most - 1)).run()
+    assert caught.value.round == 2  # type: ignore[attr-defined]
+    lines = verify(tmp_path / "less" / "sites" / "north" / LEDGER).entries
+    assert [one.round for one in lines if one.kind == "round"] == [0, 1]
+
+
+def test_every_function_that_a_conversation_may_ask_declares_its_largest_answer() -> None:
+    for name in CARRIED:
+        method = ALGORITHMS[name].factory(**ALGORITHMS[name].example)
+        if not isinstance(method, Conversation):
+            continue
+        of_few, of_many = method.declared_sizes(4), method.declared_sizes(300)
+        assert of_few.keys() == set(method.functions)
+        assert of_many.keys() <= set(method.functions)
+        assert max(one.up for one in of_few.values()) <= declared_numbers(method, 4, 2, 3).most
+
+
+def test_an_answer_that_is_larger_than_declared_is_refused(tmp_path: Path) -> None:
+    stage = stage_of(study_of(tmp_path, "few_rounds"))
+    stage.run(lambda request: request.kind == "query" and request.site == "north")
+    first = stage.halted_at
+    assert first is not None
+
+    def asked(points: int, number: int) -> Any:
+        names = sorted(stage.study.method.functions)  # type: ignore[attr-defined]
+        label = (3, number, names.index("derivatives"), 0)
+        arrays = {
+            "reference": np.zeros(4, np.float32),
+            "points": np.zeros((points, 4), np.float32),
+        }
+        values = {"function": "derivatives"}
+        return stage.ask("north", replace(first, label=label, values=values, arrays=arrays))
+
+    assert asked(8, 0).kind == "query"
+    assert "(messages)" in asked(9, 1).values["reason"]
+    errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
+    assert "135 numbers that depend on rows, more than the 120 that the method declares" in errors

@@ -1,0 +1,323 @@
+"""What answers give away of single rows, measured by the site before each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+import consortia
+from consortia.core.contract import Site
+from consortia.core.queries import Revealed
+from consortia.core.target import Target
+from consortia.engines.flower.envelope import Envelope, decode
+from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
+from consortia.errors import SiteImplausibleError, SiteRefusedError
+from consortia.federation.governance import Ledger, verify
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal.reading import rows_read
+from consortia.federation.rehearsal.stage import Stage
+from consortia.study.build import load_study
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+HOSPITALS = EXAMPLES / "three_hospitals"
+NAMES = ("north", "south", "west")
+STUDY = """
+[data]
+files = ["north.csv", "south.csv", "west.csv"]
+target = "ill"
+[model]
+kind = "logistic_regression"
+intercept = true
+[algorithm]
+name = "few_rounds"
+[run]
+rounds = 60
+chains = 4
+seed = 1
+"""
+
+
+def stage_of(folder: Path, rows: int = 120, **more: Any) -> Stage:
+    """The three hospitals under the proposed policy; of north so many rows."""
+    folder.mkdir(exist_ok=True)
+    files = {}
+    for name in NAMES:
+        lines = (HOSPITALS / f"{name}.csv").read_text().splitlines()
+        files[name] = folder / f"{name}.csv"
+        kept = lines[: 1 + rows] if name == "north" else lines
+        files[name].write_text("\n".join(kept) + "\n")
+    path = folder / "study.toml"
+    path.write_text(STUDY)
+    text = proposed(terms_of(load_study(path)))
+    assert "maximum_settled_rows = 0" in text
+    return Stage(path, files, folder / "sites", text, **more)
+
+
+def statements(folder: Path, name: str = "north") -> list[str]:
+    """What the ledger of a site says of its answers, in order."""
+    lines = verify(folder / "sites" / name / "ledger.jsonl").entries
+    return [one.details["settled"] for one in lines if "settled" in one.details]
+
+
+# --- a server that lies --------------------------------------------------------------------------
+
+
+def test_a_server_that_asks_for_curvatures_at_cuts_is_refused_before_a_row_is_settled(
+    tmp_path: Path,
+) -> None:
+    stage = stage_of(tmp_path)
+    stage.run(lambda request: request.kind == "query" and request.site == "north")
+    first = stage.halted_at
+    assert first is not None
+    names = sorted(stage.study.method.functions)  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    places, gradients, curvatures, refused = [], [], [], ""
+    for number in range(40):
+        # As steep as ten standard deviations of the prior allow, in all directions.
+        steep = np.zeros((8, 4), np.float32)
+        for row in steep:
+            direction = rng.normal(size=3)
+            direction /= np.abs(direction).max()
+            cut = rng.uniform(-2.5, 2.5)
+            slope = min(9.9, 9.9 / abs(cut))
+            row[:] = [*(slope * direction), -slope * cut]
+        question = replace(
+            first,
+            label=(3, number, names.index("derivatives"), 0),
+            values={"function": "derivatives"},
+            arrays={"reference": np.zeros(4, np.float32), "points": steep},
+        )
+        answer = stage.ask("north", question)
+        if answer.kind != "query":
+            refused = answer.values["reason"]
+            break
+        places.append(steep)
+        gradients.append(answer.arrays["gradients"])
+        curvatures.append(answer.arrays["curvatures"])
+    assert len(places) < 3
+    assert "does not permit this; the site has the details" in refused
+    errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
+    assert "maximum_settled_rows: the answers of this run" in errors
+    assert all(one.startswith("0 of") for one in statements(tmp_path))
+    if places:
+        at, x = np.concatenate(places), patients(120)
+        found = attack(at, np.concatenate(gradients), np.concatenate(curvatures), 120, rng)
+        assert rows_read(found, x) == 0
+
+
+def patients(count: int) -> np.ndarray:
+    return np.loadtxt(HOSPITALS / "north.csv", delimiter=",", skiprows=1)[:count, :3]
+
+
+def attack(
+    at: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray, count: int, rng: Any
+) -> np.ndarray:
+    """Rows by least squares from gradients and curvatures of all, from a random start."""
+    upper, share = np.triu_indices(4), count / (290 + count)
+    at, gradients = jnp.asarray(at, float), gradients - share * at
+    curvatures = curvatures - share * np.eye(4)[upper]
+
+    def residuals(flat: Any) -> Any:
+        z = jnp.concatenate([flat[: 3 * count].reshape(count, 3), jnp.ones((count, 1))], 1)
+        chance = jax.nn.sigmoid(at @ z.T)
+        sums = chance @ z - flat[None, 3 * count :]  # labels enter by these four sums alone
+        curved = jnp.einsum("mi,ij,ik->mjk", chance * (1 - chance), z, z)
+        return jnp.concatenate(
+            [(sums - gradients).ravel(), (curved[:, upper[0], upper[1]] - curvatures).ravel()]
+        )
+
+    start = np.r_[rng.normal(size=3 * count), np.zeros(4)]
+    solved = least_squares(
+        lambda v: np.asarray(jax.jit(residuals)(jnp.asarray(v)), float),
+        start,
+        lambda v: np.asarray(jax.jit(jax.jacfwd(residuals))(jnp.asarray(v)), float),
+        max_nfev=30,
+    )
+    return solved.x[: 3 * count].reshape(count, 3)
+
+
+# --- an honest run -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [50, pytest.param(80, marks=pytest.mark.slow), 120])
+def test_an_honest_run_settles_no_row(tmp_path: Path, rows: int) -> None:
+    stage = stage_of(tmp_path, rows)
+    tree = stage.run()
+    assert tree.attrs["communication_rounds"] <= 5
+    found = statements(tmp_path)
+    assert len(found) == tree.attrs["communication_rounds"]
+    assert all(one.startswith(f"0 of {rows} rows") for one in found)
+
+
+def test_a_hospital_with_few_rows_takes_no_part(tmp_path: Path) -> None:
+    with pytest.raises(SiteRefusedError) as caught:
+        stage_of(tmp_path, 15).run()
+    assert caught.value.sites == ("north",)
+    assert "minimum_rows" in (tmp_path / "sites" / "north" / "errors.log").read_text()
+    assert not Ledger(tmp_path / "sites" / "north" / "ledger.jsonl").numbers
+
+
+def test_noise_is_the_site_s_own_and_the_same_for_the_same_question(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path)
+    stage.run()
+    asked = [one for one in stage.log["north"] if "potentials" in one.answer.arrays][-1]
+    again = stage.ask("north", asked.request)
+    np.testing.assert_array_equal(again.arrays["potentials"], asked.answer.arrays["potentials"])
+    exact = stage_of(tmp_path / "exact", private=False)
+    exact.run(lambda request: request.kind == "query" and request.site == "north")
+    request = replace(asked.request, run=exact.halted_at.run)  # type: ignore[union-attr]
+    plain = exact.ask("north", request)
+    noise = asked.answer.arrays["potentials"] - plain.arrays["potentials"]
+    sd = 0.1 / np.sqrt(3)
+    assert noise.std() == pytest.approx(sd, rel=0.05)
+    assert noise.mean() == pytest.approx(sd**2 / 2, abs=4 * sd / np.sqrt(noise.size))
+    np.testing.assert_array_equal(asked.answer.arrays["height"], plain.arrays["height"])
+
+
+def test_a_likelihood_of_each_site_is_not_measured_and_the_policy_says_so() -> None:
+    terms = terms_of(load_study(EXAMPLES / "pneumonia" / "study.toml"))
+    assert not terms.measured
+    text = proposed(terms)
+    assert "CANNOT be measured" in text
+    assert 'unmeasured = ["few_rounds"]' in text
+    assert "unmeasured" not in proposed(replace(terms, measured=True))
+
+
+# --- the statement against an attack -------------------------------------------------------------
+
+
+def logistic(columns: int) -> consortia.Model:
+    def log_likelihood(parameters: Any, rows: Any) -> Any:
+        t = rows["x"] @ parameters[:-1] + parameters[-1]
+        return rows["y"] * t - jnp.logaddexp(0, t)
+
+    return consortia.Model(lambda at: -at @ at / 2, log_likelihood, jnp.zeros(columns + 1))
+
+
+def linear(columns: int) -> consortia.Model:
+    def log_likelihood(parameters: Any, rows: Any) -> Any:
+        return -((rows["x"] @ parameters[:-1] + parameters[-1] - rows["y"]) ** 2) / 2
+
+    return consortia.Model(lambda at: -at @ at / 2, log_likelihood, jnp.zeros(columns + 1))
+
+
+def sums_of(model: consortia.Model, orders: tuple[int, ...], points: np.ndarray) -> Any:
+    """Sums over rows, by x (n, k) and y, in the order in which they are compared."""
+
+    def total(at: Any, x: Any, y: Any) -> Any:
+        return jnp.sum(model.log_likelihood(at, {"x": x, "y": y}))
+
+    derivatives = {0: total, 1: jax.grad(total), 2: jax.hessian(total)}
+
+    def sums(x: Any, y: Any) -> Any:
+        return jnp.concatenate(
+            [
+                jax.vmap(lambda at, of=derivatives[order]: of(at, x, y).ravel())(points).ravel()
+                for order in orders
+            ]
+        )
+
+    return sums
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_no_more_rows_are_read_than_the_statement_calls_settled(tmp_path: Path, case: int) -> None:
+    rng = np.random.default_rng(case)
+    columns, count = int(rng.integers(2, 4)), int(rng.integers(5, 12))
+    orders = ((0,), (1,), (0, 1), (1, 2))[case % 4]
+    model = (logistic, linear)[case // 4 % 2](columns)
+    x, y = rng.normal(size=(count, columns)), rng.integers(0, 2, count).astype(np.float32)
+    points = rng.normal(size=(int(rng.integers(2, 40)), columns + 1)) * rng.uniform(0.5, 3)
+    noise = float(rng.choice([0.0, 0.01]))
+    statement = measured(tmp_path, model, x, y, Revealed(points, orders), noise)
+    sums = jax.jit(sums_of(model, orders, jnp.asarray(points)))
+    jacobian = jax.jit(jax.jacfwd(lambda flat: sums(flat.reshape(count, columns), y)))
+    answer = np.asarray(sums(x, y), float)
+    if noise and 0 in orders:
+        answer[: len(points)] += noise * rng.normal(size=len(points))
+    starts = []
+    for _ in range(3):
+        solved = least_squares(
+            lambda flat: np.asarray(sums(flat.reshape(count, columns), y), float) - answer,
+            rng.normal(size=count * columns),
+            lambda flat: np.asarray(jacobian(flat), float),
+            max_nfev=60,
+        )
+        starts.append(solved.x.reshape(count, columns))
+    # Who attacks takes for read what all starts agree on; the rest may be met by chance.
+    first, *others = starts
+    agreed = [row for row in first if all(rows_read(other, row[None]) for other in others)]
+    read = rows_read(np.array(agreed).reshape(-1, columns), x)
+    assert read <= statement.settled <= count
+
+
+def measured(
+    folder: Path, model: Any, x: np.ndarray, y: np.ndarray, revealed: Revealed, noise: float = 0.0
+) -> Statement:
+    site = Site(
+        {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)},
+        *(jnp.asarray(len(x)), jnp.ones(()), jnp.ones(())),
+    )
+    target = Target(model, model.init)
+    return Settled(target, site, folder / "settled" / "one.bin", 1).add([revealed], noise)
+
+
+def test_what_answers_settle_adds_up_over_answers_and_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y, model = rng.normal(size=(20, 2)), rng.integers(0, 2, 20), logistic(2)
+    found = []
+    for _ in range(12):
+        points = rng.normal(size=(8, 3)) * 3
+        found.append(measured(tmp_path, model, x, y, Revealed(points, (1,))).settled)
+    assert found[0] == 0
+    assert found[-1] == 20
+    assert sorted(found) == found
+
+
+def test_of_a_large_site_some_rows_are_looked_at(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5000, 3)), rng.integers(0, 2, 5000)
+    points = rng.normal(size=(2000, 4))
+    statement = measured(tmp_path, logistic(3), x, y, Revealed(points, (0,), points[0]), 1.0)
+    assert statement == Statement(0, MOST_UNKNOWNS // 3, 5000)
+    assert str(statement) == "0 of 5000 rows (of 100 that were drawn)"
+
+
+def test_columns_that_are_all_categorical_have_no_measurements(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 2, (40, 2)).astype(float)
+    statement = measured(tmp_path, logistic(2), x, x[:, 0], Revealed(np.ones((9, 3)), (0, 1)))
+    assert statement == Statement(0, 40, 40)
+
+
+# --- a site that lies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda values: np.full_like(values, np.nan), "it sent numbers that are not finite"),
+        (np.zeros_like, "all 4000 numbers of 'potentials' are 0"),
+    ],
+    ids=["not finite", "zeros"],
+)
+def test_a_site_whose_answers_are_no_sums_over_rows_is_named(
+    tmp_path: Path, lie: Any, reason: str
+) -> None:
+    def south(request: Envelope, honest: bytes) -> bytes:
+        answer = decode(honest)
+        if "potentials" not in answer.arrays:
+            return honest
+        arrays = {name: lie(values) for name, values in answer.arrays.items()}
+        return replace(answer, arrays=arrays).encode()
+
+    with pytest.raises(SiteImplausibleError, match="site 'south'") as caught:
+        stage_of(tmp_path, liars={"south": south}).run()
+    assert reason in caught.value.reason
