@@ -11,6 +11,7 @@ import pytest
 from consortia.data.columns import column_of, rows_of, without_missing
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
+from consortia.data.writing import one_slip
 from consortia.errors import InputError
 
 ENGLISH = 'id,age,"crp level",sex,smoker,admitted\n' + "".join(
@@ -250,3 +251,28 @@ def test_a_column_without_a_name_is_given_one(tmp_path):
     path.write_text(",a,b\n0,1,2\n1,2,3\n")
     changes = Harmonisation.model_validate({"rename": {"": "row"}})
     assert list(read_table(path, "it", harmonise=changes)) == ["row", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "slip"),
+    [
+        ("placebo", "placbo", True),
+        ("weight", "weigth", True),
+        ("Ward Nord", "ward nort", False),
+        ("general ward", "genral ward", True),
+        ("smoking", "smokinng", True),
+        ("male", "female", False),
+        ("increased", "decreased", False),
+        ("systolic", "diastolic", False),
+        ("ward A", "ward B", False),
+        ("grade I", "grade II", False),
+        ("type1", "type2", False),
+        ("gradeI", "gradeII", False),
+        ("P0001", "P0011", False),
+        ("left", "lift", True),
+        ("no", "nö", False),
+    ],
+)
+def test_a_slip_of_the_pen_is_one_letter_of_a_long_word(one, other, slip):
+    assert one_slip(one, other) is slip
+    assert one_slip(other, one) is slip

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+LEAST_LETTERS = 4
+"""In a shorter word another letter makes another word."""
 
 ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
 """Characters without a width that are no part of a word, unlike the joiners of some scripts."""
@@ -49,6 +53,36 @@ def abbreviations(words: Iterable[str]) -> dict[str, str]:
         if len(longer) == 1:
             found[letter] = longer[0]
     return found
+
+
+def one_slip(one: str, other: str) -> bool:
+    """Return True if two texts differ in one letter of one long word, as by a slip of the pen.
+
+    Digits, a first letter, a last letter that is another one and short words make other texts:
+    ward 1 and 2, male and female, type A and B.
+    """
+    pair = [re.split(r"[\W_]+", loosely(text)) for text in (one, other)]
+    if len(pair[0]) != len(pair[1]):
+        return False
+    unlike = [(a, b) for a, b in zip(*pair, strict=True) if a != b]
+    if len(unlike) != 1 or min(map(len, unlike[0])) < LEAST_LETTERS:
+        return False
+    a, b = unlike[0]
+    same = _common(a, b)
+    end = _common(a[same:][::-1], b[same:][::-1])
+    left, right = a[same : len(a) - end], b[same : len(b) - end]
+    if not same or any(char.isdigit() for char in left + right):
+        return False
+    swapped = len(left) == 2 and left == right[::-1]
+    replaced = len(left) == len(right) == 1 and end > 0
+    added = len(left) + len(right) == 1 and (end > 0 or left + right != a[same - 1])  # gradeII
+    return swapped or replaced or added
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many letters two texts begin with in common."""
+    unlike = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(unlike, min(len(one), len(other)))
 
 
 TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}

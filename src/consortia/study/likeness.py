@@ -6,7 +6,6 @@ shown with the counts and applied only as ``[harmonise.SITE]``, which somebody a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,21 +19,15 @@ from consortia.data.dialect import NUMBER, WORDS
 from consortia.data.harmonisation import NONE, Harmonisation
 from consortia.data.mending import key, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import abbreviations, loosely, same_loosely, truth_of
+from consortia.data.writing import abbreviations, loosely, one_slip, same_loosely, truth_of
 from consortia.errors import InputError
 from consortia.models.regression.unlike import scales_apart
-
-CLOSE = 0.8
-"""Share of letters that two names or words have in common, from which on they may be one."""
 
 LEVELS_MAX = 50
 """A text with more levels is compared by case, blanks and Unicode form only."""
 
 WORDS_MAX = 3
 """So many words in a column of numbers may stand for missing values."""
-
-LEAST_LETTERS = 4
-"""Shorter words are never compared by their letters."""
 
 UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
 NEAR = 0.25
@@ -198,20 +191,7 @@ def _same_name(one: str, other: str) -> bool:
 
 def _close_name(one: str, other: str) -> bool:
     first, second = ({*re.split(r"[\W_]+", loosely(name))} - {""} for name in (one, other))
-    return first <= second or second <= first or _close(one, other)
-
-
-def _close(one: str, other: str) -> bool:
-    pair = loosely(one), loosely(other)
-    digits, letters = zip(*(_parted(text) for text in pair), strict=True)
-    if digits[0] != digits[1] or min(map(len, letters)) < LEAST_LETTERS:
-        return False
-    return difflib.SequenceMatcher(None, *pair).ratio() >= CLOSE
-
-
-def _parted(text: str) -> tuple[str, str]:
-    """Return the digits of a text, and its other characters."""
-    return re.sub(r"\D", "", text), re.sub(r"\d", "", text)
+    return first <= second or second <= first or one_slip(one, other)
 
 
 def _compatible(table: Table, name: str, other: Table, like: str) -> bool:
@@ -345,12 +325,11 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
             if where != site
             for level in own
         )
-        own = {chosen[loosely(level)] for level in levels}
         words = {}
         for level in levels:
             new = chosen[loosely(level)]
             if few and new not in others:
-                close = [one for one in others if one not in own and _close(one, new)]
+                close = [one for one in others if one_slip(one, new)]
                 if len(close) == 1 and rank[close[0]] < rank[new]:
                     new = close[0]
             new = short.get(new, new)

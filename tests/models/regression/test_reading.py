@@ -769,3 +769,13 @@ def test_a_letter_beside_the_word_that_it_begins_is_asked_about(words, letter, w
 def test_codes_of_letters_are_not_asked_about(words) -> None:
     sites = {"a": {"y": Y, "k": np.array(words)[np.arange(ROWS) % len(words)]}}
     assert "doubts" not in made("y ~ k", sites).metadata.settings
+
+
+def test_a_word_with_a_slip_at_fewer_sites_is_asked_about() -> None:
+    arms = np.array(["placebo", "drug"])[HALF]
+    sites = {name: {"y": Y, "arm": arms} for name in "ab"}
+    sites["c"] = {"y": Y, "arm": np.array(["placebo", "drug", "placbo"])[np.arange(ROWS) % 3]}
+    (doubt,) = made("y ~ arm", sites).metadata.settings["doubts"]
+    assert doubt.startswith("c: arm: 'placbo' is another level than 'placebo'")
+    recode = {"c": {"recode": {"arm": {"placbo": "placebo"}}}}
+    assert "doubts" not in made("y ~ arm", sites, harmonise=recode).metadata.settings

@@ -26,10 +26,10 @@ from consortia.models.regression.specification import GAP, Specification, Unit
 from consortia.models.regression.unlike import (
     Located,
     Place,
-    abbreviated,
     check_writing,
     common_kind,
     merged_order,
+    nearly_equal,
     scales_apart,
     supports_apart,
     without_common_levels,
@@ -172,8 +172,8 @@ def agree(
     readings += supports_apart(others, question.harmonise)
     for column, parts in levels_by_column(question, facts, names).items():
         if column not in question.levels:
-            short = abbreviated(column, parts)
-            readings += short or without_common_levels(column, parts, names)
+            near = nearly_equal(column, parts)
+            readings += near or without_common_levels(column, parts, names)
     made = Specification(
         question,
         tuple(names),

@@ -226,9 +226,10 @@ def question_of(
             )
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
+        hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
-            f"{family!r} does not allow."
+            f"{family!r} does not allow{hint}."
         )
     if staying and asked.imputes:
         raise InputError(

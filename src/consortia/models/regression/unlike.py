@@ -11,7 +11,7 @@ import numpy as np
 from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import abbreviations, loosely, same_loosely, truth_of
+from consortia.data.writing import abbreviations, loosely, one_slip, same_loosely, truth_of
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text"
 
 TRUTHS = {"number": ("0", "1"), "truth": ("False", "True")}
 """What no and yes are in a column of a kind."""
+
+COMPARED = 100
+"""So many levels at most are compared letter by letter."""
 
 RECODED = 12
 """Levels of a site that are named where they are of another kind."""
@@ -187,19 +190,27 @@ def _equal_truths(levels: Sequence[str]) -> list[list[str]]:
     return [list(group.values()) for group in groups.values() if len(group) > 1]
 
 
-def abbreviated(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
-    """Return which letters may stand for another level: m beside male.
+def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
+    """Return which levels may be other ones: m beside male, a word with a slip at fewer sites.
 
     Args:
         column: its name.
         parts: levels by site.
     """
-    words = abbreviations(level for levels in parts.values() for level in levels)
+    having: dict[str, list[str]] = {}
+    for site, levels in parts.items():
+        for level in levels:
+            having.setdefault(level, []).append(site)
+    words = abbreviations(having)
+    if len(having) <= COMPARED:
+        for level, sites in having.items():
+            like = [one for one in having if one_slip(one, level) and len(having[one]) > len(sites)]
+            words |= {level: like[0]} if len(like) == 1 else {}
     found = []
-    for letter, word in words.items():
-        for site in (one for one, levels in parts.items() if letter in levels):
-            line = mend(site, f"recode.{key(column)}", f"{text(letter)} = {text(word)}")
-            said = f"{site}: {column}: {letter!r} is another level than {word!r}"
+    for level, word in words.items():
+        for site in having[level]:
+            line = mend(site, f"recode.{key(column)}", f"{text(level)} = {text(word)}")
+            said = f"{site}: {column}: {level!r} is another level than {word!r}"
             confirm = f"levels of {column} in [model] confirm it, {line} mends it"
             found.append(Guess(column, said, confirm))
     return found
