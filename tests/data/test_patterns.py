@@ -14,12 +14,14 @@ def test_where_all_columns_are_categorical_their_patterns_count() -> None:
     assert smallest_cell({"a": x[:, 0], "b": x[:, 1].astype(int)}) == 1
 
 
-def test_beside_measurements_the_values_of_each_column_count() -> None:
+def test_beside_measurements_the_values_of_columns_that_have_two_count() -> None:
     measured = np.linspace(0, 1, 40)
     sex = np.repeat([0.0, 1.0], [25, 15])
     rare = np.repeat([0.0, 1.0], [38, 2])
     assert smallest_cell({"x": np.stack([measured, sex], 1), "y": sex}) == 15
     assert smallest_cell({"x": np.stack([measured, sex, rare], 1), "y": sex}) == 2
+    score = np.r_[np.zeros(39), 7.0] + (np.arange(40) % 3 == 0)  # a measurement of few values
+    assert smallest_cell({"x": np.stack([measured, sex, score], 1), "y": rare}) == 15
 
 
 def test_without_categorical_columns_there_is_no_pattern() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from parity import flower_study
 from parity.comparing import assert_same_run
@@ -42,7 +43,9 @@ def network(path: Path, folder: Path, terms: StudyTerms) -> InProcess:
             "folder": str(folder / name),
         }
         (folder / name).mkdir(parents=True)
-        (folder / name / app.POLICY).write_text(proposed(terms, rows=1))
+        text = proposed(terms, rows=1)  # of thirty rows the first answer settles one
+        text = text.replace("maximum_settled_rows = 0", "maximum_settled_rows = 30")
+        (folder / name / app.POLICY).write_text(text)
         return lambda message: app.answer(path, message, node, {"x64": True})
 
     return InProcess({number: site(name) for number, name in enumerate(flower_study.NAMES)})
@@ -57,6 +60,17 @@ def without(study: Study) -> StudyTerms:
     return replace(terms_of(study), besides=())
 
 
+def assert_same_law(other: Any, alone: Any) -> None:
+    """Draws with noise of the sites' own have the means and spreads of those without."""
+    for name, variable in alone["posterior"].data_vars.items():
+        noisy = other["posterior"][name].values
+        spread = variable.values.std(axis=(0, 1))
+        gap = np.abs(noisy.mean(axis=(0, 1)) - variable.values.mean(axis=(0, 1)))
+        assert (gap > 0).all()
+        assert (gap < 0.2 * spread).all()
+        assert (np.abs(noisy.std(axis=(0, 1)) / spread - 1) < 0.2).all()
+
+
 @pytest.mark.engines
 def test_a_run_over_sites_is_compared_with_the_exact_sampler_of_one_process(tmp_path, capsys):
     path = written(tmp_path / "study")
@@ -69,7 +83,7 @@ def test_a_run_over_sites_is_compared_with_the_exact_sampler_of_one_process(tmp_
         built = beside.build()
         exact = consortia.verify(alone, built.model, built.sites, progress=False).reference
         assert_same_run(consortia.open_run(tmp_path / "run"), alone)
-        assert_same_run(consortia.open_run(tmp_path / "run" / "reference"), exact)
+        assert_same_law(consortia.open_run(tmp_path / "run" / "reference"), exact)
     assert f"then {EXACT}: expected wall time" in capsys.readouterr().out
     checks = json.loads((tmp_path / "run" / "summary.json").read_text())["checks"]
     (measured,) = (one for one in checks if one["title"] == "How far off is it?")

@@ -396,7 +396,7 @@ def test_a_site_with_other_versions_is_named(tmp_path, monkeypatch, changed, tex
         sites.handlers[1],
         "_answer",
         lambda request, *rest, **more: (
-            ("description", own, {})
+            ("description", own, {}, None)
             if request.kind == "description"
             else plain(request, *rest, **more)
         ),

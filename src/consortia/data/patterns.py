@@ -24,27 +24,31 @@ LOOKED_AT = 1000
 def smallest_cell(rows: Any) -> int:
     """Return how many rows share the rarest pattern of covariates that occurs.
 
-    A pattern is one of all columns together where all are categorical, else a value of any one
-    categorical column. Without a categorical column there is no pattern, and it is all rows.
+    A pattern is one of all columns together where all are categorical, else a value of a column
+    that has two, such as that of a level. Without such a column there is none: it is all rows.
 
     Args:
         rows: a pytree of arrays, (rows, ...).
     """
     leaves = jax.tree_util.tree_leaves_with_path(rows)
     arrays = [
-        np.asarray(leaf).reshape(len(leaf), -1)
-        for path, leaf in leaves
-        if jax.tree_util.keystr(path, simple=True) not in RESPONSES
+        np.asarray(leaf).reshape(len(leaf), -1) for path, leaf in leaves if not is_response(path)
     ]
-    count = len(leaves[0][1])
+    count_of_rows = len(leaves[0][1])
     columns = [array[:, index] for array in arrays for index in range(array.shape[1])]
     categorical = [column for column in columns if is_categorical(column)]
     if not categorical:
-        return count
+        return count_of_rows
     if len(categorical) == len(columns):
         codes = [np.unique(column, return_inverse=True)[1] for column in categorical]
         return int(np.unique(np.stack(codes), axis=1, return_counts=True)[1].min())
-    return min(int(np.unique(column, return_counts=True)[1].min()) for column in categorical)
+    counts = [np.unique(column, return_counts=True)[1] for column in categorical]
+    return min((int(count.min()) for count in counts if len(count) == 2), default=count_of_rows)
+
+
+def is_response(path: Any) -> bool:
+    """Return True if an array at a path of the rows is no covariate; it may be of two models."""
+    return jax.tree_util.keystr(path[-1:], simple=True) in RESPONSES
 
 
 def is_categorical(column: np.ndarray) -> bool:

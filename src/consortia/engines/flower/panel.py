@@ -49,8 +49,6 @@ class FlowerPanel(Panel):
         bounds: farthest position and step that a site may send.
     """
 
-    farthest = FARTHEST
-
     def __init__(
         self,
         target: Target,
@@ -67,6 +65,11 @@ class FlowerPanel(Panel):
         self._judge: Judge | None = None
         self._weights = method.site_weights(self.sizes)
         self._shapes: OrderedDict[Any, Any] = OrderedDict()
+
+    @property
+    def farthest(self) -> float:  # type: ignore[override]
+        """Return how far out sites answer: between institutions their policies bound it."""
+        return FARTHEST if self._channel.private else float("inf")
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).

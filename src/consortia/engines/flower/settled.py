@@ -33,7 +33,7 @@ from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
-from consortia.data.patterns import RESPONSES, is_categorical
+from consortia.data.patterns import is_categorical, is_response
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1
@@ -280,8 +280,7 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
         kept = [index for index in columns if not is_categorical(flat[:, index])]
         places.append(np.array(kept, int))
         units += [flat[:, index].std() for index in kept]
-        covariate = jax.tree_util.keystr(path, simple=True) not in RESPONSES
-        covariates += [covariate] * len(kept)
+        covariates += [not is_response(path)] * len(kept)
     needed = np.array(covariates, bool)
     each = max(len(units), 1)
     most = max(MOST_UNKNOWNS // each, 1)

@@ -113,7 +113,7 @@ class Policy(BaseModel):
         MINIMUM_PATTERN_ROWS,
         ge=1,
         description="fewest rows that share a pattern of covariates: of all columns together where "
-        "all are categorical, else a value of one categorical column; DataSHIELD's nfilter.tab",
+        "all are categorical, else a value of a column that has two; DataSHIELD's nfilter.tab",
     )
     own_levels: bool = Field(
         True,
@@ -290,7 +290,7 @@ class Policy(BaseModel):
             found.append(("maximum_parameters_per_row", text))
         if cell is not None and cell < self.minimum_pattern_rows:
             text = (
-                f"a pattern of the categorical columns, or a value of one of them, has {cell} "
+                f"a pattern of the categorical columns, or a value of one that has two, has {cell} "
                 f"rows, fewer than {self.minimum_pattern_rows}: exact sums over the rows would "
                 "tell that number. Merge rare levels, or take the column out of the study"
             )
