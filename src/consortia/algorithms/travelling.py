@@ -273,6 +273,11 @@ class FSGLD(DSGLD):
         return self.surrogate is not None and self.strength > 0
 
     @property
+    def fits_surrogates(self) -> bool:
+        """True if surrogates are computed by a recipe."""
+        return self.corrects and isinstance(self.surrogate, surrogates.Recipe)
+
+    @property
     def dimension(self) -> int | None:
         """That of given surrogates."""
         return self.surrogate[0].dimension if isinstance(self.surrogate, tuple) else None

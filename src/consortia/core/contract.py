@@ -408,6 +408,11 @@ class Method(metaclass=Named):
         return None
 
     @property
+    def fits_surrogates(self) -> bool:
+        """True if the sites fit surrogates before the first round, on which the law depends."""
+        return False
+
+    @property
     def gradient_rows(self) -> int | None:
         """Rows of a site that a gradient reads; None where it reads all."""
         return None

@@ -145,12 +145,18 @@ def _execute(task: Task) -> Any:
         with doing("checking the start", show=progress and run.root):
             start.check_start_values(run.start_values(positions), sites.names)
         expands = expands_first(built)
-        if resumption is None and prediction is None and on_divergence != "ignore" and not expands:
+        fits, wanted = algorithm.fits_surrogates, resumption is None and on_divergence != "ignore"
+        known = (algorithm, model, sites, starts[0], target.dimension, engine)
+        if wanted and prediction is None and not expands and not fits:
             with doing("predicting the bias", show=progress and run.root):
-                prediction = predicted(algorithm, model, sites, starts[0], target.dimension, engine)
+                prediction = predicted(*known)
             respond(prediction, on_divergence, warned=warned)
         carry = run.start(seed, positions, rounds, warmup)
         checks.check_fitted(algorithm, run.fitted, sites.names)
+        if wanted and fits:
+            with doing("predicting the bias", show=progress and run.root):
+                prediction = predicted(*known, run.fitted)
+            respond(prediction, on_divergence, warned=warned)
         if expands and prediction is None and run.root and not run.serves:
             prediction = predicted_by(algorithm, model, sites, starts[0], run.fitted)
             respond(prediction, on_divergence, warned=warned)
