@@ -33,7 +33,7 @@ from consortia.core.model import Model
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.surrogates import Correction, Gaussian, Recipe
@@ -495,6 +495,8 @@ def predict_bias(
 
 def predicted(method: Method, problem: Problem) -> BiasPrediction:
     """Return the predicted bias of a method, or why there is none; found once for equal methods."""
+    if method.optimises:
+        return BiasPrediction(reason=OPTIMISER, settled=True)
 
     def make() -> BiasPrediction:
         try:
