@@ -138,7 +138,27 @@ def results(papers: list[Paper]) -> str:
     for paper in papers:
         lines += ["", f"## {paper.name}", "", paper.title, "", HEAD]
         lines += [_row(claim, finding, verdict) for _, claim, finding, verdict in rows(paper)]
+    lines += ["", "## What is left", "", *left(papers)]
     return "\n".join(lines) + "\n"
+
+
+def left(papers: list[Paper]) -> Iterator[str]:
+    """Yield a table of what was run smaller than in its paper or not at all, and what it takes."""
+    yield "What was run at a part of its paper's size, and what the whole takes on two cores."
+    yield ""
+    yield "| paper | what | run so far | at the paper's size |"
+    yield "|---|---|---|---|"
+    for paper in papers:
+        for study in paper.studies:
+            record = records.best(paper, study)
+            share = "not run" if record is None else study.shares.get(record["scale"], "")
+            if share:
+                whole = study.estimates.get("full", "")
+                yield f"| {paper.name} | {study.title} | {share} | {whole} |"
+        for claim in paper.others:
+            if claim.estimate:
+                what = f"{claim.section}: {claim.quantity}"
+                yield f"| {paper.name} | {what} | not run | {claim.estimate} |"
 
 
 def card(paper: Paper) -> str:

@@ -44,7 +44,7 @@ LOWEST = -1.8
 """Of the panels' axes."""
 
 # shards, rows of each, visits, seeds
-SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 10), "full": (30, 90_000, 5000, 10)}
+SCALES = {"quick": (4, 100, 100, 1), "small": (30, 1000, 2000, 3), "full": (30, 90_000, 5000, 10)}
 
 
 def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
