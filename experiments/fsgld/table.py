@@ -77,7 +77,8 @@ def at_hand(model: Any, tree: Any, data: Any, visits: int, seed: int) -> float:
         every = max(len(own["y"]) // SCORED, 1)
         rows = {key: value[::every] for key, value in own.items()}
         here = chosen[shards[chosen] == shard]
-        values.append(mean_log_likelihoods(model, drawn, rows, here))
+        padded = np.resize(here, len(chosen))  # one shape, compiled once
+        values.append(mean_log_likelihoods(model, drawn, rows, padded)[: len(here)])
     return float(np.concatenate(values).mean())
 
 
