@@ -1,13 +1,16 @@
 """What the five papers claim, and the verdict on each claim: computed, never written.
 
-Every paper has a ``claims.toml`` in its folder, written before the runs: its studies, and for each
-the claims that it bears on, with the published number or order and the tolerance. A study's record
-has a *finding* for each of them. This module imports nothing but the standard library.
+Every paper has a ``claims.toml`` in its folder: its studies, and for each the claims that it bears
+on, with their source in the paper, the published number or order and the tolerance. A record of a
+study has a *finding* for each of them. A claim without a source is refused; what a source permits
+is checked here, and that it is printed in `experiments.sources`. This module imports nothing but
+the standard library.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -31,9 +34,21 @@ PAPERS = {
 }
 """Each paper's name and its folder."""
 
+SOURCES = ("text", "table", "caption", "tick", "legend", "slide", "ours")
+"""Where a published value stands; "ours" is printed nowhere."""
+NUMBERED = ("text", "table", "caption")
+"""Sources that give numbers; labels of an axis give a band, legends what was run."""
+
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run"
 UNDER_THIS_READING, NO_NUMBER = "reproduced under this reading", "no published number"
+NOT_UNDER_THIS_READING = "not reproduced under this reading"
+WITHIN_AXIS, OUTSIDE_AXIS = "within the axis", "outside the axis"
+CONSISTENT, BEYOND_BOUND = "consistent with", "beyond the bound as printed"
+OURS, OURS_HOLDS, OURS_FAILS = "ours", "ours: holds", "ours: does not hold"
+UNTUNED = "untuned"
 UNDECIDED = "undecided"
+FEWEST_STEPS = 4
+"""Step sizes that a sweep tries at least, the best one inside, for a verdict."""
 STANDARD_ERRORS = 2.0
 """How far an order must be from a tie; and a number may miss its tolerance by so many."""
 FEWEST_PAIRS = 5
@@ -50,6 +65,7 @@ class Finding:
         law: what the exact law says.
         shown: ours in words, in the place of the value.
         pairs: runs of both methods with the same seeds, where methods are compared.
+        untuned: why a step size was not tuned, see `untuned`; empty where all were, or none is.
     """
 
     value: float | None
@@ -57,6 +73,7 @@ class Finding:
     law: float | None = None
     shown: str | None = None
     pairs: int | None = None
+    untuned: str = ""
 
     @property
     def text(self) -> str:
@@ -74,6 +91,23 @@ def over_pairs(values: Sequence[float]) -> Finding:
     return Finding(statistics.fmean(values), error, pairs=len(values))
 
 
+def untuned(label: str, tried: Sequence[float], best: float) -> str:
+    """Return why a step size counts as untuned, or "" where it was tuned.
+
+    Args:
+        label: of what was swept.
+        tried: all step sizes of the grid, those included with which the chain diverged.
+        best: the one that was chosen.
+    """
+    if len(tried) < FEWEST_STEPS:
+        number = "one step size" if len(tried) == 1 else f"{len(tried)} step sizes"
+        return f"{label}: {number} tried"
+    if best in (min(tried), max(tried)):
+        edge = "smallest" if best == min(tried) else "largest"
+        return f"{label}: the best step size is the {edge} of {len(tried)}"
+    return ""
+
+
 @dataclass(frozen=True)
 class Claim:
     """One claim of a paper.
@@ -83,10 +117,17 @@ class Claim:
         section: where the paper says it.
         quantity: what is compared.
         paper: what the paper says, in words or figures.
-        number: the published number, with ``tolerance``; or
-        above: the published order: ours must be larger than this; or
-        below: smaller.
+        source: one of `SOURCES`.
+        quote: the printed sentence, or what the panel's labels are; only "ours" has none.
+        number: the published number, which the quote has, with ``tolerance``; or
+        near: the number that the quote's words mean, or a number of ours, with ``tolerance``; or
+        above: the order that the quote's words mean: ours must be larger than this; or
+        below: smaller; or
+        band: of labels of an axis: between which two values ours must be.
         tolerance: how far ours may be from the number.
+        null: the quantity without the effect, or of a predictor that has learned nothing: further
+            from ``number`` than the tolerance.
+        bound: the quote is a bound or a condition: a finding is consistent with it or beyond it.
         paired: it compares methods by runs, which `FEWEST_PAIRS` pairs decide at least.
         reading: what the paper leaves open and how it is read here.
         whole: the quantity is at the paper's size at every scale.
@@ -101,10 +142,16 @@ class Claim:
     section: str
     quantity: str
     paper: str
+    source: str = ""
+    quote: str = ""
     number: float | None = None
+    near: float | None = None
     above: float | None = None
     below: float | None = None
+    band: tuple[float, float] | None = None
     tolerance: float = 0.0
+    null: float | None = None
+    bound: bool = False
     paired: bool = False
     reading: str = ""
     whole: bool = False
@@ -114,15 +161,53 @@ class Claim:
     mark: bool = True
     estimate: str = ""
 
+    def __post_init__(self) -> None:
+        if self.band is not None:
+            object.__setattr__(self, "band", tuple(self.band))
+        fault = self._fault()
+        if fault:
+            raise ValueError(f"claim {self.id}: {fault}")
+
+    def _fault(self) -> str:
+        """Return what is wrong with the claim's source, or ""."""
+        if self.source not in SOURCES:
+            return f"source is {self.source!r}: no verdict without one of {', '.join(SOURCES)}"
+        if not self.quote and self.source != "ours":
+            return f"source = {self.source!r} needs a quote: the sentence, or the panel's labels"
+        if self.number is not None:
+            if self.source not in NUMBERED:
+                return f"source = {self.source!r} gives no number; {', '.join(NUMBERED)} do"
+            if not in_words(self.number, self.quote):
+                return f"the number {self.number:g} is not in its quote"
+            if self.null is None or abs(self.null - self.number) <= self.tolerance:
+                return f"null = {self.null} must be further from {self.number:g} than the tolerance"
+        orders = (self.near, self.above, self.below)
+        if self.source == "tick" and orders != (None, None, None):
+            return "labels of an axis give a band, no order"
+        if self.source != "tick" and self.band is not None:
+            return "only labels of an axis (source = 'tick') give a band"
+        if self.source == "legend" and self.judged:
+            return "a legend says what was run, and gives no verdict"
+        return ""
+
+    @property
+    def judged(self) -> bool:
+        """True if there is something to compare a finding with."""
+        given = self.number, self.near, self.above, self.below, self.band
+        return any(one is not None for one in given)
+
     def holds(self, finding: Finding) -> bool | None:
         """Return whether the finding agrees with the paper; None where nothing is published."""
-        if (self.number, self.above, self.below) == (None, None, None):
+        if not self.judged:
             return None
         if finding.value is None or not math.isfinite(finding.value):
             return False
         slack = STANDARD_ERRORS * (finding.error or 0.0)
-        if self.number is not None:
-            return abs(finding.value - self.number) <= self.tolerance + slack
+        if self.band is not None:
+            return self.band[0] - slack <= finding.value <= self.band[1] + slack
+        centre = self.near if self.number is None else self.number
+        if centre is not None:
+            return abs(finding.value - centre) <= self.tolerance + slack
         if self.above is not None:
             return finding.value - slack > self.above
         assert self.below is not None
@@ -134,16 +219,51 @@ class Claim:
             return NOT_RUN
         holds = self.holds(finding)
         if holds is None:
-            return NO_NUMBER
+            return OURS if self.source == "ours" else NO_NUMBER
+        outcome = self._outcome(finding, holds)
+        if not share or self.whole:
+            return outcome
+        smaller = {
+            REPRODUCED: "holds",
+            UNDER_THIS_READING: "holds under this reading",
+            NOT_REPRODUCED: "does not hold",
+            NOT_UNDER_THIS_READING: "does not hold under this reading",
+        }
+        return f"smaller: {share}; {smaller.get(outcome, outcome)}"
+
+    def _outcome(self, finding: Finding, holds: bool) -> str:
+        """Return the verdict at the paper's size."""
+        if finding.untuned:
+            return UNTUNED
         few = self.paired and (finding.pairs or 0) < FEWEST_PAIRS
-        if share and not self.whole:
-            outcome = UNDECIDED if few else "holds" if holds else "does not hold"
-            return f"smaller: {share}; {outcome}"
-        if few:
+        if few or self._open(finding, holds):
             return UNDECIDED
-        if not holds:
-            return NOT_REPRODUCED
-        return UNDER_THIS_READING if self.reading else REPRODUCED
+        if self.source == "ours":
+            return OURS_HOLDS if holds else OURS_FAILS
+        if self.source == "tick":
+            outcome = WITHIN_AXIS if holds else OUTSIDE_AXIS
+            return f"{outcome} under this reading" if self.reading else outcome
+        if self.bound:
+            return CONSISTENT if holds else BEYOND_BOUND
+        if self.reading:
+            return UNDER_THIS_READING if holds else NOT_UNDER_THIS_READING
+        return REPRODUCED if holds else NOT_REPRODUCED
+
+    def _open(self, finding: Finding, holds: bool) -> bool:
+        """Return True if the standard error leaves both sides open."""
+        if not finding.error or finding.value is None:
+            return False
+        slack = STANDARD_ERRORS * finding.error
+        limit = self.above if self.above is not None else self.below
+        if limit is not None:
+            return abs(finding.value - limit) <= slack
+        return holds and self.null is not None and abs(finding.value - self.null) <= slack
+
+
+def in_words(number: float, quote: str) -> bool:
+    """Return True if a quote has a number, as digits."""
+    plain = quote.replace("−", "-").replace(",", "")
+    return any(float(one) == number for one in re.findall(r"-?\d*\.?\d+", plain))
 
 
 @dataclass(frozen=True)
@@ -185,7 +305,8 @@ class Paper:
         name: as it is called on the command line.
         folder: of its programs.
         title: authors, title, year.
-        notes: for the head of its card.
+        message: what of its message holds, in three sentences, at the head of its card.
+        notes: below it.
         studies: in the order of its figures.
         others: claims that no program bears on.
     """
@@ -193,6 +314,7 @@ class Paper:
     name: str
     folder: str
     title: str
+    message: str
     notes: str
     studies: tuple[Study, ...]
     others: tuple[Claim, ...] = field(default=())
@@ -208,13 +330,14 @@ def read(name: str) -> Paper:
     """Return a paper from its ``claims.toml``.
 
     Raises:
-        ValueError: an entry has an unknown key, or an id stands twice.
+        ValueError: an entry has an unknown key or no source, or an id stands twice.
     """
     folder = PAPERS[name]
     content = tomllib.loads((ROOT / folder / "claims.toml").read_text())
     studies = tuple(_study(entry) for entry in content.pop("studies"))
     others = tuple(_claim(entry) for entry in content.pop("claims", []))
-    paper = Paper(name, folder, content.pop("title"), content.pop("notes"), studies, others)
+    heads = (content.pop(key) for key in ("title", "message", "notes"))
+    paper = Paper(name, folder, *heads, studies, others)
     ids = [claim.id for study in studies for claim in study.claims] + [c.id for c in others]
     twice = {one for one in ids if ids.count(one) > 1}
     if content or twice:

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.claims import NO_NUMBER, NOT_REPRODUCED, NOT_RUN, UNDECIDED, Claim, Paper, Study
+from experiments.claims import (
+    NO_NUMBER,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    OURS,
+    UNDECIDED,
+    UNTUNED,
+    Claim,
+    Paper,
+    Study,
+)
 from experiments.records import Record
 
 LAW: dict[str, Any] = {"color": "black", "lw": 0.7}
@@ -90,7 +100,7 @@ def _draw(
         text = " · ".join(filter(None, (summary(verdicts), remark)))
         axis.set_title(f"{title}\n", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
-        unsure = any(UNDECIDED in v or NOT_RUN in v for v in verdicts)
+        unsure = any(word in v for v in verdicts for word in (UNDECIDED, UNTUNED, NOT_RUN))
         colour = "#b00020" if bad else "#606060" if unsure else "#206020"
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
         label.set_in_layout(False)
@@ -105,7 +115,9 @@ def _draw(
 
 
 def _mark(axis: Any, claim: Claim) -> None:
-    """Mark a published number."""
+    """Mark a published number, or the ends of a band."""
+    if claim.band is not None:
+        axis.axhspan(*claim.band, color="tab:red", alpha=0.06, lw=0)
     if claim.number is None or not claim.mark:
         return
     if claim.at is None:
@@ -141,8 +153,11 @@ def summary(verdicts: Sequence[str]) -> str:
     What a smaller run is smaller than stands once, above all panels; with other verdicts beside it
     that it is smaller stands there only.
     """
-    heads = [text.partition(":") for text in verdicts if text != NO_NUMBER]
-    short = [head + (f",{tail.rpartition(';')[2]}" if tail else "") for head, _, tail in heads]
+    heads = [text for text in verdicts if text not in (NO_NUMBER, OURS)]
+    short = [
+        f"smaller, {text.rpartition('; ')[2]}" if text.startswith("smaller: ") else text
+        for text in heads
+    ]
     counts = Counter(short or verdicts)
     if len(counts) == 1:
         return next(iter(counts))

@@ -120,13 +120,18 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
         "cpu_seconds": round(_processor_seconds() - cpu, 1),
         "data": {name: _checksums(name) for name in study.data},
     }
-    found = {name: dataclasses.asdict(one) for name, one in module.findings(results).items()}
-    return plain({**record, "findings": found, "results": results})
+    return found_again(paper, study, {**record, "results": results})
 
 
 def findings(record: Record) -> dict[str, Finding]:
     """Return what a record found, by the claim's id."""
     return {name: Finding(**one) for name, one in record["findings"].items()}
+
+
+def found_again(paper: Paper, study: Study, record: Record) -> Record:
+    """Return a record with what its program finds now in the results that it has."""
+    made = program(paper, study).findings(record["results"])
+    return plain({**record, "findings": {n: dataclasses.asdict(one) for n, one in made.items()}})
 
 
 def path(paper: Paper, study: Study, scale: str) -> Path:

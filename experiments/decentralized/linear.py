@@ -224,6 +224,8 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         found[f"linear-way-{variant}"] = Finding(after, law=after)
         found[f"linear-error-{variant}"] = apart(f"MA-HMC, {variant}")
     found["linear-error-ula"] = apart("ULA")
+    floor = runs["posterior mean"]["error"][0]
+    found["linear-central"] = over_pairs(list(np.subtract(runs["HMC, centralized"]["ends"], floor)))
     scores = [s for split in ("rows", "features") for c in results[split]["checks"]
               for s in (c["largest_mean_z"], c["largest_variance_z"])]  # fmt: skip
     found["linear-law"] = Finding(max(scores))

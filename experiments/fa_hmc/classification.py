@@ -19,11 +19,13 @@ from consortia.data import datasets, partition
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
 from experiments import records
-from experiments.claims import Finding, over_pairs
+from experiments.claims import FEWEST_STEPS, Finding, over_pairs, untuned
 
 CLIENTS = 10
 CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)
 SCORES = ("accuracy", "brier", "ece", "nll")
+MOST_STEPS = {"quick": 0, "small": 9, "full": 9}
+"""Step sizes up to which the grids of a scale are made longer."""
 TEST_SHARE = 0.2
 """Of a set whose published training rows are not at hand, and is therefore split here."""
 
@@ -166,16 +168,20 @@ def sweep(
     rounds: int,
     seed: int,
     runs: int = 1,
+    most: int = 0,
 ) -> list[dict[str, Any]]:
-    """Each label's best step size, by the last NLL on the held-out rows, as the paper chooses it.
+    """Each label's best step size, by the last NLL on the held-out rows.
+
+    A grid without its best step inside is made longer at that end, by the ratio of its last two.
 
     Args:
         model: the model.
         task: the data.
-        candidates: settings to choose from, by label.
+        candidates: settings to choose from, by label; the shortest step first.
         rounds: of every run.
         seed: of the first run; the others follow.
         runs: independent runs of the chosen setting.
+        most: steps up to which a grid is made longer.
 
     Returns:
         For each label the setting, what was tried, and one curve a run.
@@ -183,8 +189,10 @@ def sweep(
     results = []
     for label, settings in candidates.items():
         curves: dict[Setting, list[dict[str, float]]] = {}
-        tried = []
-        for setting in settings:
+        tried: list[dict[str, Any]] = []
+        waiting = list(settings)
+        while waiting:
+            setting = waiting.pop(0)
             entry: dict[str, Any] = {"step_size": setting.step_size}
             found = attempt(model, task, setting, rounds=rounds, seed=seed)
             if "curve" in found:
@@ -194,6 +202,8 @@ def sweep(
                 entry |= found
             tried.append(entry)
             records.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
+            if not waiting and len(tried) < most:
+                waiting = beyond(setting, tried)
         if not curves:
             raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
         best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
@@ -205,6 +215,18 @@ def sweep(
             chosen.append(found["curve"])
         results.append({"label": label, "setting": best._asdict(), "tried": tried, "runs": chosen})
     return results
+
+
+def beyond(setting: Setting, tried: Sequence[Mapping[str, Any]]) -> list[Setting]:
+    """Return the next step of a grid whose best is not inside, or nothing."""
+    found = {entry["step_size"]: entry.get("nll", math.inf) for entry in tried}
+    steps, best = sorted(found), min(found, key=lambda step: found[step])
+    if len(steps) >= FEWEST_STEPS and steps[0] < best < steps[-1]:
+        return []
+    ratio = steps[-1] / steps[-2] if len(steps) > 1 else 2.0
+    longer = best == steps[-1] or (best != steps[0] and math.isfinite(found[steps[-1]]))
+    step = steps[-1] * ratio if longer else steps[0] / ratio
+    return [setting._replace(step_size=float(f"{step:.2g}"))]
 
 
 def told(entry: Mapping[str, float]) -> str:
@@ -243,7 +265,40 @@ def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str)
     gains = 100 * (1 - np.divide(by[one], by[other]))
     told = ", ".join(f"{label} {np.mean(values):.4g}" for label, values in by.items())
     found = over_pairs(gains.tolist())
-    return replace(found, shown=f"{found.text}; {score}: {told}")
+    return replace(
+        found, shown=f"{found.text}; {score}: {told}", untuned=coarse(parts, (one, other))
+    )
+
+
+def lead(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> Finding:
+    """Return how far one label is ahead of the best other one, paired by seed."""
+    sign = 1 if score == "accuracy" else -1
+    by = {part["label"]: [sign * run[-1][score] for run in part["runs"]] for part in parts}
+    ours = by.pop(one)
+    best = max(by, key=lambda label: np.mean(by[label]))
+    found = over_pairs(np.subtract(ours, by[best]).tolist())
+    return replace(found, shown=f"{found.text}; the best other is {best}", untuned=coarse(parts))
+
+
+def place(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> int:
+    """Return the place of a label in a score, counted from the worst, which is 1."""
+    sign = 1 if score == "accuracy" else -1
+    by = {part["label"]: sign * np.mean([run[-1][score] for run in part["runs"]]) for part in parts}
+    return sorted(by, key=lambda label: by[label]).index(one) + 1
+
+
+def coarse(parts: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = None) -> str:
+    """Return why the step sizes of these labels, or of all, were not tuned; "" where they were."""
+    reasons = [
+        untuned(
+            part["label"],
+            [entry["step_size"] for entry in part["tried"]],
+            part["setting"]["step_size"],
+        )
+        for part in parts
+        if labels is None or part["label"] in labels
+    ]
+    return "; ".join(filter(None, reasons))
 
 
 def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:

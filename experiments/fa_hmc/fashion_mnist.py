@@ -13,7 +13,7 @@ import numpy as np
 
 import consortia
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, untuned
 from experiments.fa_hmc import classification
 from experiments.fa_hmc.classification import Setting, Task
 
@@ -134,6 +134,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     model = model_of(task)
     batch = chosen.batch_size
     options: dict[str, Any] = {"rounds": chosen.sweep_rounds, "seed": seed, "runs": chosen.runs}
+    options["most"] = classification.MOST_STEPS[scale]
     by_leapfrog = {
         f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
         for k, sizes in chosen.leapfrog.items()
@@ -149,8 +150,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of figures 3 and 4."""
-    end = results["headline"]["runs"][0][-1]
-    found = {f"fig3-{score}": Finding(end[score]) for score in classification.SCORES}
+    end, setting = results["headline"]["runs"][0][-1], results["headline"]["setting"]
+    single = untuned("K = 10", [setting["step_size"]], setting["step_size"])
+    found = {
+        f"fig3-{score}": Finding(end[score], untuned=single) for score in classification.SCORES
+    }
     if results["leapfrog"]:
         for score in ("ece", "nll"):
             found[f"fig3-{score}-gain"] = classification.better(
@@ -160,11 +164,21 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             found[f"fig3-best-{other[4:]}"] = classification.better(
                 results["leapfrog"], "nll", "K = 50", other
             )
+        for score in ("accuracy", "brier"):
+            found[f"fig3-{score}-best"] = classification.lead(results["leapfrog"], score, "K = 50")
+        found["fig3-langevin"] = Finding(
+            float(classification.place(results["leapfrog"], "accuracy", "K = 1")),
+            untuned=classification.coarse(results["leapfrog"]),
+        )
     if results["local"]:
         local = classification.with_fifty(results["local"], results["leapfrog"])
         found["fig4-worst"] = classification.better(local, "nll", "T = 10", "T = 1")
         found["fig4-brier"] = classification.better(local, "brier", "T = 50", "T = 20")
         found["fig4-nll"] = classification.better(local, "nll", "T = 20", "T = 50")
+        worst = [classification.place(local, score, "T = 1") for score in classification.SCORES]
+        found["fig4-worst-all"] = Finding(
+            float(worst.count(1)), untuned=classification.coarse(local)
+        )
     if results["local"] and len(results["local"][0]["runs"]) > 1:
         found["suppl-runs"] = spread(results["leapfrog"] + results["local"])
     return found

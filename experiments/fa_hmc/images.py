@@ -104,7 +104,7 @@ def model_of(task: Task) -> consortia.Model:
     return consortia.models.softmax_regression(task.features, classes)
 
 
-def study_of(task: Task, scale: Scale, seed: int) -> dict[str, Any]:
+def study_of(task: Task, scale: Scale, seed: int, most: int) -> dict[str, Any]:
     """The sweeps over K and over T on one data set."""
     batch, steps = scale.batch_size, scale.local_steps
     candidates = {
@@ -117,6 +117,7 @@ def study_of(task: Task, scale: Scale, seed: int) -> dict[str, Any]:
     }
     model = model_of(task)
     options: dict[str, Any] = {"rounds": scale.rounds, "seed": seed, "runs": scale.runs}
+    options["most"] = most
     return {
         "note": task.note,
         "held_out": len(task.test["y"]),
@@ -132,7 +133,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     for name in CLASSES:
         task = classification.image_task(name, seed, train_rows=chosen.train_rows)
         records.say(f"{name}: {task.note}")
-        results[name] = study_of(task, chosen, seed)
+        results[name] = study_of(task, chosen, seed, classification.MOST_STEPS[scale])
     return results
 
 
@@ -144,14 +145,23 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         label = part["leapfrog"][min(1, len(part["leapfrog"]) - 1)]["label"]
         for score in ("accuracy", "brier", "ece"):
             found[f"fig6-{name}-{score}"] = Finding(
-                *classification.last(part["leapfrog"], score)[label]
+                *classification.last(part["leapfrog"], score)[label],
+                untuned=classification.coarse(part["leapfrog"], [label]),
             )
         if len(part["leapfrog"]) > 1:
             found[f"fig6-{name}-leapfrogs"] = classification.better(
                 part["leapfrog"], "brier", "K = 10", "K = 1"
             )
         if part["local"]:
-            found[f"fig7-{name}"] = classification.better(part["local"], "brier", "T = 10", "T = 1")
+            for score in ("brier", "ece"):
+                end = "" if score == "brier" else "-ece"
+                found[f"fig7-{name}{end}"] = classification.better(
+                    part["local"], score, "T = 10", "T = 1"
+                )
+    if results["kmnist"]["local"]:
+        found["fig7-kmnist-accuracy"] = classification.lead(
+            results["kmnist"]["local"], "accuracy", "T = 10"
+        )
     return found
 
 

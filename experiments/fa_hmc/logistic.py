@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 import consortia
 from consortia.diagnostics import marginal_error
 from experiments import records
-from experiments.claims import Finding, over_pairs
+from experiments.claims import Finding, over_pairs, untuned
 from experiments.fa_hmc.reference import reference_draws
 
 CLIENTS = 20
@@ -317,12 +317,42 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             panel = "b" if part["noise"] else "a"
             one, other, rule = (np.array(part["errors"][n]) for n in ("fa_ld", "fa_hmc", "rule"))
             gain = part["gain_of_fa_hmc"]
+            reasons = [coarse(part, name) for name in part["tuning"]]
+            single = "; ".join(filter(None, reasons))
             found[f"fig1{panel}-sampled"] = Finding(
-                gain["per_cent"], gain["standard_error"], pairs=len(one)
+                gain["per_cent"], gain["standard_error"], pairs=len(one), untuned=single
             )
             best = np.minimum(one, other)[: len(rule)]
-            found[f"fig1{panel}-rule-sampled"] = over_pairs(list(rule / best))
+            found[f"fig1{panel}-rule-sampled"] = replace(
+                over_pairs(list(rule / best)), untuned=single
+            )
+            if part["noise"]:
+                langevin, hamiltonian = (rise(part, name) for name in ("fa_ld", "fa_hmc"))
+                found["fig1b-robust"] = Finding(
+                    hamiltonian / langevin,
+                    shown=f"ME rises by {100 * langevin:.2g} % with FA-LD, by "
+                    f"{100 * hamiltonian:.2g} % with FA-HMC",
+                    untuned=single,
+                )
     return found
+
+
+def along(part: dict[str, Any], name: str) -> dict[float, float]:
+    """Return the ME by trajectory of a method's grid, at the K that was chosen."""
+    chosen = part["settings"][name]["leapfrog_steps"]
+    grid = [entry for entry in part["tuning"][name] if entry["leapfrog_steps"] == chosen]
+    return {entry["trajectory"]: entry["error"] for entry in grid}
+
+
+def coarse(part: dict[str, Any], name: str) -> str:
+    """Return why a method's trajectory counts as untuned, or ""."""
+    return untuned(name, list(along(part, name)), part["settings"][name]["trajectory"])
+
+
+def rise(part: dict[str, Any], name: str) -> float:
+    """Return how far the largest ME of a method's grid is above the least, in parts of it."""
+    errors = along(part, name).values()
+    return max(errors) / min(errors) - 1
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

@@ -11,6 +11,7 @@ settings, all of it from minibatches, as the exact law says beside each run.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 import consortia
 from consortia.oracles import Law, gradient_constants, location_shards, travelling_law
-from consortia.surrogates import Gaussian
+from consortia.surrogates import Gaussian, Recipe
 from experiments import records
 from experiments.claims import Finding
 from experiments.drawing import LAW
@@ -127,6 +128,41 @@ def run(
     return np.asarray(tree["posterior"]["theta"], np.float64)
 
 
+def by_moments(
+    rows: list[np.ndarray], scale: Scale, seed: int, posterior: consortia.Model
+) -> dict[str, float]:
+    """FSGLD(100) with surrogates by the moments of local SGLD: trace ratios, forecast and drawn.
+
+    The forecast is the run's own, from the surrogates that its sites fitted.
+    """
+    warmup, local_steps = max(1, scale.updates // 10 // 100), 100
+    method = consortia.fsgld(
+        STEP,
+        local_steps,
+        BATCH,
+        surrogate=Recipe("sgld_moments"),
+        replace=False,
+        examination="warn",
+    )
+    tree = consortia.sample(
+        posterior,
+        consortia.Sites.from_list([{"x": x.astype(np.float32)} for x in rows]),
+        method,
+        rounds=scale.updates // local_steps,
+        warmup=warmup,
+        chains=scale.chains,
+        seed=seed,
+        progress=False,
+    )
+    draws = np.asarray(tree["posterior"]["theta"], np.float64).reshape(-1, 2)
+    total = sum(len(x) for x in rows)
+    forecast = json.loads(tree.attrs["prediction"])
+    return {
+        "drawn": float(draws.var(axis=0).sum()) * (total + 1) / 2,
+        "forecast": float(np.mean(np.square(forecast["sd_ratio"]))),
+    }
+
+
 def summary(draws: np.ndarray, exact: Law, updates: int) -> dict[str, Any]:
     """Error of the mean and covariance of the draws, with what the exact law says of them."""
     settled = exact.stationary
@@ -173,6 +209,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "posterior": {"mean": target.target.mean, "covariance": target.target.covariance},
         "inflation": float(target.stationary.variance_ratio.mean()),
     }
+    results["moments"] = by_moments(rows, size, seed, posterior)
+    records.say(f"surrogates by moments: {results['moments']}")
     full: dict[str, Any] = {"step_size": FULL_BATCH_STEP, "batch_size": None}
     cases = [(*case, {}) for case in SETTINGS] + [("fsgld", 100, full)]
     for name, local_steps, settings in cases:
@@ -218,6 +256,10 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         full["trace"] / full["posterior_trace"],
         law=full["exact_trace_of_ends"] / full["posterior_trace"],
     )
+    if "moments" in results:
+        moments = results["moments"]
+        found["recipe-moments"] = Finding(moments["drawn"], law=moments["forecast"])
+        found["recipe-forecast"] = Finding(moments["forecast"] / moments["drawn"])
     ratio = (
         np.array(results["constants"]["epsilon_squared"]) / results["constants"]["gamma_squared"]
     )

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from experiments.claims import Finding
 from experiments.fsgld import table
 from experiments.fsgld.susy import susy_is_here
+
+LOWEST = -2.0
 
 # shards, rows of each, visits, seeds
 SCALES = {"quick": (4, 2000, 60, 1), "small": (30, 90_000, 500, 1), "full": (30, 90_000, 5000, 10)}
@@ -22,8 +26,13 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return the eight cells."""
-    return {f"rows-{name}": one for name, one in table.findings(results).items()}
+    """Return how many of the four chains stay finite and score better than −2 a row."""
+    cells = results["cells"]
+    seeds = len({one["seed"] for one in cells})
+    kept = [one for one in cells if one.get("train", -np.inf) > LOWEST]
+    ends = [f"{c['method']} {c['shards']}: {c.get('ended') or format(c['train'], '.3g')}"
+            for c in cells]  # fmt: skip
+    return {"rows-finite": Finding(len(kept) / seeds, shown=f"{len(kept)}; {', '.join(ends)}")}
 
 
 draw = table.draw

@@ -5,11 +5,13 @@ start; the first fifth of the visits is dropped. The rows are SUSY's where that 
 else made up (`experiments.fsgld.susy`). FSGLD has the published surrogates, diagonal Gaussians from
 3,000 local SGLD draws, and runs although the examination before the run says that it diverges.
 
-A cell is the mean over the draws of the log-likelihood of a row; ± is over the repetitions.
+A cell is the mean over the draws of the log-likelihood of a row; ± is over the repetitions. Train
+rows are those of all shards, or of the shard that the draw was made at.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import partial
 from typing import Any
@@ -22,14 +24,21 @@ from consortia.surrogates import Recipe
 from experiments import records
 from experiments.claims import Finding
 from experiments.fsgld import neural_network
-from experiments.fsgld.neural_network import BATCH, LOCAL_STEPS, even, scores
+from experiments.fsgld.likelihood import mean_log_likelihoods
+from experiments.fsgld.neural_network import BATCH, BURN, LOCAL_STEPS, even, positions, scores
 from experiments.fsgld.susy import problem, susy_is_here
+from experiments.fsgld.visits import visited
 
 STEP = 1e-4
 SHARES = {"alike": 100.0, "unlike": 0.5}
 
-SCORED = 1000
-"""About so many of all train rows are scored."""
+SCORED, DRAWS = 1000, 200
+"""About so many train rows, and at most so many draws, are scored."""
+CURVATURE = re.compile(r"\(curvature (-[\d.e+]+)\)")
+"""Of the drift at the shard that repels most, in the warning before a run."""
+COIN = float(np.log(0.5))
+PRINTED = -0.67
+"""FSGLD's cells on unlike shards."""
 
 LOWEST = -1.8
 """Of the panels' axes."""
@@ -46,13 +55,37 @@ def cell(data: Any, method: Any, visits: int, seed: int) -> dict[str, Any]:
         try:
             tree = neural_network.draws(model, data.sites, method, visits, seed)
         except NonFiniteError as error:
-            return {"ended": f"non-finite in round {error.round}", "warned": bool(told)}
+            words = [str(one.message) for one in told if "surrogate" in str(one.message)]
+            return {"ended": f"non-finite in round {error.round}", "warned": words}
     every = max(data.sites.rows // SCORED, 1)
     train = {key: value[::every] for key, value in data.sites.pooled().items()}
     return {
         "train": float(scores(model, tree, train).mean()),
+        "hand": at_hand(model, tree, data, visits, seed),
         "test": float(scores(model, tree, data.test).mean()),
     }
+
+
+def at_hand(model: Any, tree: Any, data: Any, visits: int, seed: int) -> float:
+    """Return the mean log-likelihood of the rows of the shard that each draw was made at."""
+    drawn, warmup = positions(tree), int(BURN * visits)
+    shards = visited(even(data), visits - warmup, warmup, seed)
+    chosen = np.unique(np.linspace(0, len(shards) - 1, DRAWS).astype(int))
+    values = []
+    for shard in np.unique(shards[chosen]):
+        own = data.sites.shards[int(shard)]
+        every = max(len(own["y"]) // SCORED, 1)
+        rows = {key: value[::every] for key, value in own.items()}
+        here = chosen[shards[chosen] == shard]
+        padded = np.resize(here, len(chosen))  # one shape, compiled once
+        values.append(mean_log_likelihoods(model, drawn, rows, padded)[: len(here)])
+    return float(np.concatenate(values).mean())
+
+
+def constant(shares: np.ndarray) -> float:
+    """Return what a constant scores that knows the label share of each shard, on that shard."""
+    p = np.clip(shares, 1e-12, 1 - 1e-12)
+    return float(np.mean(p * np.log(p) + (1 - p) * np.log(1 - p)))
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:
@@ -64,10 +97,11 @@ def cells(
     shards: int, rows: int, visits: int, seeds: int, seed: int, *, real: bool
 ) -> dict[str, Any]:
     """Return the cells of so many repetitions on so many shards of so many rows."""
-    results: dict[str, Any] = {"data": "SUSY" if real else "made up", "cells": []}
+    results: dict[str, Any] = {"data": "SUSY" if real else "made up", "cells": [], "constant": {}}
     for number in range(seed, seed + seeds):
         for label, concentration in SHARES.items():
             data = problem(number, concentration, shards=shards, rows=rows, real=real)
+            results["constant"].setdefault(label, []).append(constant(data.shares))
             common: dict[str, Any] = {"probabilities": even(data)}
             methods = {
                 "dsgld": consortia.dsgld(STEP, LOCAL_STEPS, BATCH, **common),
@@ -90,6 +124,11 @@ def cells(
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return the eight cells, and what stands beside them."""
+    return cells_of(results) | beside(results)
+
+
+def cells_of(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the eight cells."""
     found = {}
     for name in ("dsgld", "fsgld"):
@@ -102,9 +141,34 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
                     words = f"{len(ended)} of {len(cells)} runs ended, the first {ended[0]}"
                     found[f"{name}-{label}-{part}"] = Finding(None, shown=words)
                     continue
-                error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
-                found[f"{name}-{label}-{part}"] = Finding(float(np.mean(values)), error)
+                found[f"{name}-{label}-{part}"] = mean(values)
     return found
+
+
+def beside(results: dict[str, Any]) -> dict[str, Finding]:
+    """Return DSGLD on the shard at hand, and what it is to be compared with.
+
+    Runs of before had scores of all shards only.
+    """
+    if "constant" not in results:
+        return {}
+    unlike = [c for c in results["cells"] if c["shards"] == "unlike"]
+    warned = [words for c in unlike if c["method"] == "fsgld" for words in c.get("warned", [])]
+    found = {
+        "dsgld-unlike-hand": mean([c["hand"] for c in unlike if c["method"] == "dsgld"]),
+        "constant-hand": mean(results["constant"]["unlike"]),
+        "coin": Finding(COIN - PRINTED),
+    }
+    curvatures = [float(one[1]) for words in warned if (one := CURVATURE.search(words))]
+    if curvatures:
+        found["repels"] = Finding(1 - STEP / 2 * min(curvatures))
+    return found
+
+
+def mean(values: list[float]) -> Finding:
+    """Return the mean over the repetitions with its standard error."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
+    return Finding(float(np.mean(values)), error)
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

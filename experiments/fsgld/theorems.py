@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import consortia
-from consortia.oracles import gradient_constants, location_shards
+from consortia.oracles import gradient_constants, location_shards, travelling_law
 from experiments import records
 from experiments.claims import Finding
 from experiments.drawing import LAW
@@ -75,6 +75,35 @@ def scores(rows: list[np.ndarray]) -> list[dict[str, float]]:
     return found
 
 
+UNEVEN = np.tile([0.05, 0.15], gaussian_mean.SHARDS // 2)
+"""f_s of theorem 1's comparison."""
+
+
+def one_shard(rows: list[np.ndarray]) -> dict[str, float]:
+    """Return the variance of DSGLD on all rows as one shard, and SGLD's by its own formula."""
+    together = np.concatenate(rows)
+    law = gaussian_mean.law([together], "dsgld", 1)
+    count, batches = len(together), together.var(axis=0, ddof=1)
+    spread = STEP + STEP**2 / 4 * count**2 * batches / BATCH * (1 - BATCH / count)
+    variance = spread / (1 - (1 - STEP * (count + 1) / 2) ** 2)
+    return {"dsgld": float(np.trace(law.stationary.covariance)), "sgld": float(variance.sum())}
+
+
+def uneven(rows: list[np.ndarray]) -> dict[str, float]:
+    """Return the squared error of DSGLD(1) with even and with uneven probabilities."""
+    found = {}
+    for name, shares in (("even", None), ("uneven", UNEVEN)):
+        law = travelling_law(
+            **location_shards(rows, BATCH, replace=False),
+            probabilities=shares,
+            step_size=STEP,
+            local_steps=1,
+            prior_precision=1.0,
+        )
+        found[name] = law.recursion.mean_square_error(LONG, 1)
+    return found
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return inflation by visits, and the laws by batch, length and α."""
     rows = gaussian_mean.shards(seed)
@@ -132,6 +161,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "by_strength": by_strength,
         "within": float(within),
         "surrogates": scores(rows),
+        "one_shard": one_shard(rows),
+        "uneven": uneven(rows),
     }
 
 
@@ -143,7 +174,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     slopes = {n: np.polyfit(lengths, np.log(v), 1)[0] for n, v in results["by_length"].items()}
     widths = np.array(results["by_strength"])
     quadratic = (widths[2] - widths[-1]) / (widths[0] - widths[-1])
-    return {
+    found = {
         "annealed": Finding(
             results["long"]["ratio"],
             law=results["long"]["ratio"],
@@ -164,6 +195,12 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             max(entry["epsilon_squared"] / entry["bound"] for entry in results["surrogates"])
         ),
     }
+    if "uneven" in results:
+        one, two = results["one_shard"], results["uneven"]
+        found["remark2"] = Finding(one["dsgld"] / one["sgld"])
+        ratio = two["uneven"] / two["even"]
+        found["thm1-unequal"] = Finding(ratio, law=ratio)
+    return found
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ import consortia
 from consortia.engines.events import simulate
 from consortia.errors import NonFiniteError
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_pairs
 
 LATENCY = consortia.latency.lognormal(server_cost=0.1)
 """A task takes 1 on average, an update of the server .1."""
@@ -334,7 +334,7 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
     servers = results["servers"]
     alone, most = (entry["loss_of_the_average"][-1] for entry in (servers[0], servers[-1]))
     diverged = [w["workers"] for w in results["rates"][0]["workers"] if any_value(w["diverged"])]
-    return {
+    found = {
         f"fig3-{name}-two": over_workers(two, "iteration_speedup"),
         f"fig3-{name}-most": over_workers(last, "iteration_speedup"),
         f"fig3-{name}-time": over_workers(last, "time_speedup"),
@@ -346,6 +346,12 @@ def findings(results: dict[str, Any], name: str) -> dict[str, Finding]:
             shown=f"{alone:.4f} with 1 server, {most:.4f} with {servers[-1]['servers']}",
         ),
     }
+    ends = {w["workers"]: [run[-1] for run in w["loss"]] for w in rate["workers"]}
+    if name == "cifar" and {4, 6, 9} <= set(ends):
+        six, nine = (over_pairs(list(np.subtract(ends[w], ends[4]))) for w in (6, 9))
+        lesser = min(six, nine, key=lambda one: one.value)
+        found["fig3-cifar-worse"] = replace(lesser, shown=f"six {six.text}; nine {nine.text}")
+    return found
 
 
 def over_workers(entry: dict[str, Any], kind: str) -> Finding:

@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import consortia
 from consortia.data.datasets import DatasetMissing
 from experiments import records
-from experiments.fsgld import gaussian_mean, gradients, metric_learning, neural_network, susy
+from experiments.fsgld import (
+    gaussian_mean,
+    gradients,
+    metric_learning,
+    neural_network,
+    susy,
+    table,
+    visits,
+)
 
 # --- figure 1 ------------------------------------------------------------------------------------
 
@@ -158,3 +167,34 @@ def test_the_quick_run_of_the_networks_writes_all_scores():
         assert np.isfinite(entry["logistic"]["difference"])
         for name in ("dsgld", "anchored"):
             assert np.isfinite(entry["network"][name]["test"])
+
+
+# --- table 1 on the shard at hand ----------------------------------------------------------------
+
+
+def test_the_shard_at_hand_is_the_one_that_the_chain_has_visited():
+    centres = np.array([-30.0, 0.0, 30.0, 60.0])
+    sites = consortia.Sites.from_list([{"x": np.full((50, 2), c, np.float32)} for c in centres])
+    shares = np.array([0.1, 0.2, 0.3, 0.4])
+    tree = consortia.sample(
+        gaussian_mean.model(),
+        sites,
+        consortia.dsgld(1e-3, 200, probabilities=shares),
+        rounds=60,
+        warmup=15,
+        seed=7,
+        chains=1,
+        progress=False,
+    )
+    ends = np.asarray(tree["posterior"]["theta"])[0, :, 0]
+    nearest = np.abs(ends[:, None] - centres).argmin(axis=1)
+    np.testing.assert_array_equal(visits.visited(shares, 60, 15, 7), nearest)
+    assert len(set(nearest)) == 4
+
+
+def test_a_constant_that_knows_each_shards_share_scores_its_negative_entropy():
+    assert table.constant(np.array([0.5, 0.5])) == pytest.approx(np.log(0.5))
+    assert table.constant(np.array([0.0, 1.0])) == pytest.approx(0.0, abs=1e-9)
+    # in the mean over Beta(½, ½)
+    shares = np.random.default_rng(0).beta(0.5, 0.5, 200_000)
+    assert table.constant(shares) == pytest.approx(1 - 2 * np.log(2), abs=0.002)

@@ -130,6 +130,11 @@ class FAHMC(Method):
         )
 
     @property
+    def optimises(self) -> bool:
+        """True at temperature 0."""
+        return self.temperature == 0
+
+    @property
     def gradient_rows(self) -> int | None:
         """Rows of a minibatch."""
         return self.batch_size

@@ -62,6 +62,11 @@ class Gossip(Options, Method):
     momentum: float
 
     @property
+    def optimises(self) -> bool:
+        """True at temperature 0."""
+        return self.temperature == 0
+
+    @property
     def gradient_rows(self) -> int | None:
         """Rows of a minibatch."""
         return self.batch_size

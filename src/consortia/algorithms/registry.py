@@ -120,3 +120,67 @@ ALGORITHMS: dict[str, Entry] = {
         example={"step_size": 0.05, "mixing": "ring", "consensus": (0.4, 0.01, 230.0)},
     ),
 }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method that stands under another name: settings of an algorithm here.
+
+    Attributes:
+        algorithm: its name in `ALGORITHMS`.
+        arguments: what makes it so, by name.
+        how: what it is, and what differs from its paper; "" where nothing does.
+    """
+
+    algorithm: str
+    arguments: dict[str, Any]
+    how: str
+
+
+SETTINGS: dict[str, Setting] = {
+    "sgld": Setting(
+        "stale_sgld",
+        {"workers": 1},
+        "SGLD (Welling, Teh 2011): one worker, whose gradients are fresh. The paper's step is 2h.",
+    ),
+    "sghmc": Setting(
+        "stale_sghmc",
+        {"workers": 1},
+        "SGHMC (Chen, Fox, Guestrin 2014): one worker, whose gradients are fresh. The paper's "
+        "momentum factor is 1 - Bh.",
+    ),
+    "sgnht": Setting(
+        "stale_sgnht",
+        {"workers": 1},
+        "SGNHT (Ding et al. 2014): one worker, whose gradients are fresh.",
+    ),
+    "fedavg": Setting(
+        "fa_ld",
+        {"temperature": 0.0},
+        "FedAvg (McMahan et al. 2017): without noise the local steps are gradient descent, with a "
+        "learning rate of step_size ** 2 / 2 for the loss U_c / w_c. All sites take part. It finds "
+        "a mode and samples nothing.",
+    ),
+    "d_sg": Setting(
+        "de_sgld",
+        {"temperature": 0.0},
+        "D-SG, decentralized stochastic gradient descent: without noise it finds a mode, up to an "
+        'error of the order of the step; correction = "extra" removes that error.',
+    ),
+    "d_asg": Setting(
+        "de_sgld",
+        {"temperature": 0.0, "momentum": 0.8},
+        "D-ASG, accelerated D-SG: without noise, with a momentum.",
+    ),
+    "psgld": Setting(
+        "stale_sgld",
+        {"workers": 1},
+        "pSGLD (Li et al. 2016) adapts its preconditioner along the chain, which no algorithm here "
+        "does. Nearest is a fixed one: consortia.preconditioned(consortia.stale_sgld(...)) finds "
+        "the scales from all sites' curvatures at the mode, once, before the run; in a study "
+        "`precondition = true`.",
+    ),
+}
+"""Names that people look for, and what they are here."""
+
+SETTINGS["dsgd"] = SETTINGS["d_sg"]

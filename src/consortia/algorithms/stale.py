@@ -62,7 +62,8 @@ SOURCE = "Chen, Ding, Li, Zhang, Carin (2016)"
 class Workers:
     """The arguments that all samplers have; `StaleSGLD` describes them."""
 
-    workers: int
+    workers: int | Any = None
+    staleness: int | None = None
     servers: int = 1
     max_staleness: int | None = None
     latency: Any = None
@@ -80,6 +81,11 @@ class StaleGradients(Workers, Method):
     batch_size: int | None
 
     @property
+    def optimises(self) -> bool:
+        """True at temperature 0."""
+        return self.temperature == 0
+
+    @property
     def gradient_rows(self) -> int | None:
         """Rows of a minibatch."""
         return self.batch_size
@@ -94,6 +100,16 @@ class StaleGradients(Workers, Method):
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
         if self.latency is not None and not hasattr(self.latency, "durations"):
             raise InputError(f"latency is {self.latency!r}: give a model of consortia.latency.")
+        workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
+        if workers is None:
+            if late is None:
+                raise InputError(f"{self.name}: give workers=W, or staleness=τ, which is W - 1.")
+            workers = late + 1
+        elif late is not None and workers != late + 1:
+            raise InputError(
+                f"workers={workers} and staleness={late}: W workers have the staleness W - 1; give "
+                "one of them."
+            )
         servers = arguments.whole("servers", self.servers, 1)
         steps = _each_server(self.step_size, servers)
         if self.weighting == "equal" and len(steps) > 1 and not _constant(steps):
@@ -106,7 +122,8 @@ class StaleGradients(Workers, Method):
             self,
             step_size=steps if len(steps) > 1 else steps[0],
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
-            workers=arguments.whole("workers", self.workers, 1),
+            workers=arguments.whole("workers", workers, 1),
+            staleness=None,
             servers=servers,
             max_staleness=arguments.optional_whole("max_staleness", self.max_staleness, 0),
             latency=lognormal() if self.latency is None else self.latency,
@@ -238,6 +255,7 @@ class StaleGradients(Workers, Method):
     def parameters(self) -> dict[str, Any]:
         """Return the parameters as plain values; of a recorded trace its length."""
         plain = arguments.plain_parameters(self)
+        plain.pop("staleness")  # it is in the workers
         if isinstance(self.latency, Recorded):
             plain["latency"] = self.latency.summary()
         return plain
@@ -280,6 +298,8 @@ class StaleSGLD(StaleGradients):
         batch_size: rows a gradient; None takes all rows that the worker sees.
         workers: W, workers per server. With one site all of them draw from it; with W sites worker
             c holds site c and sends ∇U_c/f_c, f_c being its share of the accepted updates.
+        staleness: τ = W − 1 in place of the workers: the updates by which a gradient is late when
+            they take turns, and on average when they do not.
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
             the worker fetches anew. A slow site then takes part less often, or not at all, in which
@@ -379,6 +399,7 @@ class StaleSGHMC(StaleMomentum):
             optimisers is 1 − Bh.
         batch_size: as in `stale_sgld`.
         workers: as in `stale_sgld`.
+        staleness: as in `stale_sgld`.
         integrator: ``"euler"`` or ``"splitting"``.
         extrapolate: broadcast the point moved on by (W − 1) h q, where the server will be when the
             gradient arrives; a number moves it by so many steps instead of W − 1.
@@ -466,6 +487,7 @@ class StaleSGNHT(StaleMomentum):
         friction: D > 0, the strength of the injected noise and the start of ξ.
         batch_size: as in `stale_sgld`.
         workers: as in `stale_sgld`.
+        staleness: as in `stale_sgld`.
         thermostat: ``"scalar"`` or ``"elementwise"``.
         extrapolate: as in `stale_sghmc`.
         temperature: as in `stale_sgld`.

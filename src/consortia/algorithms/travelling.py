@@ -215,7 +215,8 @@ class FSGLD(DSGLD):
     whether its surrogate drove the chain away.
 
     Args:
-        surrogate: ``"anchored"``, ``"laplace"`` or ``"sgld_moments"`` (the published one), a
+        surrogate: ``"anchored"``, ``"laplace"`` or ``"moments"`` (the published one, of local
+            SGLD; also ``"sgld_moments"``), a
             `consortia.surrogates.Recipe` with their options, the user's own
             `consortia.surrogates.Gaussian`, one a site, or None: DSGLD.
         strength: α ≥ 0; 1 is the published method, 0 is DSGLD bit for bit.
@@ -255,7 +256,7 @@ class FSGLD(DSGLD):
     def __post_init__(self) -> None:
         surrogate = self.surrogate
         if isinstance(surrogate, str):
-            surrogate = surrogates.Recipe(surrogate)
+            surrogate = surrogates.Recipe("sgld_moments" if surrogate == "moments" else surrogate)
         elif surrogate is not None and not isinstance(surrogate, surrogates.Recipe):
             surrogate = surrogates.read_gaussians(surrogate)
         super().__post_init__()
@@ -271,6 +272,23 @@ class FSGLD(DSGLD):
     def corrects(self) -> bool:
         """True if conducive gradients are added."""
         return self.surrogate is not None and self.strength > 0
+
+    @property
+    def title(self) -> str:
+        """The name, with what the surrogates are."""
+        if not self.corrects:
+            return self.name
+        recipe = self.surrogate
+        if not isinstance(recipe, surrogates.Recipe):
+            return f"{self.name} (FSGLD, surrogates given)"
+        if recipe.kind == "sgld_moments" and self.strength == 1:
+            return f"{self.name} (FSGLD as published)"
+        return f"{self.name} (FSGLD, {recipe.kind} surrogates in the place of the published ones)"
+
+    @property
+    def fits_surrogates(self) -> bool:
+        """True if surrogates are computed by a recipe."""
+        return self.corrects and isinstance(self.surrogate, surrogates.Recipe)
 
     @property
     def dimension(self) -> int | None:

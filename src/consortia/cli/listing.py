@@ -15,7 +15,7 @@ from consortia.errors import InputError
 from consortia.store.durable import writing
 
 if TYPE_CHECKING:
-    from consortia.algorithms.registry import Entry
+    from consortia.algorithms.registry import Entry, Setting
 
 INSTALLED = Path(__file__).parent / "examples"
 """Where a wheel holds the examples; in a source tree they are at its root."""
@@ -29,9 +29,13 @@ def algorithms(
 ) -> None:
     """List the algorithms and what they sample; with NAME one's bias, arguments and paper."""
     with reported(as_json):
-        from consortia.algorithms.registry import ALGORITHMS
+        from consortia.algorithms.registry import ALGORITHMS, SETTINGS
         from consortia.core.arguments import unknown
 
+        plain = None if name is None else name.lower().replace("-", "_")
+        if name not in ALGORITHMS and plain in SETTINGS:
+            _tell(plain, SETTINGS[plain], as_json)
+            return
         if name is not None and name not in ALGORITHMS:
             raise InputError(f"{name!r} is no algorithm: {unknown(name, ALGORITHMS)}.")
         if as_json:
@@ -42,6 +46,26 @@ def algorithms(
             typer.echo("\nMore of one: consortia algorithms NAME. Begin with few_rounds.")
         else:
             _show(name, ALGORITHMS[name])
+
+
+def _tell(name: str, setting: Setting, as_json: bool) -> None:
+    """Print how a method that has another name is done here."""
+    from rich.markup import escape
+
+    from consortia.algorithms.registry import ALGORITHMS
+    from consortia.report.terminal import console_of
+
+    example = ALGORITHMS[setting.algorithm].example | setting.arguments
+    needed = {"name": setting.algorithm} | example
+    if as_json:
+        found = {name: {"algorithm": setting.algorithm, "how": setting.how, "example": needed}}
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    console = console_of()
+    console.print(f"[bold]{name}[/] here: {escape(setting.how)}")
+    lines = [f"{key} = {json.dumps(value)}" for key, value in needed.items()]
+    console.print("\nIn a study:\n\n[algorithm]", *lines, sep="\n", markup=False)
+    console.print(f"\nMore: consortia algorithms {setting.algorithm}.")
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

@@ -65,7 +65,10 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Of data and samplers.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of records and figures.")] = OUTPUT,
     store: Annotated[
-        bool, typer.Option("--store", help="Keep the records as the project's own results.")
+        bool,
+        typer.Option(
+            "--store", help="Keep the records as the project's own results; includes --resume."
+        ),
     ] = False,
     resume: Annotated[
         bool,
@@ -91,7 +94,7 @@ def run(
                 raise InputError(f"{one} has no figure {figure!r}; there are {', '.join(known)}.")
             for study in chosen:
                 parts = contextlib.nullcontext()
-                if resume:
+                if resume or store:
                     parts = records.parts_in(records.parts_of(paper, study, scale.value, seed, out))
                 with parts:
                     _redraw(records, drawing, paper, study, scale.value, seed, out, store)
@@ -101,7 +104,11 @@ def run(
 
 @papers.command()
 def write() -> None:
-    """Write RESULTS.md, the cards and the figures again from the claims and the stored records."""
+    """Write RESULTS.md, cards and figures again from the claims and the results of stored runs.
+
+    What was found is computed again from the results. Quotes are looked for in the papers' texts,
+    where CONSORTIA_PAPERS, or papers beside CONSORTIA_DATA, has them.
+    """
     with reported(False):
         _write_pages()
 
@@ -141,9 +148,18 @@ def _redraw(
 
 
 def _write_pages() -> None:
-    claims, records, drawing, pages = _modules("claims", "records", "drawing", "pages")
+    claims, records, drawing, pages, sources = _modules(
+        "claims", "records", "drawing", "pages", "sources"
+    )
     for paper in map(claims.read, claims.PAPERS):
+        text = sources.text_of(paper.name)
+        wrong = [] if text is None else sources.faults(paper, text)
+        if wrong:
+            raise InputError("; ".join(wrong))
         for study in paper.studies:
+            for scale, one in records.stored(paper, study).items():
+                again = records.found_again(paper, study, one)
+                records.write(again, records.path(paper, study, scale))
             record = records.best(paper, study)
             if record is not None:
                 drawing.save(paper, study, record, records.picture(paper, study))

@@ -408,6 +408,21 @@ class Method(metaclass=Named):
         return None
 
     @property
+    def title(self) -> str:
+        """The name with the variant, where a citing paper must see which it is."""
+        return f"{self.name} at temperature 0, an optimiser" if self.optimises else self.name
+
+    @property
+    def optimises(self) -> bool:
+        """True if no noise is added: it finds a mode, and samples nothing."""
+        return False
+
+    @property
+    def fits_surrogates(self) -> bool:
+        """True if the sites fit surrogates before the first round, on which the law depends."""
+        return False
+
+    @property
     def gradient_rows(self) -> int | None:
         """Rows of a site that a gradient reads; None where it reads all."""
         return None

@@ -14,6 +14,8 @@ from consortia.core import arguments
 
 ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
+OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are no draws of a posterior"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:

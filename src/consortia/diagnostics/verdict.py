@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from consortia.core.parameters import posterior_arrays
-from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 from consortia.store.metadata import decoded, recorded
@@ -49,6 +49,14 @@ SINGLE, COARSE = 2.0**-24, 0.02
 
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
+
+ROUNDED = 1e-3
+"""Of a coordinate, which counts as a part of its way: one that has arrived at once only rounds."""
+
+SAMPLE = "To sample, take temperature = 1."
+
+SETTLED = 0.01
+"""Of an optimiser's way, that its last tenth may be."""
 
 REMEDY = (
     "Halve step_size or local_steps, de-bias where the method can (debias = true), or take "
@@ -123,10 +131,12 @@ class Verdict:
     Attributes:
         checks: the findings.
         drawn: False before there are draws: the verdict is then on the settings.
+        optimised: True of the iterates of an optimiser.
     """
 
     checks: tuple[Check, ...]
     drawn: bool = True
+    optimised: bool = False
 
     @property
     def severity(self) -> Severity:
@@ -141,6 +151,9 @@ class Verdict:
     @property
     def headline(self) -> str:
         """The verdict in one line."""
+        if self.optimised:
+            arrived = self.severity <= Severity.UNKNOWN
+            return f"A mode was sought and {'found' if arrived else 'not found'}, nothing sampled"
         return self.severity.headline if self.drawn else self.severity.forecast
 
     @property
@@ -196,6 +209,7 @@ class Evidence:
         diverging: share of draws whose trajectory diverged; None where that is not recorded.
         reference: columns of the reference's summary, or None.
         stein: the draws beside the gradients of the sites, or None where nobody has looked.
+        moved: how far the last tenth of the draws moved, in parts of their whole way.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -209,6 +223,7 @@ class Evidence:
     diverging: float | None = None
     reference: Mapping[str, np.ndarray] | None = None
     stein: Stein | None = None
+    moved: float = 0.0
 
     @classmethod
     def of(
@@ -244,6 +259,7 @@ class Evidence:
             diverging,
             reference,
             stein,
+            _moved(arrays),
         )
 
     @property
@@ -283,6 +299,10 @@ def judge(
         planned = _planned(prediction, rounds, draws)
         before = (_read(doubts), _predicted(prediction, measured=False), planned)
         return Verdict(tuple(one for one in before if one is not None), drawn=False)
+    if run.record.get("optimises"):
+        still = replace(run, stuck=())  # one that has arrived does not move
+        own = (_end(run), _finite(still), _optimised(run))
+        return Verdict(tuple(check for check in own if check is not None), optimised=True)
     measured = _measured(run)
     checks = [
         _end(run),
@@ -501,6 +521,33 @@ def _diverging(run: Evidence) -> Check | None:
     return Check(severity, "Divergences", shown, reason, action)
 
 
+# --- optimisers ---
+
+
+def _moved(arrays: Mapping[str, np.ndarray]) -> float:
+    """Return the farthest that a coordinate moved in the last tenth, in parts of all its way."""
+    found = 0.0
+    for array in arrays.values():
+        flat = array.reshape(array.shape[0], array.shape[1], -1)
+        way = np.ptp(flat, axis=1) + ROUNDED * np.abs(flat).max(axis=1)
+        late = np.ptp(flat[:, -max(flat.shape[1] // 10, 2) :], axis=1)
+        found = max(found, float(np.divide(late, way, out=np.zeros_like(way), where=way > 0).max()))
+    return found
+
+
+def _optimised(run: Evidence) -> Check:
+    """Return whether an optimiser has arrived; its iterates have no spread to judge."""
+    title, value = "Has the optimiser arrived?", f"moved by {100 * run.moved:.2g} % of its way"
+    what = (
+        "At temperature 0 no noise is added: the draws are the iterates of an optimiser, the last "
+        "of them is its answer, and their spread says nothing of the posterior."
+    )
+    if run.moved > SETTLED:
+        more = "Run longer, or lower step_size where minibatches keep it moving."
+        return Check(Severity.WARNING, title, value, what, more)
+    return Check(Severity.UNKNOWN, title, value, what, SAMPLE)
+
+
 # --- bias ----------------------------------------------------------------------------------------
 
 
@@ -514,6 +561,8 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     if prediction.diverges:
         reason = f"{_sentence(prediction.reason or 'the chain diverges near the mode')}"
         return Check(Severity.BAD, title, "it diverges", reason, REMEDY)
+    if prediction.reason == OPTIMISER:
+        return Check(Severity.UNKNOWN, title, "an optimiser", _sentence(OPTIMISER), SAMPLE)
     if prediction.reason is not None:
         reason = _sentence(prediction.reason)
         return Check(Severity.UNKNOWN, title, "not predicted", reason, compare, not measured)

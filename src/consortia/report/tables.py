@@ -278,7 +278,9 @@ def comparison_table(reports: Sequence[RunReport], verdicts: Sequence[Verdict]) 
     columns: list[dict[str, str]] = []
     for report, own in zip(reports, verdicts, strict=True):
         cells = {"verdict": own.headline}
-        cells["algorithm"] = str(report.record.get("algorithm", MISSING))
+        cells["algorithm"] = str(
+            report.record.get("title", report.record.get("algorithm", MISSING))
+        )
         cells |= {check.title: check.value for check in own.checks}
         scores = score_table(report)
         cells |= {} if scores is None else {row[0]: row[1] for row in scores.rows}

@@ -227,14 +227,18 @@ def _begun(
         return run.restore(resumption.checkpoint.arrays, *parts), prediction
     with doing("checking the start", show=task.progress and run.root):
         start.check_start_values(run.start_values(positions), sites.names)
-    wanted = resumption is None and prediction is None and task.on_divergence != "ignore"
-    if wanted and not begin.expands:
+    fits, wanted = algorithm.fits_surrogates, resumption is None and task.on_divergence != "ignore"
+    known = algorithm, model, sites, first, positions.shape[1], engine
+    if wanted and prediction is None and not begin.expands and not fits:
         with doing("predicting the bias", show=task.progress and run.root):
-            dimension = begin.positions.shape[1]
-            prediction = predicted(algorithm, model, sites, first, dimension, engine)
+            prediction = predicted(*known)
         respond(prediction, task.on_divergence, warned=settled.warned)
     carry = run.start(*parts)
     checks.check_fitted(algorithm, run.fitted, sites.names)
+    if wanted and fits:
+        with doing("predicting the bias", show=task.progress and run.root):
+            prediction = predicted(*known, run.fitted)
+        respond(prediction, task.on_divergence, warned=settled.warned)
     if begin.expands and prediction is None and run.root and not run.serves:
         prediction = predicted_by(algorithm, model, sites, first, run.fitted)
         respond(prediction, task.on_divergence, warned=settled.warned)

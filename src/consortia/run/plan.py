@@ -50,7 +50,7 @@ def plan_of(
     varies = any(phase.repeats is not None for phase in phases)
     most = "at most " if varies else ""
     lines = [
-        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
+        ("algorithm", described(method)),
         ("bias", method.claims.bias),
         ("nodes", f"{rows_of(sites)}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
@@ -146,14 +146,22 @@ def record_of(
     return record | (run.arrivals.record() if run.arrivals is not None else {})
 
 
+def described(method: Method) -> str:
+    """Return what a method is and samples."""
+    if method.optimises:
+        return f"{method.title}: finds a mode, and samples nothing"
+    return f"{method.title}: samples {method.claims.samples}"
+
+
 def common_record(
     run: Run | Panel, sites: Sites, method: Method, engine: str, chains: int, seed: int
 ) -> dict[str, Any]:
     """Return the record of what runs where, of loops and of conversations."""
-    return {
+    return ({"optimises": True} if method.optimises else {}) | {
         "algorithm": method.name,
+        "title": method.title,
         "parameters": method.parameters(),
-        "samples": method.claims.samples,
+        "samples": "nothing: it finds a mode" if method.optimises else method.claims.samples,
         "bias": method.claims.bias,
         "seed": seed,
         "chains": chains,

@@ -54,12 +54,29 @@ def check_response(on_divergence: Any) -> str:
 
 
 def predicted(
-    method: Method, model: Model, sites: Sites, parameters: PyTree, dimension: int, engine: Engine
+    method: Method,
+    model: Model,
+    sites: Sites,
+    parameters: PyTree,
+    dimension: int,
+    engine: Engine,
+    fitted: Any = None,
 ) -> BiasPrediction:
-    """Return the predicted bias, or why there is none without being asked for."""
+    """Return the predicted bias, or why there is none without being asked for.
+
+    Args:
+        method: the method.
+        model: the model.
+        sites: the data.
+        parameters: where the search for the mode starts.
+        dimension: d.
+        engine: that of the run.
+        fitted: of a method that `fits_surrogates`, what the sites left, node axis first.
+    """
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
-    problem = Problem(model, sites, parameters, engine)
+    corrections = None if fitted is None else fitted[0].correction
+    problem = Problem(model, sites, parameters, engine, corrections=corrections)
     operations = sites.rows * dimension**2 + len(sites) * CALL
     if problem.too_large is None and operations > MOST_OPERATIONS:
         return BiasPrediction(

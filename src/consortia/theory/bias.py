@@ -33,10 +33,10 @@ from consortia.core.model import Model
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
-from consortia.surrogates import Gaussian
+from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_covariance
@@ -68,6 +68,11 @@ curvature that it meets beyond is no longer that of the mode where the posterior
 MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
+UNFITTED = (
+    "the law of the draws depends on the surrogates that the sites fit: a run, and `consortia "
+    "check`, predict it once they are fitted"
+)
+
 
 _KNOWN: WeakKeyDictionary[Sites, WeakKeyDictionary[Model, tuple[bytes, dict[Hashable, Any]]]]
 _KNOWN = WeakKeyDictionary()
@@ -86,6 +91,7 @@ class Problem:
         init: where the search for the mode starts, instead of ``model.init``.
         engine: gathers what the sites send, where their rows are in several processes.
         left: what the sites have sent already, see `consortia.theory.potentials.StoredPotentials`.
+        corrections: what the surrogates come to that the sites have fitted, node axis first.
     """
 
     def __init__(
@@ -95,8 +101,10 @@ class Problem:
         init: PyTree = None,
         engine: Gatherer | None = None,
         left: Any = None,
+        corrections: Correction | None = None,
     ) -> None:
         self.model, self.sites, self._engine, self._left = model, sites, engine, left
+        self.corrections = corrections
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
@@ -381,7 +389,12 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     unsure = ""
     if isinstance(method, FSGLD) and method.corrects:
         options["strength"] = method.strength
-        if isinstance(method.surrogate, tuple):
+        fitted = problem.corrections
+        if fitted is not None:
+            options["corrections"] = _around(fitted, near.mode)
+            notes = ("From the surrogates that the sites fitted.",)
+            unsure = "the likelihood of a site is Gaussian only near the mode"
+        elif isinstance(method.surrogate, tuple):
             options["surrogates"] = [
                 Gaussian.from_precision(own.mean - near.mode, own.precision)
                 for own in method.surrogate
@@ -408,6 +421,32 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     if method.batch_size is not None:
         law = replace(law, basis=f"{law.basis}, with the minibatches' noise as it is at the mode")
     return replace(law, notes=notes, unsure=unsure)
+
+
+def _around(
+    fitted: Correction, mode: Float[np.ndarray, " d"]
+) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S ..."]]:
+    """Return the sites' corrections at the mode, and minus their derivatives."""
+    reference, constant, slope = (
+        np.asarray(part, np.float64) for part in (fitted.reference, fitted.constant, fitted.slope)
+    )
+    away = mode - reference
+    moved = np.einsum("sij,sj->si", slope, away) if slope.ndim == 3 else slope * away
+    return constant - moved, slope
+
+
+def _unfitted(method: Method, problem: Problem) -> bool:
+    """Return True if a law takes surrogates as ideal that the sites are still to fit.
+
+    An anchored one with second derivatives is ideal where everything is Gaussian.
+    """
+    if not isinstance(method, FSGLD) or not method.corrects or problem.corrections is not None:
+        return False
+    recipe = method.surrogate
+    if not isinstance(recipe, Recipe):
+        return False
+    ideal = (recipe.kind, recipe.curvature, method.covariance) == ("anchored", "hessian", "full")
+    return not (ideal and problem.near.gaussian)
 
 
 def keeps_posterior(method: Method) -> bool:
@@ -456,13 +495,20 @@ def predict_bias(
 
 def predicted(method: Method, problem: Problem) -> BiasPrediction:
     """Return the predicted bias of a method, or why there is none; found once for equal methods."""
+    if method.optimises:
+        return BiasPrediction(reason=OPTIMISER, settled=True)
 
     def make() -> BiasPrediction:
         try:
-            return prediction_by(method, problem, law_of(method, problem))
+            law = law_of(method, problem)
+            if law.stable and _unfitted(method, problem):
+                return BiasPrediction(reason=UNFITTED)
+            return prediction_by(method, problem, law)
         except InputError as error:
             return BiasPrediction(reason=str(error).rstrip("."))
 
+    if problem.corrections is not None:
+        return make()
     # Equal methods have other laws where another one has been registered since.
     return problem.once((method, *law_of.registry.values()), make)
 

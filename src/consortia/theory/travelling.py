@@ -49,6 +49,7 @@ def travelling_law(
     gradient_noise: ArrayLike | None = None,
     strength: float = 0.0,
     surrogates: Sequence[Gaussian] | None = None,
+    corrections: tuple[ArrayLike, ArrayLike] | None = None,
     record: str = "visits",
 ) -> Law:
     r"""Return the first two moments of DSGLD (``strength=0``) and FSGLD in the long run.
@@ -84,6 +85,9 @@ def travelling_law(
         strength: α.
         surrogates: one `consortia.surrogates.Gaussian` a site; the likelihoods themselves when
             None.
+        corrections: in their place what they come to at each site,
+            :math:`\nabla\log q_s - f_s\nabla\log q`: its values at 0, ``(S, d)``, and minus its
+            derivatives, ``(S, d, d)`` or ``(S, d)``.
         record: the draws are the ends of ``"visits"``, or all ``"updates"`` taken together.
 
     Returns:
@@ -134,10 +138,18 @@ def travelling_law(
         means_of = np.stack([q.mean for q in surrogates])
         approximate_pull = np.einsum("sij,sj->si", approximate, means_of)
     share = shares[:, None]
-    fall = prior + own / share[:, :, None]
-    fall = fall + alpha * (approximate.sum(0) - approximate / share[:, :, None])
-    offset = prior @ prior_centre + pull / share
-    offset = offset + alpha * (approximate_pull.sum(0) - approximate_pull / share)
+    slopes = approximate - share[:, :, None] * approximate.sum(0)
+    constants = approximate_pull - share * approximate_pull.sum(0)
+    if corrections is not None:
+        constants, slopes = (floats(part, "corrections") for part in corrections)
+        slopes = slopes if slopes.ndim == 3 else slopes[:, :, None] * np.eye(d)
+        if constants.shape != (sites, d) or slopes.shape != (sites, d, d):
+            raise InputError(
+                f"corrections: shapes {constants.shape} and {slopes.shape}; give ({sites}, {d}) "
+                f"and ({sites}, {d}, {d})"
+            )
+    fall = prior + (own - alpha * slopes) / share[:, :, None]
+    offset = prior @ prior_centre + (pull - alpha * constants) / share
     spread = h * np.eye(d) + h**2 / 4 * noise / share[:, :, None] ** 2
 
     precision = prior + own.sum(0)

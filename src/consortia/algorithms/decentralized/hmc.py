@@ -186,6 +186,13 @@ class DecentralizedHMC(Agents):
             )
 
     @property
+    def title(self) -> str:
+        """The name, with the variant."""
+        if self.published:
+            return f"{self.name} (MA-HMC as published)"
+        return f"{self.name} (MA-HMC, corrected)"
+
+    @property
     def published(self) -> bool:
         """True with the full drift and a Metropolis test by Taylor expansion."""
         return self.variant == "published"
