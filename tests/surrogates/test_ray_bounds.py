@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consortia.algorithms.few_rounds.rays import STEPS, lines_through, points_of, within
 from consortia.core.prior import PriorScale
+from consortia.surrogates.proposals.rays import STEPS, lines_through, points_of, within
 
 SCALE = PriorScale(np.array([1.0, 0.0]), np.array([2.0, 0.5]))
 CENTRE = np.array([2.0, -1.0])
