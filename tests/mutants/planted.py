@@ -26,7 +26,7 @@ MUTANTS = (
         "dynamics/ensemble/chains.py",
         "rates = np.exp(-np.maximum(errors, 0))",
         "rates = np.exp(-np.maximum(errors / 2, 0))",
-        "algorithms/test_chains.py::"
+        "dynamics/test_ensemble.py::"
         "test_chains_have_the_law_of_the_posterior_unless_all_is_accepted",
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "surrogates/mode_search.py",
         "if found.values[0] < 0:",
         "if found.values[0] < -np.inf:",
-        "algorithms/test_mode_search.py::test_a_saddle_is_left",
+        "surrogates/test_mode_search.py::test_a_saddle_is_left",
     ),
     Mutant(
         "algorithms/federated_hmc/__init__.py",

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 from filelock import FileLock
 from jaxtyping import Array, Float
-from scipy.linalg import solve_triangular
 
 from consortia.core import compiler
 from consortia.core.contract import Site
@@ -130,6 +129,8 @@ class Settled:
         return self._statement(root)
 
     def _statement(self, root: Float[np.ndarray, "r N"]) -> Statement:
+        from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
+
         unknowns = self.unknowns
         looked_at = len(unknowns.rows)
         if not unknowns.each:  # all is categorical: see `consortia.data.patterns`
