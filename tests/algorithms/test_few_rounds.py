@@ -866,3 +866,29 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     centres, covariance = end.value.value
     np.testing.assert_allclose(centres, [[1, 2], [22.5, 20]])  # eigenvalues by absolute value
     np.testing.assert_allclose(covariance, np.eye(2), atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:few_rounds. the draws of a chain")
+def test_a_longer_run_of_chains_goes_on_where_a_shorter_one_has_ended(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(algorithm, "LEAST_SHARE", 2.0)  # no batch counts
+    monkeypatch.setattr(algorithm, "MOST_POOR", 1)
+    rng = np.random.default_rng(0)
+    model = consortia.Model(
+        lambda p: -jnp.sum(p["x"] ** 2) / 2,
+        lambda p, rows: -((rows["y"] - p["x"][0] - p["x"][1] * rows["x"]) ** 2) / 2,
+        {"x": jnp.zeros(2)},
+    )
+    sites = consortia.Sites.from_list(
+        [{name: rng.normal(size=9).astype(np.float32) for name in "xy"} for _ in range(2)]
+    )
+    method = consortia.few_rounds(effective_size=None, proposals=1000)
+    options = {"chains": 2, "seed": 1, "progress": False}
+    short = consortia.sample(model, sites, method, rounds=1, store=tmp_path / "a", **options)
+    long = consortia.resume(tmp_path / "a", model, sites, method, rounds=2, progress=False)
+    whole = consortia.sample(model, sites, method, rounds=2, store=tmp_path / "b", **options)
+    assert "handed_over" in whole.attrs
+    assert any(one["for"] == "rays" for one in json.loads(whole.attrs["messages"]))
+    assert long["posterior"].sizes["draw"] == 2 * short["posterior"].sizes["draw"]
+    np.testing.assert_array_equal(long["posterior"]["x"], whole["posterior"]["x"])

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from consortia.algorithms.few_rounds import algorithm
+from consortia.core.prior import PriorScale
 from consortia.dynamics.ensemble import chains, mixing
 from consortia.surrogates.proposals import memory
 
@@ -305,25 +306,31 @@ def test_too_few_chains_are_refused() -> None:
 # --- what no chain has visited -------------------------------------------------------------------
 
 
-def faults_of(log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray) -> Any:
-    """What the algorithm says of draws, given a log-density."""
+def faults_of(
+    log_density: Callable[[np.ndarray], np.ndarray], places: np.ndarray, farthest: float = np.inf
+) -> Any:
+    """What the algorithm says of where chains are, given a log-density."""
+    d = places.shape[1]
+    target = SimpleNamespace(dimension=d, dtype=np.float32)
     server = algorithm.Server(
-        SimpleNamespace(target=SimpleNamespace(dimension=draws.shape[2], dtype=np.float32)),  # type: ignore[arg-type]
+        SimpleNamespace(target=target, farthest=farthest),  # type: ignore[arg-type]
         4000,
         np.random.default_rng(0),
-        np.zeros(draws.shape[2]),
-        memory.Memory(np.zeros((0, draws.shape[2]))),
+        np.zeros(d),
+        memory.Memory(np.zeros((0, d))),
     )
-    asking = algorithm._unvisited(server, draws)
+    server.scale = PriorScale(np.zeros(d), np.ones(d))
+    asking = algorithm._unvisited(server, places)
     query = next(asking)
     assert query.function == "log_densities"
+    assert np.abs(query.arrays["points"]).max() <= min(farthest, 1e6) * (1 + 1e-6)
     with pytest.raises(StopIteration) as end:
         asking.send({"potentials": -log_density(np.asarray(query.arrays["points"], float))})
     return end.value.value
 
 
 def test_a_mode_that_no_chain_has_visited_is_told() -> None:
-    draws = np.random.default_rng(1).normal(size=(4, 500, 3))
+    places = np.random.default_rng(1).normal(size=(2000, 3))
 
     def one(points: np.ndarray) -> np.ndarray:
         return -0.5 * (points**2).sum(axis=1)
@@ -332,16 +339,29 @@ def test_a_mode_that_no_chain_has_visited_is_told() -> None:
         other = -0.5 * (((points - [12.0, 0, 0]) / 3) ** 2).sum(axis=1)
         return np.logaddexp(one(points), other)
 
-    assert faults_of(one, draws) == ()
-    (fault,) = faults_of(two, draws)
+    assert faults_of(one, places) == ()
+    faults_of(two, places, farthest=5)  # looks no farther
+    (fault,) = faults_of(two, places)
     assert "beyond all of them" in str(fault)
 
 
+def test_a_trough_between_the_chains_hides_no_mode() -> None:
+    sides = np.where(np.arange(2000) % 2, -4.0, 4.0)
+    places = sides[:, None] + np.random.default_rng(3).normal(size=(2000, 1)) / 10
+
+    def three(points: np.ndarray) -> np.ndarray:
+        each = [-50.0 * (points[:, 0] - middle) ** 2 for middle in (-4.0, 4.0, 34.0)]
+        wide = -0.5 * ((points[:, 0] - 30) / 5) ** 2
+        return np.logaddexp.reduce([*each, wide])
+
+    assert len(faults_of(three, places)) == 1
+
+
 def test_a_tail_that_no_chain_has_visited_is_told() -> None:
-    draws = np.random.default_rng(2).normal(size=(4, 500, 2))
+    places = np.random.default_rng(2).normal(size=(2000, 2))
 
     def long(points: np.ndarray) -> np.ndarray:
         right = np.where(points[:, 0] > 0, 12.0, 1.0)
         return -0.5 * (points[:, 0] / right) ** 2 - 0.5 * points[:, 1] ** 2
 
-    assert len(faults_of(long, draws)) == 1
+    assert len(faults_of(long, places)) == 1

@@ -81,8 +81,8 @@ class FewRounds(Conversation):
     Args:
         effective_size: the run ends when the smallest effective sample size over the parameters,
             of the bulk and of both tails, has reached it; None: after ``rounds`` batches of draws.
-        proposals: K, points a message: when None four times the effective size, d/8 times as many
-            with d above 14, at least 1,000 and at most 16,000; fewer with very many rows. Each is 4
+        proposals: K, points a message: when None four times the effective size, d/6 times as many
+            with d above 14, at least 1,000 and at most 20,000; fewer with very many rows. Each is 4
             bytes up a site.
 
     Raises:

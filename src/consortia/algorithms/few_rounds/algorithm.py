@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -92,6 +93,9 @@ MOST_SEARCHED, MOST_WALKED = 16, 60
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
 
+TO_MIDDLE = 1.22
+"""Sum of the distances of a point and of the middle of its message, by the farthest distance."""
+
 REFERENCE = 20.0
 """By how much a point is higher than the reference where it takes its place."""
 
@@ -123,7 +127,10 @@ class Settings(Protocol):
 
 
 class Sent(NamedTuple):
-    """A message of points: those that were drawn, log q there, and points on rays."""
+    """A message of points: those that were drawn, log q there, and points on rays.
+
+    ``share`` is that of the draws which lie where sites answer.
+    """
 
     points: Float[np.ndarray, "n d"]
     log_density: Float[np.ndarray, " n"]
@@ -132,6 +139,7 @@ class Sent(NamedTuple):
     lines: list[Line]
     centre: Float[np.ndarray, " d"]
     arrays: Arrays
+    share: float
 
 
 class Judged(NamedTuple):
@@ -181,7 +189,7 @@ class Server:
         memory: all points.
         messages: sent so far.
         offset: log π at the reference minus that at the first one.
-        height: U at the reference, coarse and fine part.
+        height: U at the first reference.
         records: one entry for each message of points.
     """
 
@@ -242,6 +250,26 @@ class Server:
         if self.groups is None or not len(self.memory.points):
             return Plain()
         return Groups(self.memory.best, np.diag(covariance), *self.groups)
+
+    @cached_property
+    def scale(self) -> PriorScale:
+        """The scale of the prior."""
+        return prior_scale(self.known.target, self.known.start)
+
+    def farthest_from(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
+        """Return how far from the prior's centre points may lie around a place, in its sds.
+
+        Sites look at places half-way between a point and the middle of its message.
+        """
+        most = self.known.farthest
+        return np.minimum(most, TO_MIDDLE * most - self.scale.distance(centre))
+
+    def take_height(self, height: float) -> None:
+        """Take U at the reference, of a sum without noise; the first one is that of log π = 0."""
+        if not len(self.memory.points):
+            self.height, self.offset = height, 0.0
+        elif math.isfinite(height) and math.isfinite(self.height):
+            self.offset = self.height - height
 
     def move_reference(self) -> None:
         """Take the highest point as the reference, where it is far above the one in use."""
@@ -393,8 +421,8 @@ def _drawn(
     )
     proposal = proposal._replace(envelope=envelope)
     centre = server.centre if exploring else server.memory.best
-    scale, farthest = prior_scale(server.known.target, server.known.start), server.known.farthest
-    lines = within(lines, centre, scale, farthest)
+    farthest = server.farthest_from(centre)
+    lines = within(lines, centre, server.scale, farthest)
     rays = points_of(lines, centre)
     seed, words = server.known.seed, server.messages + 1
     stream = np.array([seed & 0xFFFFFFFF, seed >> 32, words], np.uint32)
@@ -403,9 +431,10 @@ def _drawn(
     if len(points) < FEW_DRAWS:  # too few to be worth a message
         proposal = proposal._replace(surrogate=None, floor=0.0, cap=0.0, log_mass=0.0)
         points, density, accepted = proposal.sample(stream, server.rng, wanted)
-    inside = (scale.distance(points) <= farthest).all(axis=1)
-    if inside.sum() >= FEW_DRAWS:  # else a site refuses, which names the distance
+    inside, share = (server.scale.distance(points) <= farthest).all(axis=1), 1.0
+    if inside.sum() >= min(FEW_DRAWS, wanted // 2):  # else a site refuses and names the distance
         points, density, accepted = points[inside], density[inside], accepted[inside]
+        share = float(inside.mean())
     points = points.astype(server.dtype).astype(float)
     fill = np.repeat(rays[-1:], wanted - len(points), axis=0)
     rest = np.concatenate([rays, fill])
@@ -414,7 +443,7 @@ def _drawn(
         arrays["accepted"] = accepted.astype(np.int32)
     else:
         arrays = {"points": np.concatenate([points, rest])}
-    return Sent(points, density, proposal, exploring, lines, centre, arrays)
+    return Sent(points, density, proposal, exploring, lines, centre, arrays, share)
 
 
 def _evaluate(
@@ -426,8 +455,8 @@ def _evaluate(
         "log_densities", {"reference": server.reference} | dict(sent.arrays), purpose
     )
     potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
+    server.take_height(float(answer["height"].sum()))
     heights = server.offset - potentials
-    server.height = float(answer["height"].sum()) + server.offset
     count = len(sent.points)
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
@@ -470,7 +499,7 @@ def _judged(
     )
     if not np.isfinite(weights).any():
         return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
-    log_mean = float(special.logsumexp(weights) - math.log(len(weights)))
+    log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
     masses = [
         profile.mass_missed(values - log_mean)
         for profile, (_, values) in zip(profiles, along_lines(sent.lines, ratio), strict=True)
@@ -549,8 +578,10 @@ def _chains(
     )
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))
+    # Before the first draws: a longer run must ask the same questions.
+    unvisited = yield from _unvisited(server, ensemble.positions)
     draws: list[np.ndarray] = []
-    faults: tuple[Fault, ...] = ()
+    faults = unvisited
     while True:
         ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
         positions = ensemble.positions.reshape(server.known.chains, -1, server.dimension)
@@ -563,6 +594,7 @@ def _chains(
         draws.append(positions)
         if len(draws) > 1 and abs(ensemble.correlation) > WORST_CORRELATION:
             faults = (
+                *unvisited,
                 Fault(
                     "few_rounds: the draws of a chain in successive trajectories have a "
                     f"correlation of {ensemble.correlation:.2f}, which the effective sample size "
@@ -573,32 +605,31 @@ def _chains(
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         enough = settings.effective_size is not None and reached >= settings.effective_size
         if enough or len(kept) + len(draws) >= server.known.batches:
-            faults += yield from _unvisited(server, np.concatenate(draws, axis=1))
             reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
             faults += () if enough else _short(settings, reached)
             return _outcome(server, kept, reason, faults, walked=True)
 
 
 def _unvisited(
-    server: Server, draws: Float[np.ndarray, "C n d"]
+    server: Server, positions: Float[np.ndarray, "W d"]
 ) -> Generator[Query, Arrays, tuple[Fault, ...]]:
-    """Ask for points on rays through the chains' draws; return what lies beyond all of them.
+    """Ask for points on rays through where the chains are; return what lies beyond all of them.
 
     Statistics of draws see no tail, and no mode, that no chain has visited.
     """
-    flat = draws.reshape(-1, server.dimension)
     if server.dimension > MOST_CURVED:
         return ()
-    centre = flat.mean(axis=0)
-    covariance = np.cov(flat.T).reshape(server.dimension, server.dimension)
+    centre = positions.mean(axis=0)
+    covariance = np.cov(positions.T).reshape(server.dimension, server.dimension)
     lines = lines_through(covariance, server.rays, [])
+    lines = within(lines, centre, server.scale, server.farthest_from(centre))
     points = points_of(lines, centre)
     arrays = {"reference": server.reference, "points": points}
     answer = yield server.query("log_densities", arrays, "rays")
     beyond = 0.0
     for line, values in along_lines(lines, -answer["potentials"]):
-        across = np.linalg.solve(covariance, line.direction)
-        along = (flat - centre) @ across / (line.direction @ across)
+        across = np.linalg.lstsq(covariance, line.direction, rcond=None)[0]
+        along = (positions - centre) @ across / (line.direction @ across)
         outside = (line.steps < along.min()) | (line.steps > along.max())
         profile = profile_of(line, values)
         beyond = max(beyond, profile.mass_missed(np.where(outside, 700.0, -700.0)))
@@ -607,7 +638,7 @@ def _unvisited(
         return ()
     return (
         Fault(
-            f"few_rounds: on a line through the draws {beyond:.1%} of the posterior's mass lies "
+            f"few_rounds: on a line through the chains {beyond:.1%} of the posterior's mass lies "
             "beyond all of them: a tail or a mode that no chain has visited. Start chains there "
             "(init), or give a parameter without a proper prior one"
         ),

@@ -87,7 +87,7 @@ def learn(
         if fitted.error < TRUSTED and not doubted:
             return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
         return _pooled(fitted, coordinates, memory, missed, rng)
-    except (FloatingPointError, ValueError, np.linalg.LinAlgError):  # too few finite points
+    except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # too few finite points
         return Learnt(None, covariance, math.inf)
 
 

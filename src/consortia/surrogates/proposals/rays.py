@@ -79,7 +79,8 @@ class Profile(NamedTuple):
     def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
         """Return the share of the line's mass at which log π/q is above `UNCOVERED`."""
         grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
-        mass = np.exp(-np.interp(grid, self.line.steps, np.minimum(self.fall, 700)))
+        fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
+        mass = np.exp(-np.interp(grid, self.line.steps, fall))
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         return float(mass[missed].sum() / mass.sum())
 
@@ -117,7 +118,10 @@ def lines_through(
 
 
 def within(
-    lines: list[Line], centre: Float[np.ndarray, " d"], scale: PriorScale, farthest: float
+    lines: list[Line],
+    centre: Float[np.ndarray, " d"],
+    scale: PriorScale,
+    farthest: float | Float[np.ndarray, " d"],
 ) -> list[Line]:
     """Return lines with shorter steps where a point would lie too far out.
 
@@ -125,7 +129,7 @@ def within(
         lines: through the centre.
         centre: of the lines.
         scale: of the prior.
-        farthest: standard deviations of the prior from its centre, in any parameter.
+        farthest: standard deviations of the prior from its centre, in each parameter.
     """
     found = []
     for line in lines:
