@@ -494,6 +494,29 @@ def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
     )
 
 
+def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def study_of(codes):
+        files = columns(
+            tmp_path,
+            time=lambda place, row: 1 + row * 0.5,
+            status=lambda place, row: codes[place][row % 3],
+            age=lambda place, row: 50 + row,
+        )
+        asked = ("--response", "Surv(time, status)", "--event", "2", "--yes", "--force")
+        return invoke("init", *files, *asked)
+
+    outcome = study_of([["1", "2", "1"], ["1.0", "2.0", "1.0"]])
+    assert outcome.exit_code == 0, outcome.output
+    found = load_study("study.toml").build().sites
+    assert [int(np.sum(found.site(name)["event"])) for name in ("one", "two")] == [13, 13]
+    assert study_of([["1", "2", "1"], ["1", "1", "1"]]).exit_code == 0  # all are censored at two
+    outcome = study_of([["1", "2", "1"], ["alive", "dead", "alive"]])
+    assert outcome.exit_code == 2
+    assert "site 'two' has no such value of status, but" in " ".join(outcome.output.split())
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -205,17 +205,36 @@ def _with_event(
         own = column_of(table, column, f"site {site!r}")
         found[site] = np.unique(as_levels(own)[~own.missing]).tolist()
     every = sorted({level for levels in found.values() for level in levels})
-    if event not in every:
+    if not any(_one_value(level, event) for level in every):
         raise InputError(f"--event {event}: {column} has no such value: {unknown(event, every)}.")
     made = dict(changes)
+    having = [levels for levels in found.values() if any(_one_value(v, event) for v in levels)]
     for site, levels in found.items():
         before = made.get(site, NONE)
-        codes = {level: str(int(level == event)) for level in levels}
+        codes = {level: str(int(_one_value(level, event))) for level in levels}
+        other = [v for v in levels if not any(_one_value(v, w) for own in having for w in own)]
+        if other and levels not in having:
+            raise InputError(
+                f"--event {event}: site {site!r} has no such value of {column}, but {other[0]!r}, "
+                "which no site with the event has: recode it there, or leave --event out."
+            )
         earlier = before.recode.get(column, {})
         through = {old: codes.get(new, new) for old, new in earlier.items()}
         recode = before.recode | {column: {**codes, **through}}
         made[site] = before.model_copy(update={"recode": recode})
     return made, _read(paths, made)
+
+
+def _one_value(one: str, other: str) -> bool:
+    """Return True if two writings are of one number, one truth value or one text."""
+    from consortia.data.writing import truth_of
+
+    if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False
 
 
 class Asking:
