@@ -18,7 +18,7 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.engines.flower.envelope import Envelope, decode
 from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
-from consortia.errors import SiteImplausibleError, SiteRefusedError
+from consortia.errors import PolicyError, SiteImplausibleError, SiteRefusedError
 from consortia.federation.governance import Ledger, verify
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
@@ -268,6 +268,27 @@ def measured(
     )
     target = Target(model, model.init)
     return Settled(target, site, folder / "settled" / "one.bin", 1).add([revealed], noise)
+
+
+def test_an_answer_that_is_refused_is_not_counted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y, model = rng.normal(size=(20, 2)), rng.integers(0, 2, 20), logistic(2)
+    revealed = Revealed(rng.normal(size=(60, 3)))
+    site = Site(
+        {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)},
+        *(jnp.asarray(len(x)), jnp.ones(()), jnp.ones(())),
+    )
+    path = tmp_path / "settled" / "one.bin"
+    settled = Settled(Target(model, model.init), site, path, 1)
+
+    def refuse(statement: Statement) -> None:
+        raise PolicyError("too many")
+
+    with pytest.raises(PolicyError):
+        settled.add([revealed], permit=refuse)
+    assert not path.exists()
+    settled.add([revealed])
+    assert path.exists()
 
 
 def test_what_answers_settle_adds_up_over_answers_and_runs(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -97,13 +97,23 @@ class QueryRuntime(SiteWork):
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
         return {}, {name: values.astype(dtype) for name, values in found.items()}
 
-    def settles(self, label: Label, request: Envelope, answer: Answer) -> Statement | None:
-        """Return what this answer and those before settle; None where that is not known."""
+    def settles(
+        self,
+        label: Label,
+        request: Envelope,
+        answer: Answer,
+        permit: Callable[[Statement | None], None],
+    ) -> Statement | None:
+        """Return what this answer and those before settle; None where that is not known.
+
+        ``permit`` raises where the answer must not leave; then it is not counted.
+        """
         function = self._function(label, request)
         if self._secret is None or function.reveals is None or self._target.model.by_site:
+            permit(None)
             return None
         revealed = function.reveals(self._completed(function, request), answer)
-        return self._settled.add(revealed, self._noise(function))
+        return self._settled.add(revealed, self._noise(function), permit)
 
     def _noise(self, function: SiteFunction) -> float:
         """Return the standard deviation of what this site adds to each potential."""

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import PriorScale
+from consortia.engines.flower.nonfinite import PREFIX
 
 MAXIMUM_POSITION, MAXIMUM_STEP = 20.0, 20.0
 """In standard deviations of the prior; twice what a site's policy proposes for averages."""
@@ -117,6 +118,7 @@ def unlike_sums(arrays: Mapping[str, np.ndarray], *, distinct: bool) -> str | No
             continue
         if not np.isfinite(array).all():
             return f"it sent numbers that are not finite, without a mark, in {name!r}"
-        if distinct and array.size >= FEWEST_EQUAL and (array == array.flat[0]).all():
-            return f"all {array.size} numbers of {name!r} are {array.flat[0]:g}"
+        exact = PREFIX + name not in arrays and array.ndim == 1  # curvatures may be constant
+        if exact and distinct and array.size >= FEWEST_EQUAL and (array == array[0]).all():
+            return f"all {array.size} numbers of {name!r} are {array[0]:g}"
     return None

@@ -112,12 +112,18 @@ class Settled:
             partial(_derivatives, target), static_argnums=0, compiler_options=options
         )
 
-    def add(self, revealed: Sequence[Revealed], noise: float = 0.0) -> Statement:
+    def add(
+        self,
+        revealed: Sequence[Revealed],
+        noise: float = 0.0,
+        permit: Callable[[Statement], None] = lambda statement: None,
+    ) -> Statement:
         """Note what one more answer reveals; return what all answers together settle.
 
         Args:
             revealed: by the answer.
             noise: standard deviation of what the site has added to sums of order 0.
+            permit: raises where the answer must not leave; then it is not noted.
         """
         new = [self._information(one, noise) for one in revealed]
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -125,8 +131,10 @@ class Settled:
             before = read(self._path).arrays["root"] if self._path.exists() else None
             stacked = np.concatenate(new if before is None else [before, *new])
             root = triangular_root(stacked)
+            statement = self._statement(root)
+            permit(statement)
             write(self._path, Checkpoint({}, {"root": root}))
-        return self._statement(root)
+        return statement
 
     def _statement(self, root: Float[np.ndarray, "r N"]) -> Statement:
         from scipy.linalg import solve_triangular  # heavy, and only wanted at sites

@@ -237,8 +237,7 @@ class FlowerSite:
         statement = None
         if not again:
             if isinstance(work, QueryRuntime) and self._private:
-                statement = work.settles(label, request, arrays)
-                gate.settled(statement)
+                statement = work.settles(label, request, arrays, gate.settled)
             work.keep_place(label, request, place)
         return request.kind, values, nonfinite.marked(arrays), statement
 

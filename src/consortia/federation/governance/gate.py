@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from filelock import FileLock
 
 from consortia.core.printable import printable
 from consortia.errors import (
@@ -35,7 +36,7 @@ from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
 
-LEDGER = "ledger.jsonl"
+LEDGER, HELD_LOCK = "ledger.jsonl", "held.lock"
 ERRORS = "errors.log"
 
 OVERHEAD = 4096
@@ -194,16 +195,17 @@ class Gate:
             PolicyError: a few rows came or went since another run.
         """
         run, holdings = self.terms.run, Holdings(self._folder)
-        found = holdings.known(rows)
-        least = self.policy.minimum_rows_changed
-        if found.changed is not None and found.changed < least:
-            text = f"{found.changed} rows came or went since an earlier run, fewer than {least}: "
-            text += "the difference of the two runs would say what they are"
-            raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
-        if self._ledger.data.get(run) != (found.data, values):
-            holdings.keep(found.data, rows)
-            details = {"data": found.data, "values": str(values)}
-            self._ledger.append("held", run=run, site=self.site, details=details)
+        with FileLock(self._folder / HELD_LOCK):  # runs that begin at once know of one another
+            found = holdings.known(rows)
+            least = self.policy.minimum_rows_changed
+            if found.changed is not None and found.changed < least:
+                text = f"{found.changed} rows came or went since an earlier run, fewer than "
+                text += f"{least}: the difference of the two runs would say what they are"
+                raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
+            if self._ledger.data.get(run) != (found.data, values):
+                holdings.keep(found.data, rows)
+                details = {"data": found.data, "values": str(values)}
+                self._ledger.append("held", run=run, site=self.site, details=details)
 
     def place(self, place: Reach, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.

@@ -344,6 +344,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     try:
         if path.exists() and not path.is_file():
             raise LedgerError(f"{path} is no file; give the path of a ledger.")
+        seen = _read_head(path.parent / WITNESS)  # before the ledger: a line may come in between
         data = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(f"{path}: there is no such file; give the path of a ledger.") from None
@@ -351,7 +352,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
-    seen = _read_head(path.parent / WITNESS)
     for line_number, line in enumerate(lines, 1):
         try:
             entries.append(_parse(line, entries[-1] if entries else None))
