@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from federation.hospitals import NAMES, study
 from scipy.special import expit
 
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
@@ -15,22 +16,6 @@ from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
-
-NAMES = ("north", "south", "west")
-STUDY = """
-[data]
-files = ["north.csv", "south.csv", "west.csv"]
-target = "ill"
-[model]
-kind = "logistic_regression"
-intercept = true
-[algorithm]
-name = "few_rounds"
-[run]
-rounds = 60
-chains = 4
-seed = 1
-"""
 
 
 def stage_of(folder: Path, columns: int) -> tuple[Stage, np.ndarray]:
@@ -45,7 +30,7 @@ def stage_of(folder: Path, columns: int) -> tuple[Stage, np.ndarray]:
         lines += [",".join(map(str, row)) for row in tables[name]]
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
     path = folder / "study.toml"
-    path.write_text(STUDY)
+    path.write_text(study())
     files = {name: folder / f"{name}.csv" for name in NAMES}
     text = proposed(terms_of(load_study(path)))
     return Stage(path, files, folder / "sites", text), tables["north"]

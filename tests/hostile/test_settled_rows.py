@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from federation.hospitals import HOSPITALS, NAMES, study
 from scipy.optimize import least_squares
 
 import consortia
@@ -26,24 +27,6 @@ from consortia.federation.rehearsal.reading import rows_read
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-HOSPITALS = EXAMPLES / "three_hospitals"
-NAMES = ("north", "south", "west")
-STUDY = """
-[data]
-files = ["north.csv", "south.csv", "west.csv"]
-target = "ill"
-[model]
-kind = "logistic_regression"
-intercept = true
-[algorithm]
-name = "few_rounds"
-[run]
-rounds = 60
-chains = 4
-seed = 1
-"""
-
 
 def stage_of(folder: Path, rows: int = 120, **more: Any) -> Stage:
     """The three hospitals under the proposed policy; of north so many rows."""
@@ -55,7 +38,7 @@ def stage_of(folder: Path, rows: int = 120, **more: Any) -> Stage:
         kept = lines[: 1 + rows] if name == "north" else lines
         files[name].write_text("\n".join(kept) + "\n")
     path = folder / "study.toml"
-    path.write_text(STUDY)
+    path.write_text(study())
     text = proposed(terms_of(load_study(path)))
     assert "maximum_settled_rows = 0" in text
     return Stage(path, files, folder / "sites", text, **more)
@@ -183,7 +166,7 @@ def test_noise_is_the_site_s_own_and_the_same_for_the_same_question(tmp_path: Pa
 
 
 def test_a_likelihood_of_each_site_is_not_measured_and_the_policy_says_so() -> None:
-    terms = terms_of(load_study(EXAMPLES / "pneumonia" / "study.toml"))
+    terms = terms_of(load_study(HOSPITALS.parent / "pneumonia" / "study.toml"))
     assert not terms.measured
     text = proposed(terms)
     assert "CANNOT be measured" in text

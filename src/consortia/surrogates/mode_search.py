@@ -119,6 +119,13 @@ def newton(local: Local) -> Newton:
     return Newton(scale, values, axes, axes.T @ (local.gradient / scale))
 
 
+def symmetric(upper: Float[np.ndarray, " t"], d: int) -> Float[np.ndarray, "d d"]:
+    """Return the symmetric matrix with an upper triangle, given row by row."""
+    matrix = np.zeros((d, d))
+    matrix[np.triu_indices(d)] = upper
+    return matrix + np.triu(matrix, 1).T
+
+
 def inverse_root(curvature: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     """Return a root of the inverse of a curvature, its eigenvalues made positive."""
     zero = np.zeros(len(curvature))
@@ -233,9 +240,7 @@ class _ByCurvature:
 
     def accept(self, position: np.ndarray, potential: float, answer: Arrays, index: int) -> None:
         """Take a candidate as the best point."""
-        triangle = np.zeros_like(self.local.curvature)
-        triangle[np.triu_indices(position.size)] = answer["curvatures"][index]
-        curvature = triangle + np.triu(triangle, 1).T
+        curvature = symmetric(answer["curvatures"][index], position.size)
         self.local = Local(position, potential, answer["gradients"][index], curvature)
         self.decrement = newton(self.local).decrement
 

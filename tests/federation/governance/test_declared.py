@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation.hospitals import HOSPITALS, NAMES, study
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
@@ -21,24 +22,7 @@ from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
-HOSPITALS = Path(__file__).resolve().parents[3] / "examples" / "three_hospitals"
-NAMES = ("north", "south", "west")
 CARRIED = [name for name, entry in ALGORITHMS.items() if "flower" in entry.engines]
-
-STUDY = """
-[data]
-files = ["north.csv", "south.csv", "west.csv"]
-target = "ill"
-[model]
-kind = "logistic_regression"
-intercept = true
-[algorithm]
-{algorithm}
-[run]
-rounds = 3
-chains = 2
-seed = 1
-"""
 
 
 def study_of(folder: Path, name: str, **more: Any) -> Path:
@@ -46,7 +30,7 @@ def study_of(folder: Path, name: str, **more: Any) -> Path:
     lines = [f"{key} = {repr(value).lower() if isinstance(value, bool) else repr(value)}"
              for key, value in ({"name": name} | values).items()]  # fmt: skip
     path = folder / "study.toml"
-    path.write_text(STUDY.format(algorithm="\n".join(lines)))
+    path.write_text(study("\n".join(lines), rounds=3, chains=2))
     return path
 
 

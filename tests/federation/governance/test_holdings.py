@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation.hospitals import HOSPITALS, NAMES, study
 
 from consortia.data.digest import of_each_row
 from consortia.errors import SiteRefusedError
@@ -22,24 +23,7 @@ from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
-HOSPITALS = Path(__file__).resolve().parents[3] / "examples" / "three_hospitals"
-NAMES = ("north", "south", "west")
-STUDY = """
-[data]
-files = ["north.csv", "south.csv", "west.csv"]
-target = "ill"
-[model]
-kind = "logistic_regression"
-intercept = true
-[algorithm]
-name = "fa_ld"
-step_size = 0.05
-local_steps = 1
-[run]
-rounds = {rounds}
-chains = 2
-seed = 1
-"""
+METHOD = "\n".join(['name = "fa_ld"', "step_size = 0.05", "local_steps = 1"])
 
 
 def rows(*numbers: int) -> list[bytes]:
@@ -101,7 +85,7 @@ class Consortium:
 
     def run(self, rounds: int = 2, policy: Any = None) -> Stage:
         path = self.folder / f"study{rounds}.toml"
-        path.write_text(STUDY.format(rounds=rounds))
+        path.write_text(study(METHOD, rounds=rounds, chains=2))
         text = proposed(terms_of(load_study(path))).replace("maximum_runs = 3", "maximum_runs = 9")
         text = text if policy is None else policy(text)
         stage = Stage(path, self.files, self.folder / "sites", text)

@@ -73,7 +73,7 @@ MOST_MISSED = 1e-3
 """Mass along a line that a proposal may hardly cover."""
 
 MOST_BEYOND = 0.01
-"""Mass along a line that may lie beyond all draws of the chains."""
+"""Mass along a line that may lie beyond the places of all chains."""
 
 LEAST_SHARE, STANDING = 0.1, 0.5
 """Effective share of a batch whose draws count, and from which its proposal is kept."""
@@ -372,13 +372,10 @@ def _local_fits(
         },
         "local fits",
     )
-    upper = np.triu_indices(d)
     centres: list[np.ndarray] = []
     roots: list[np.ndarray] = []
     for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
-        precision = np.zeros((d, d))
-        precision[upper] = triangle
-        precision += np.triu(precision, 1).T
+        precision = search.symmetric(triangle, d)
         if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
             continue
         root = search.inverse_root(precision)

@@ -20,6 +20,7 @@ from consortia.core.queries import Arrays, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import hessian, mode_of
+from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 
@@ -117,11 +118,9 @@ def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> 
 
 def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
     """Return gradient and curvature at the modes, which are what a fit is a function of."""
-    modes, upper = [], np.triu_indices(len(arrays["reference"]))
+    modes = []
     for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
-        precision = np.zeros((pull.size, pull.size))
-        precision[upper] = triangle
-        precision += np.triu(precision, 1).T
+        precision = symmetric(triangle, pull.size)
         if np.isfinite(precision).all() and np.isfinite(pull).all():
             away = np.linalg.lstsq(precision, np.asarray(pull, float), rcond=None)[0]
             modes.append(arrays["reference"] + away)
