@@ -15,6 +15,7 @@ import pytest
 from cli.irises import invoke
 
 import consortia
+from consortia.cli.exits import UNKNOWN
 from consortia.errors import StoreError
 
 STUDY = """
@@ -159,7 +160,9 @@ def test_a_command_whose_result_is_its_output_fails_where_that_cannot_be_written
     shell, more = STREAMS[stream]
     ended = command(given, PRINTED[name], shell=shell, **more)
     lost = ">/dev/full" in shell.split() or ">&-" in shell.split()
-    assert ended.returncode == (2 if lost else 0), ended.stderr
+    # Of this study's method nobody knows how many rows its messages settle.
+    whole = UNKNOWN if name == "rehearse" else 0
+    assert ended.returncode == (2 if lost else whole), ended.stderr
     assert b"Traceback" not in ended.stderr
     assert bool(ended.stdout) is not lost
     if lost and "2>" not in shell:
@@ -188,7 +191,8 @@ def test_runs_that_begin_together_have_a_directory_each(folder):
     with ThreadPoolExecutor(3) as pool:
         ended = list(pool.map(lambda _: command(folder, "run", "s.toml", "-q"), range(3)))
     assert [one.returncode for one in ended] == [0, 0, 0]
-    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["s", "s-2", "s-3"]
+    made = (path.name for path in (folder / "runs").iterdir() if path.is_dir())
+    assert sorted(made) == ["s", "s-2", "s-3"]  # beside the ledger's witness
 
 
 def test_without_assertions_a_run_is_refused_before_it_begins(folder, tmp_path):
