@@ -93,15 +93,6 @@ def test_rooms_import_only_what_they_may():
     assert broken == PENDING
 
 
-def test_no_two_files_of_a_folder_have_a_common_prefix():
-    found: dict[tuple[Path, str], list[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        if path.name != "__init__.py":
-            prefix = path.stem.strip("_").split("_")[0]
-            found.setdefault((path.parent, prefix), []).append(path.name)
-    assert [names for names in found.values() if len(names) > 1] == []
-
-
 def test_the_root_has_few_modules_and_packages():
     entries = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
     entries -= {"__pycache__", "__main__.py"}  # of `python -m`
