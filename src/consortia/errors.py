@@ -115,7 +115,7 @@ class DivergenceError(ConsortiaError, ArithmeticError):
 
 
 class WarmupError(ConsortiaError, RuntimeError):
-    """What was learned in the warm-up is not worth going on with; the message says what to do.
+    """The warm-up did not converge; the message says what to do.
 
     Attributes:
         tree: the record of the run, without draws.
@@ -175,7 +175,7 @@ class SiteMissingError(ConsortiaError, ConnectionError):
 
 
 class SiteRefusedError(SiteMissingError):
-    """A site does not do what it was asked for.
+    """A site refuses a request.
 
     Attributes:
         reason: a fixed phrase, and where the site's own log has more: nothing else leaves it.
@@ -219,7 +219,7 @@ class SiteImplausibleError(SiteMissingError):
 
 
 class StoreError(ConsortiaError, OSError):
-    """A run directory cannot be used as asked (it holds a run already, or holds none).
+    """A run directory cannot be used so (it holds a run already, or holds none).
 
     Example:
         >>> issubclass(StoreError, OSError)

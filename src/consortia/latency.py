@@ -1,4 +1,4 @@
-r"""How long a worker's task takes in simulated asynchrony; every model has mean 1 by default.
+r"""The duration of a worker's task in simulated asynchrony; every model has mean 1 by default.
 
 A duration is a function of (seed, server, worker, index of the task) only: the 64-bit words of
 task k of a worker are block k of a Philox generator whose key is the seed and the worker. Nothing
@@ -341,7 +341,7 @@ def recorded(events: Any, *, times: Any = None) -> Recorded:
             "(server, worker, version)."
         )
     if not np.issubdtype(table.dtype, np.integer):
-        raise InputError(f"recorded trace: it holds {table.dtype} values; give whole numbers.")
+        raise InputError(f"recorded trace: it holds {table.dtype} values; give integers.")
     negative = np.flatnonzero((table < 0).any(axis=1))
     if negative.size:
         raise InputError(f"recorded trace: event {negative[0]} holds a negative number.")

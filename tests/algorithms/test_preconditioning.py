@@ -136,7 +136,7 @@ def test_what_cannot_be_preconditioned_is_refused():
     method = consortia.fa_ld(0.1, local_steps=1)
     for given, scales, match in (
         (consortia.federated_hmc(), None, "learns the scales itself"),
-        ("fa_ld", None, "is no method"),
+        ("fa_ld", None, "expected a method"),
         (consortia.preconditioned(method), None, "preconditioned already"),
         (method, [1.0, -1.0], "one positive number for each parameter"),
     ):

@@ -244,7 +244,7 @@ def test_a_run_again_is_the_same_bit_for_bit() -> None:
         ({"max_staleness": 0}, "max_staleness=0 drops .* more than half"),
         ({"latency": latency.recorded([(0, 0), (5, 0)])}, "event 1 names worker 5"),
         ({"latency": latency.recorded([(0, 0), (1, 7)])}, "in the future"),
-        ({"latency": latency.recorded([(0, 0), (1, 0)])}, "60 are asked for"),
+        ({"latency": latency.recorded([(0, 0), (1, 0)])}, "60 are needed"),
     ],
 )
 def test_events_that_cannot_be_or_drop_too_much_are_refused_before_the_run(

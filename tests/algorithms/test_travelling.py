@@ -284,7 +284,7 @@ def test_a_record_names_the_given_surrogates_by_their_numbers():
         ({"probabilities": "even"}, "probabilities must be"),
         ({"probabilities": []}, "probabilities has shape"),
         ({"local_steps": 0}, "local_steps is 0"),
-        ({"local_steps": 2.5}, "local_steps is 2.5: it must be a whole number"),
+        ({"local_steps": 2.5}, "local_steps is 2.5: it must be an integer"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"record": "everything"}, "record is 'everything'"),
         ({"strength": -0.5}, "strength is -0.5"),

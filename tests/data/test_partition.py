@@ -194,10 +194,10 @@ FEW = {"x": np.ones((3, 2)), "y": np.array([0, 1, 1])}
     [
         (lambda: partition.iid(FEW, 4, seed=0), "sites is 4, but there are 3 rows"),
         (lambda: partition.iid(FEW, 0, seed=0), "sites is 0"),
-        (lambda: partition.iid(FEW, 2.5, seed=0), "sites is 2.5: it must be a whole number"),
-        (lambda: partition.iid(FEW, True, seed=0), "sites is True: it must be a whole number"),
+        (lambda: partition.iid(FEW, 2.5, seed=0), "sites is 2.5: it must be an integer"),
+        (lambda: partition.iid(FEW, True, seed=0), "sites is True: it must be an integer"),
         (lambda: partition.iid(FEW, 2, seed=-1), "seed is -1"),
-        (lambda: partition.iid(FEW, 2, seed=None), "seed is None: it must be a whole number"),
+        (lambda: partition.iid(FEW, 2, seed=None), "seed is None: it must be an integer"),
         (lambda: partition.iid({"x": np.ones(3), "y": np.ones(2)}, 2, seed=0), "leaf 'y': 2 rows"),
         (lambda: partition.dirichlet(FEW, 2, concentration=0.0, seed=0), "concentration is 0"),
         (

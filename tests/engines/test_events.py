@@ -194,7 +194,7 @@ def test_a_recorded_trace_without_times_counts_events() -> None:
     [
         ([(0, 0), (2, 0)], "event 1 names worker 2"),
         ([(0, 0), (1, 2)], "event 1 .* version 2, but the server had done 1 .* future"),
-        ([(0, 0)], "has 1 accepted updates, 2 are asked"),
+        ([(0, 0)], "has 1 accepted updates, 2 are needed"),
         ([(1, 0, 0), (0, 0, 0)], "event 0 names server 1"),
     ],
 )

@@ -183,7 +183,7 @@ def test_labels_outside_the_classes_name_the_site():
         ({"thin": 0}, "thin is 0: it must be at least 1"),
         ({"thin": 11}, "thin=11 is larger than the 10 draws"),
         ({"warmup": -1}, "warmup is -1: it must be at least 0"),
-        ({"rounds": 2.5}, "rounds is 2.5: it must be a whole number"),
+        ({"rounds": 2.5}, "rounds is 2.5: it must be an integer"),
         ({"seed": -1}, "seed is -1"),
         ({"rounds": 2**31}, "rounds is 2147483648: it must be at most"),
         ({"rounds": 2**31 - 5, "warmup": 9}, "rounds . warmup"),

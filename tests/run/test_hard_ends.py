@@ -44,7 +44,7 @@ def test_whole_numbers_that_do_not_fit_are_refused_with_the_column(dtype):
     with pytest.raises(InputError, match=r"'north', 'x', column 1.*Cast.*JAX_ENABLE_X64"):
         sample(sites=sites)
     response = {**ROWS, "y": np.full(6, -(2**31) - 1)}
-    with pytest.raises(InputError, match="'y': it holds whole numbers from -2147483649"):
+    with pytest.raises(InputError, match="'y': it holds integers from -2147483649"):
         sample(sites=consortia.Sites.from_list([response]))
 
 

@@ -63,7 +63,7 @@ def test_values_and_arrays_of_each_type_come_back_writable_and_bit_for_bit() -> 
         (made(b"[[], []]"), "not values and a list"),
         (with_table({}), "of another type"),
         (with_table([["a", "f4"]]), "not name, type and shape"),
-        (with_table([[1, "f4", []]], bytes(4)), "no text"),
+        (with_table([[1, "f4", []]], bytes(4)), "not a string"),
         (with_table([["a", "u1", [1]], ["a", "u1", [1]]], bytes(2)), "stands twice"),
         (with_table([["a", "O8", [1]]], bytes(8)), "cannot travel"),
         (with_table([["a", ["f4"], [1]]], bytes(8)), "cannot travel"),
@@ -74,7 +74,7 @@ def test_values_and_arrays_of_each_type_come_back_writable_and_bit_for_bit() -> 
         (with_table([["a", "f4", [2]]], bytes(7)), "longer than the content"),
         (with_table([["a", "f4", [2**62, 2**62]]], bytes(8)), "longer than the content"),
         (with_table([["a", "f4", [1]]], bytes(5)), "longer than its arrays"),
-        (with_table([["a", "b1", [1]]], b"\x02"), "truth values"),
+        (with_table([["a", "b1", [1]]], b"\x02"), "an array of bools"),
     ],
 )
 def test_malformed_content_is_refused(data: bytes, reason: str) -> None:

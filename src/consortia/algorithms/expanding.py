@@ -33,7 +33,7 @@ NEWTON_STEPS = 12
 """One message to each site a step; a generalised linear model needs about six."""
 
 TOLERANCE = 1e-4
-"""On g'H⁻¹g at the last step, the squared distance to the mode in standard deviations."""
+"""Bound on g'H⁻¹g at the last step, the squared distance to the mode in standard deviations."""
 
 AWAY = 2.0
 """Standard deviations from the mode at which the Hessian is evaluated again."""
@@ -48,7 +48,7 @@ class Second(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Where the sites expand: the next point, the best so far, and one away from it."""
+    """Points of the expansion: the next one, the best so far, and one away from it."""
 
     trial: Flat
     best: Flat

@@ -115,7 +115,7 @@ class FAHMC(Method):
 
     @property
     def claims(self) -> Claims:
-        """What is sampled, and how far off it is: the de-biased mean is another."""
+        """The sampled law and its bias, which `debias` changes."""
         return self._claims("mean O((K eta)^2 T)", "algorithms 1-3, B.1, B.2")
 
     def _claims(self, mean: str, where: str) -> Claims:
@@ -191,7 +191,7 @@ class FAHMC(Method):
 
     @property
     def dimension(self) -> int | None:
-        """That of a given mass matrix."""
+        """The dimension of a given mass matrix."""
         return self.mass_matrix.dimension
 
     def build(self, target: Target) -> Algorithm:
@@ -241,7 +241,7 @@ class FALD(FAHMC):
 
     @property
     def claims(self) -> Claims:
-        """What is sampled, and how far off it is."""
+        """The sampled law and its bias."""
         return self._claims("mean O(eta^2 (T - 1))", "algorithm 3 with K = 1")
 
 
@@ -252,14 +252,14 @@ fa_hmc, fa_ld = FAHMC, FALD
 
 
 class Shared(NamedTuple):
-    """For all sites: η of this round, and ξ of its T iterations; () where ρ = 0."""
+    """Noise of all sites: η of this round, and ξ of its T iterations; () where ρ = 0."""
 
     step_size: Float[Array, ""]
     momentum: PyTree[Float[Array, "T d"]]
 
 
 class Noise(NamedTuple):
-    """For one site: what T first and T (K − 1) inner gradients need, and ξ_c; () where ρ = 1.
+    """Noise of one site: T first and T (K − 1) inner gradients, and ξ_c; () where ρ = 1.
 
     ``report`` is the noise of the gradient that is sent, () where there is none.
     """

@@ -53,7 +53,7 @@ class Options:
 
 
 class Gossip(Options, Method):
-    """What both samplers have in common: their checks, and a phase of a step and `Mix`."""
+    """The common part of both samplers: checks, and a phase of a step and `Mix`."""
 
     step_size: Schedule | Any
     mixing: MixingMatrix | MixingSchedule | str | Any
@@ -102,7 +102,7 @@ class Gossip(Options, Method):
 
     @property
     def dimension(self) -> int | None:
-        """That of a given control variate."""
+        """The dimension of a given control variate."""
         return None if self.control_variate is None else len(self.control_variate)
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -371,7 +371,7 @@ def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> 
 
 
 class Shared(NamedTuple):
-    """For all agents: η, whose turn it is where the network changes, and ξ where it is common."""
+    """Values of all agents: η, the turn where the network changes, and ξ where it is common."""
 
     step_size: Float[Array, ""]
     turn: PyTree[Int[Array, ""]]
@@ -379,7 +379,7 @@ class Shared(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """For one agent: what its gradient needs, and ξ_i where it is independent."""
+    """Noise of one agent: its gradient's, and ξ_i where it is independent."""
 
     gradient: PyTree
     normal: PyTree[Float[Array, " d"]]
@@ -395,7 +395,7 @@ class Agent(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """What the control variate leaves at an agent before the run: its point, and ∇U_i there."""
+    """An agent's control variate, fitted before the run: its point, and ∇U_i there."""
 
     position: Float[Array, " d"]
     gradient: Float[Array, " d"]

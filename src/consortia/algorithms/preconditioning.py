@@ -100,7 +100,9 @@ def preconditioned(method: Method, scales: Any = None) -> Any:
     if isinstance(method, Preconditioned):
         raise InputError("the method is preconditioned already.")
     if not isinstance(method, Method):
-        raise InputError(f"preconditioned: {method!r} is no method: give consortia.fa_hmc(...).")
+        raise InputError(
+            f"preconditioned: expected a method such as consortia.fa_hmc(...), got {method!r}."
+        )
     if method.adapts or not method.step_schedules:
         raise InputError(
             f"preconditioned: {method.name} has no step size that is given: it learns the scales "

@@ -20,7 +20,7 @@ from consortia.core.contract import Claims, Method
 
 @dataclass(frozen=True)
 class Entry:
-    """How an algorithm is made and run.
+    """An algorithm by its name: its factory, its engines and an example.
 
     Attributes:
         factory: the public function or class that makes it.
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def claims(self) -> Claims:
-        """What it samples and how biased it is, with the arguments of the example."""
+        """The sampled law and its bias, with the arguments of the example."""
         return self.factory(**self.example).claims
 
 

@@ -49,7 +49,7 @@ from consortia.surrogates.fitting import COVARIANCES
 Correct = Callable[[Site], surrogates.Correction]
 
 MOST_COVARIANCE_ENTRIES = 2**28
-"""Of all sites' covariances together: 1 GB in single precision."""
+"""Entries of all sites' covariances together: 1 GB in single precision."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class FSGLD(DSGLD):
 
     @property
     def dimension(self) -> int | None:
-        """That of given surrogates."""
+        """The dimension of given surrogates."""
         return self.surrogate[0].dimension if isinstance(self.surrogate, tuple) else None
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -403,14 +403,14 @@ dsgld, fsgld = DSGLD, FSGLD
 
 
 class Noise(NamedTuple):
-    """Of one visit: what T gradients need, and the ξ of T updates."""
+    """Noise of one visit: of T gradients, and the ξ of T updates."""
 
     gradient: PyTree
     normal: Float[Array, "T d"]
 
 
 class Chain(NamedTuple):
-    """What travels: θ, and where they are recorded the updates of the visit, else ()."""
+    """The state that travels: θ, and the updates of the visit where these are recorded, else ()."""
 
     position: Float[Array, " d"]
     path: PyTree[Float[Array, "T d"]]

@@ -23,16 +23,16 @@ R = TypeVar("R")
 INT32_MAX = 2**31 - 1
 
 TOML_BYTES = 2**20
-"""Of the largest study file or policy."""
+"""Bytes of the largest study file or policy."""
 
 NAMES_LISTED_MAX = 16
-"""Of the allowed names that a message lists."""
+"""Allowed names that a message lists at most."""
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number in [least, most]; ``most`` is the largest int32 when None."""
+    """Return an integer in [least, most]; ``most`` is the largest int32 when None."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is {value!r}: it must be a whole number.")
+        raise InputError(f"{name} is {value!r}: it must be an integer.")
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
     most = INT32_MAX if most is None else most
@@ -42,12 +42,12 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def optional_whole(name: str, value: Any, least: int) -> int | None:
-    """Return None, or a whole number of at least ``least``."""
+    """Return None, or an integer of at least ``least``."""
     return None if value is None else whole(name, value, least)
 
 
 def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite number in [least, most]; truth values and texts are none."""
+    """Return a finite number in [least, most]; bools and strings are refused."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of unlike length
@@ -77,7 +77,7 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a truth value; texts and numbers are none."""
+    """Return a bool; strings and numbers are refused."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} is {value!r}: it must be True or False.")
     return bool(value)
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that is written most alike, or None where none is."""
+    """Return the allowed name with the closest spelling; None if none is close."""
     return next(iter(difflib.get_close_matches(name, list(allowed), 1, 0.5)), None)
 
 

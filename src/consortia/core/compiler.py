@@ -1,4 +1,4 @@
-"""How hard the compiler works where programs take longer to make than to run."""
+"""The compiler's effort where programs take longer to compile than to run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 MOST_NUMBERS = 1_000_000
-"""In the data of a small problem."""
+"""Numbers in the data of a small problem."""
 
 MOST_STATES = 64
 """Nodes times chains of a small problem."""
@@ -34,10 +34,10 @@ FUSION = "xla_cpu_use_fusion_emitters"
 
 
 def jit(function: Callable[..., Any], *, options: Callable[[], Any], **of_jit: Any) -> Any:
-    """Return `jax.jit(function, **of_jit)` with options that are asked for at its first call.
+    """Return `jax.jit(function, **of_jit)` with options that are looked up at its first call.
 
-    For a function of a module: what options there are depends on the device, which is not asked for
-    while modules are imported.
+    For a function of a module: the options depend on the device, and an import should not start
+    one.
     """
 
     @functools.cache

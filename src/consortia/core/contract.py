@@ -159,7 +159,7 @@ class Site:
         return data, jnp.arange(length, dtype=self.size.dtype) < self.size
 
     def index(self, bits: Array, *, replace: bool = True) -> Array:
-        """Row numbers from 32-bit words (..., batch): uniform, with or without replacement."""
+        """Return uniform row indices from words (..., batch), with or without replacement."""
         if replace:
             return random.below(bits, self.size)
         return random.distinct_below(bits, self.size)
@@ -174,7 +174,7 @@ def no_numbers(rng: random.RandomStreams) -> tuple[()]:
 
 
 class Evaluation(NamedTuple):
-    """Where an inbox makes a site evaluate its rows: what the site bounds before it computes.
+    """The positions at which an inbox makes a site evaluate its rows, and which the site bounds.
 
     Attributes:
         positions: (..., d), with whatever axes the inbox has in front.
@@ -189,7 +189,7 @@ class Evaluation(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What a method's own numbers say against its draws.
+    """A problem that a method's diagnostics found in its draws.
 
     Attributes:
         text: what was seen, and what to do.
@@ -254,12 +254,12 @@ class Phase(NamedTuple):
 
     @property
     def repeated(self) -> bool:
-        """Whether it may run more or fewer times than once; it has no infos then."""
+        """True if it may run more or fewer times than once; it has no infos then."""
         return self.repeat > 1 or self.repeats is not None
 
 
 class Draws(NamedTuple):
-    """What is recorded at the end of an iteration; exactly one of ``hub`` and ``node`` is given.
+    """The recorded draws of an iteration; exactly one of ``hub`` and ``node`` is given.
 
     Attributes:
         hub: ``(hub_state, inbox) -> (d,)``, or (per_iteration, d).
@@ -295,7 +295,7 @@ class Algorithm(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one iteration of one chain asks of all sites together.
+    """The work of all sites together in one iteration of one chain.
 
     Attributes:
         gradients: evaluations of a site's gradient (exact or minibatch), summed over the sites.
@@ -308,7 +308,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a user should know of a method before using it, in words.
+    """Facts that a user should know of a method before using it, in words.
 
     Attributes:
         samples: the density of its draws.
@@ -354,7 +354,7 @@ class Method(metaclass=Named):
     @property
     @abstractmethod
     def claims(self) -> Claims:
-        """What is sampled, and how far off it is; a class attribute where no parameter matters."""
+        """The sampled law and its bias; a class attribute where no parameter matters."""
 
     @abstractmethod
     def build(self, target: Any) -> Algorithm:
@@ -443,7 +443,7 @@ class Method(metaclass=Named):
 
     @property
     def servers_alike(self) -> bool:
-        """True if all servers have one law; else comparing chains, as R-hat does, is no check."""
+        """True if all servers have one law; else R-hat compares different laws."""
         return True
 
     @property
@@ -509,7 +509,7 @@ class Method(metaclass=Named):
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run where, said before it starts.
+    """The plan of a run: what will run where.
 
     Attributes:
         lines: pairs of a label and a value, in the order to be shown.

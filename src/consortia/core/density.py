@@ -27,7 +27,7 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
         held: the rows of the sites that are here, by the site's name.
 
     Raises:
-        InputError: a whole number does not fit, or the model cannot use the rows; with the site.
+        InputError: an integer does not fit, or the model cannot use the rows; with the site.
     """
     for name, rows in held.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
@@ -41,7 +41,7 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
 
 
 def check_fits(leaf: np.ndarray, where: str) -> None:
-    """Refuse whole numbers beyond the type that JAX has for them, in which they would wrap."""
+    """Refuse integers beyond the type that JAX has for them, in which they would wrap."""
     own = jax.dtypes.canonicalize_dtype(leaf.dtype)
     if leaf.dtype.kind not in "iu" or own == leaf.dtype or not leaf.size:
         return
@@ -52,7 +52,7 @@ def check_fits(leaf: np.ndarray, where: str) -> None:
     beyond = np.argwhere((leaf < limits.min) | (leaf > limits.max))[0]
     column = "" if leaf.ndim == 1 else f", column {', '.join(map(str, beyond[1:]))}"
     raise InputError(
-        f"{where}{column}: it holds whole numbers from {low} to {high}, {leaf.dtype}, and JAX runs "
+        f"{where}{column}: it holds integers from {low} to {high}, {leaf.dtype}, and JAX runs "
         f"in 32 bits, where {limits.min} to {limits.max} fit. Cast the column to float (of large "
         "numbers seven digits are kept) or take a smaller unit, or set JAX_ENABLE_X64=1 before the "
         "start."

@@ -80,21 +80,21 @@ def of_values(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: of_value(value) for name, value in values.items()}
 
 
-def check_same(told: Mapping[int, dict[str, str]], kind: str) -> None:
+def check_same(digests: Mapping[int, dict[str, str]], kind: str) -> None:
     """Refuse to run where processes have other values than the first of them.
 
     Args:
-        told: `of_values` of each process, by its number.
+        digests: `of_values` of each process, by its number.
         kind: what a process is called: ``"rank"`` or ``"process"``.
 
     Raises:
         RankError: with the processes that differ, and in which values.
     """
     found = []
-    first = min(told, default=0)
-    for number, one in told.items():
-        both = told[first] | one
-        differ = [name for name in both if one.get(name) != told[first].get(name)]
+    first = min(digests, default=0)
+    for number, one in digests.items():
+        both = digests[first] | one
+        differ = [name for name in both if one.get(name) != digests[first].get(name)]
         if differ:
             found.append(f"{kind} {number} in {', '.join(differ)}")
     if found:

@@ -106,7 +106,7 @@ class Model(metaclass=Hinted):
 
     @property
     def by_site(self) -> bool:
-        """Whether there is one log-likelihood a site, and none a row."""
+        """True if there is one log-likelihood a site, and none a row."""
         return self.site_log_likelihood is not None
 
 

@@ -103,8 +103,8 @@ def variables(structure: PyTree) -> tuple[Variable, ...]:
         if not name or "/" in name or name in RESERVED or not file:
             raise InputError(
                 f"Model.init: a parameter cannot be named {name[:NAME_MAX]!r}: the name of a "
-                f"variable is not empty, has no '/' and no control character, is no name of a file "
-                f"of Zarr's, has at most {NAME_MAX} bytes and is none of "
+                f"variable is not empty, has no '/' and no control character, is not the name of a "
+                f"file of Zarr's, has at most {NAME_MAX} bytes and is none of "
                 f"{', '.join(RESERVED)}. Rename the key."
             )
         if any(name == other.name for other in found):

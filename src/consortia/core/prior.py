@@ -1,4 +1,4 @@
-"""Where a model's prior has its mass, which is the unit of what a site may be asked."""
+"""Location and scale of a model's prior, used to bound queries to a site."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PriorScale(NamedTuple):
 
 
 _newest: WeakKeyDictionary[Model, tuple[Any, PriorScale]] = WeakKeyDictionary()
-"""Of each model where it was looked at last, and what was found."""
+"""The latest start and scale of each model."""
 
 
 def prior_scale(target: Target, start: np.ndarray) -> PriorScale:

@@ -110,7 +110,7 @@ class Revealed(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteFunction:
-    """What a site computes for one kind of query.
+    """The computation of a site for one kind of query.
 
     Attributes:
         answer: ``(target, arrays, site) -> arrays`` at one site: pure, traced and compiled. A
@@ -125,8 +125,8 @@ class SiteFunction:
         disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
             compared with those of other sites; None where nothing can be.
         reveals: ``(arrays, answer) -> Revealed``, several, on the host: the sums over rows in an
-            answer, from which the site measures what it gives away. What is no such sum, or a
-            function of them, may not be in the answer. None where that is not known.
+            answer, from which the site measures what it gives away. The answer may hold only such
+            sums and functions of them. None where that is not known.
         noise: by name of arrays of potentials U_c, the standard deviation σ of normal noise in
             their sum over the sites, of mean σ²/2. Between institutions each site adds its part to
             each number, from its own secret. The mean of exp(−U) stays what it is, and with it the
@@ -156,7 +156,7 @@ class SiteFunction:
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows before the first query.
+    """The server's knowledge before the first query.
 
     Attributes:
         target: the posterior, of which it can evaluate the prior alone.

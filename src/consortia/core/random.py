@@ -25,7 +25,7 @@ Array = jax.Array
 PyTree = Any
 
 ROTATIONS = np.array([[13, 15, 26, 6], [17, 29, 16, 24]], np.uint32)
-"""Of the hash, in turn."""
+"""Rotations of the hash, in turn."""
 
 SHARED, PRIVATE = 0, 1
 """Domains in key space: numbers common to the nodes of a phase, and numbers of one node."""
@@ -63,7 +63,7 @@ def derive(key: Any, high: Any, low: Any) -> np.ndarray:
 
 
 def _hash(key: Array | np.ndarray, high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry of the counter (high, low) under ``key`` (2,): two words for each counter."""
+    """Return Threefry of the counter (high, low) under ``key`` (2,), two words for each."""
     # The primitive's loop wants every batch axis, of the key too, on both words of the counter.
     zero = (key[0] ^ key[0]) + (high ^ high) + (low ^ low)
     first, second = threefry2x32_p.bind(key[0], key[1], high + zero, low + zero)
@@ -94,9 +94,9 @@ def user_key(seed: int, chain: int) -> Array:
 
 
 class RandomStreams:
-    """What a phase's ``noise`` and ``shared`` functions receive: named streams of numbers.
+    """Named streams of numbers, which a phase's ``noise`` and ``shared`` functions receive.
 
-    Each stream may be asked for once in a phase.
+    Each stream may be used once in a phase.
 
     Attributes:
         iteration: index of the iteration, warm-up included, from 0 (int32 scalar).
@@ -122,19 +122,19 @@ class RandomStreams:
         return self._words[start : self.used]
 
     def bits(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Uniform 32-bit words, to be turned into row numbers at the site that knows its size."""
+        """Return uniform 32-bit words, which a site of known size turns into row indices."""
         return self._take(name, math.prod(shape)).reshape(shape)
 
     def uniform(self, name: str, shape: tuple[int, ...] = ()) -> Array:
-        """Uniform numbers in (0, 1) of the default float type."""
+        """Return uniform numbers in (0, 1) of the default float type."""
         return (self._symmetric(name, shape) + 1) / 2
 
     def normal(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Standard normal numbers of the default float type."""
+        """Return standard normal numbers of the default float type."""
         return math.sqrt(2) * jax.lax.erf_inv(self._symmetric(name, shape))
 
     def _symmetric(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Uniform on (−1, 1): the odd multiples of 2⁻²³, or of 2⁻⁵² with 64-bit floats."""
+        """Return uniform odd multiples of 2⁻²³ in (−1, 1), or of 2⁻⁵² with 64-bit floats."""
         count = math.prod(shape)
         dtype = jnp.result_type(float)
         if dtype == jnp.float32:
@@ -190,7 +190,7 @@ def _words_of(declare: Callable[[RandomStreams], PyTree]) -> int:
 
 
 def below(bits: Array, size: Array) -> Array:
-    """Row numbers floor(bits / 2**32 * size), exactly, in 32-bit arithmetic.
+    """Return row indices floor(bits / 2**32 * size), exactly, in 32-bit arithmetic.
 
     Args:
         bits: uint32 words of any shape.
@@ -210,7 +210,7 @@ def below(bits: Array, size: Array) -> Array:
 
 
 def distinct_below(bits: Array, size: Array) -> Array:
-    """Row numbers without replacement: a uniform random subset, by Floyd's method.
+    """Return row indices without replacement: a uniform random subset, by Floyd's method.
 
     Args:
         bits: uint32 words (..., batch), one word a member.

@@ -1,4 +1,4 @@
-"""Where chains start: starting parameters, and the densities there."""
+"""Starts of chains: starting parameters, and the densities there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PyTree = Any
 
 
 def parameters_of(model: Model, init: Any, key: Array) -> PyTree:
-    """The starting parameters: ``init`` where it is given, else the model's own.
+    """Return the starting parameters: ``init`` where it is given, else the model's own.
 
     A function is called with ``key``; anything else is taken as the pytree itself.
     """
@@ -76,13 +76,13 @@ class Target:
         return np.concatenate([leaf.ravel() for leaf in leaves])
 
     def log_prior(self, position: Array) -> Array:
-        """log p(θ), a scalar; 0 when the model has no prior."""
+        """Return log p(θ), a scalar; 0 when the model has no prior."""
         if self.model.log_prior is None:
             return jnp.zeros((), self.dtype)
         return jnp.asarray(self.model.log_prior(self.unravel(position)), self.dtype)
 
     def log_likelihood(self, position: Array, rows: PyTree) -> Array:
-        """log p(z_i | θ), one value per row."""
+        """Return log p(z_i | θ), one value per row."""
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
     def summands(self, position: Array, rows: PyTree, mask: Array) -> Array:

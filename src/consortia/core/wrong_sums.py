@@ -22,7 +22,8 @@ def avoid() -> bool:
     flags = os.environ.get("XLA_FLAGS", "")
     given = OPTION in flags
     if version("jaxlib") == VERSION and not given:
-        os.environ["XLA_FLAGS"] = f"{OPTION}= {flags}"  # what is no option ends the list
+        # In front, since XLA ends the list at the first word that is not an option.
+        os.environ["XLA_FLAGS"] = f"{OPTION}= {flags}"
     return given or "jax" in sys.modules
 
 

@@ -1,4 +1,4 @@
-"""What a result is worth: convergence, summaries, predictions and their scores, distances."""
+"""Quality of a result: convergence, summaries, predictions and their scores, distances."""
 
 from consortia.diagnostics.convergence import (
     ChunkVerdict,

@@ -1,4 +1,4 @@
-r"""What several imputations tell apart: the spread within each posterior, and that between them.
+r"""The spread within the posterior of each imputation, and the spread between them.
 
 With W the mean posterior variance of a coordinate, B the variance of its posterior means over m
 imputations, Monte Carlo error taken off, r = (1 + 1/m) B / W and ν = (m − 1)(1 + 1/r)²,

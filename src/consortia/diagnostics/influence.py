@@ -1,4 +1,4 @@
-r"""What a result owes to each site and to the prior: weights on its draws, and nothing is sampled.
+r"""Influence of each site and of the prior on a result, by weights on its draws.
 
 .. math::
     w_s \propto 1 / L_c(\theta_s) \quad (\text{without site } c), \qquad
@@ -46,7 +46,7 @@ POWERS = (0.8, 1.25)
 """α on both sides of 1."""
 
 SENSITIVE = 0.05
-"""Of the measure of Kallioinen and others, from which on a parameter is called sensitive."""
+"""Measure of Kallioinen and others from which on a parameter is called sensitive."""
 
 AT_ONCE = 64
 
@@ -81,7 +81,7 @@ class WithoutSites(Shown):
 
     @property
     def shifts(self) -> np.ndarray:
-        """How far the means move without a site, in standard deviations, (sites, parameters)."""
+        """Shifts of the means without a site, in standard deviations, (sites, parameters)."""
         return (self.means - self.mean) / self.sd
 
     @property
@@ -135,8 +135,8 @@ def leave_one_site_out(
         model: of the run.
         sites: of the run.
         labels: names along the axes of the parameters, as `Regression.labels` has them.
-        engine: where the rows are in several processes; all call this alike. Draws go to them, and
-            moments and k-hat come back.
+        engine: where the rows are in several processes, which all make the same call. Draws go to
+            them, and moments and k-hat come back.
 
     Returns:
         Means, standard deviations and k-hat for each site that is left out, and their table. A
@@ -168,7 +168,7 @@ def leave_one_site_out(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PriorSensitivity(Shown):
-    """How much each parameter depends on the prior; `str` renders the table.
+    """Dependence of each parameter on the prior; `str` renders the table.
 
     Attributes:
         names: of the parameters, on the model's natural scale where it has one.
@@ -194,7 +194,7 @@ class PriorSensitivity(Shown):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What the two measures say of each parameter."""
+        """Sentences on what the two measures say of each parameter."""
         found = []
         for prior, likelihood in zip(self.measure, self.likelihood, strict=True):
             if prior < SENSITIVE:
@@ -220,7 +220,7 @@ class PriorSensitivity(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Whether the lines are to be trusted."""
+        """Reasons not to trust the lines."""
         if self.k_hat <= RELIABLE:
             return ()
         return (f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to know",)
@@ -251,8 +251,8 @@ def prior_sensitivity(
 ) -> PriorSensitivity:
     """Return how much each parameter depends on the prior, by scaling its power.
 
-    Nothing is asked of the sites unless they are given, for the measure of the likelihood: then
-    each adds up its log-likelihood at up to 4,000 draws, in one message.
+    The sites send nothing unless they are given, for the measure of the likelihood: then each adds
+    up its log-likelihood at up to 4,000 draws, in one message.
 
     Args:
         tree: result of a run; None in processes that keep nothing.
@@ -261,7 +261,7 @@ def prior_sensitivity(
         log_prior: of the parameters, the part of the prior that is scaled; `Model.log_prior` when
             None. That one has the Jacobians of parameters that are sampled on another scale.
         labels: names along the axes of the parameters, as `Regression.labels` has them.
-        engine: where the rows are in several processes; all call this alike.
+        engine: where the rows are in several processes, which all make the same call.
 
     Returns:
         Measures, shifts and what they say, and their table.

@@ -62,7 +62,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """How well models predict rows that are left out; `str` renders it, the best model first.
+    """Predictions of rows that are left out, by model; `str` renders them, the best model first.
 
     Attributes:
         names: of the models.
@@ -141,8 +141,8 @@ def loo(
     Args:
         results: by a name for each model, the result of its run, the model and its sites; the rows
             of all models must be the same, in the same order.
-        engine: where the rows are in several processes; all call this alike, and those without a
-            result give None for it.
+        engine: where the rows are in several processes, which all make the same call; those without
+            a result give None for it.
 
     Returns:
         The sums, and their table; of several models also the differences.
@@ -196,7 +196,7 @@ def check_same_rows(every: Sequence[Any]) -> None:
     """Check that the sites of several models have the same rows, as far as is seen here.
 
     Raises:
-        InputError: they differ, or one is no `Sites`.
+        InputError: they differ, or one is not a `Sites`.
     """
     for sites in every:
         if not isinstance(sites, Sites):

@@ -19,7 +19,7 @@ OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are no draws of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:
-    """How far the draws will be from the posterior, coordinate by coordinate; read-only.
+    """The predicted bias of the draws, coordinate by coordinate; read-only.
 
     Attributes:
         reason: why there is no prediction, or None where there is one.

@@ -131,7 +131,7 @@ def scores(probabilities: Any, labels: Any) -> dict[str, float]:
         accuracy, brier, ece, nll (in nats, summed) and nll_per_row, a number each.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> scores([[0.9, 0.1], [0.4, 0.6]], [0, 1])["accuracy"]
@@ -158,7 +158,7 @@ def accuracy(probabilities: Any, labels: Any) -> float:
         A number from 0 to 1.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -184,7 +184,7 @@ def brier(probabilities: Any, labels: Any) -> float:
         A number from 0 to 2.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> round(brier([0.1, 0.8], [0, 1]), 3)
@@ -211,7 +211,7 @@ def negative_log_likelihood(
         A number of nats, 0 or more.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> round(negative_log_likelihood([0.1, 0.8], [0, 1]), 4)
@@ -237,7 +237,7 @@ def expected_calibration_error(probabilities: Any, labels: Any, *, bins: int = 1
         A number from 0 to 1.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> round(expected_calibration_error([0.1, 0.8], [0, 1]), 3)
@@ -263,7 +263,7 @@ def calibration_curve(
         are NaN in an empty bin.
 
     Raises:
-        InputError: shapes do not fit, a label is no class, or a number is no probability.
+        InputError: shapes do not fit, a label is not a class, or a number not a probability.
 
     Example:
         >>> confidence, observed, share = calibration_curve([0.1, 0.8], [0, 1], bins=2)

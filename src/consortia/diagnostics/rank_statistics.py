@@ -20,7 +20,7 @@ import numpy as np
 
 LEAST_DRAWS = 4
 WITHOUT_SCIPY = 50_000
-"""Draws whose scores are computed sooner than scipy is loaded."""
+"""Draws whose scores take less time than loading SciPy."""
 
 TAIL = (0.05, 0.95)
 

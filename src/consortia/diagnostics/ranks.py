@@ -22,7 +22,7 @@ import numpy as np
 from consortia.diagnostics.summary import aligned
 
 SIGNIFICANCE = 0.01
-"""Of all quantities together: how often calibrated ranks are called uneven."""
+"""Probability that calibrated ranks of all quantities together are called uneven."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,14 @@ class Calibration:
 
     @cached_property
     def p_values(self) -> np.ndarray:
-        """Of each quantity, by the test of Kolmogorov and Smirnov, (quantities,)."""
+        """The p-value of each quantity, by the test of Kolmogorov and Smirnov, (quantities,)."""
         import scipy.stats  # heavy, and only wanted here
 
         return np.array([scipy.stats.kstest(column, "uniform").pvalue for column in self.shares.T])
 
     @property
     def calibrated(self) -> bool:
-        """Whether no quantity's ranks are uneven, Bonferroni's bound over all of them."""
+        """True if no quantity's ranks are uneven, by Bonferroni's bound over all of them."""
         return bool(self.p_values.min() * len(self.names) > SIGNIFICANCE)
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ INITIAL_STEP_SIZE = 0.1
 
 
 class Tuning(NamedTuple):
-    """What a warm-up adapts: BlackJAX's states of metric and step size, and the step in use."""
+    """The state of a warm-up: BlackJAX's metric and step size, and the step in use."""
 
     metric: Any
     step: Any

@@ -1,4 +1,4 @@
-r"""What a site tells after a run, in one message: sums with each row, and with itself, left out.
+r"""Sums that a site sends after a run, in one message: with each row, and with itself, left out.
 
 .. math::
     \sum_{i \in c} \mathrm{elpd}_i, \quad \sum_{i \in c} \mathrm{elpd}_i^2, \quad \dots
@@ -79,8 +79,8 @@ class Asked(NamedTuple):
     number: Int[Array, ""]
 
 
-class Told(NamedTuple):
-    """What a site tells: sums over its rows, and the posterior's moments without it.
+class Message(NamedTuple):
+    """The message of a site: sums over its rows, and the posterior's moments without it.
 
     Attributes:
         rows: of m models Σ elpd (m), Σ elpd elpd' (m, m), effective parameters (m), WAIC (m), and
@@ -172,7 +172,7 @@ def _parts_of(target: Target) -> tuple[_Part, ...]:
 
 def _tell(
     parts: tuple[_Part, ...], noise: Any, shared: Any, state: Any, asked: Asked, site: Site
-) -> tuple[Told, Float[Array, ""], Info]:
+) -> tuple[Message, Float[Array, ""], Info]:
     """Leave the sums at the site, which tells them when the fit ends."""
     rows, mask = site.all()
     sums, logs = _over_rows(parts, asked, rows, mask)
@@ -181,8 +181,8 @@ def _tell(
     d = values.shape[1]
     shape = jax.ShapeDtypeStruct((2 * d + 1,), first.target.dtype)
     without = _on_host(_without, shape, values, logs, asked.number)
-    told = Told(sums, without[:d], without[d : 2 * d], without[-1])
-    return told, jnp.zeros((), first.target.dtype), {}
+    message = Message(sums, without[:d], without[d : 2 * d], without[-1])
+    return message, jnp.zeros((), first.target.dtype), {}
 
 
 def _over_rows(
@@ -261,8 +261,8 @@ def _without(values: Any, logs: Any, count: Any) -> np.ndarray:
     share, k_hat = smoothed(-known)
     # a k-hat that cannot be found is as bad as any
     known_k = np.nan_to_num(np.array([k_hat]), nan=1e9, posinf=1e9)
-    told = np.concatenate([*moments_of(natural, share), known_k])
-    return told.astype(np.asarray(values).dtype)
+    sent = np.concatenate([*moments_of(natural, share), known_k])
+    return sent.astype(np.asarray(values).dtype)
 
 
 def told_by_sites(
@@ -282,7 +282,7 @@ def told_by_sites(
             nothing.
         model: of the run, or `Compared`.
         sites: of the run, or of `side_by_side`.
-        engine: made for this; all its processes call this alike.
+        engine: made for this; all its processes make the same call.
         draws: at most so many draws are sent.
         labels: names along the axes of the parameters of the first model.
         names: of the models.
@@ -306,10 +306,10 @@ def told_by_sites(
     positions: Any = target.flat(start)[None]
     check_start_values(run.start_values(positions), sites.names)
     run.start(SEED, positions)
-    told = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), run.fitted[0])
+    sent = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), run.fitted[0])
     m = len(models)
     ends = np.cumsum([m, m * m, m, m])
-    sums, products, parameters, waic, shapes = np.split(told.rows.sum(axis=0), ends)
+    sums, products, parameters, waic, shapes = np.split(sent.rows.sum(axis=0), ends)
     by_site = model.by_site
     found = LeftOut(
         tuple(names),
@@ -326,7 +326,7 @@ def told_by_sites(
     of, values = natural_of(models[0], own, first, labels)
     moments = moments_of(values, np.full(len(values), 1 / len(values)))
     return found, WithoutSites(
-        of, sites.names, *moments, told.mean, told.sd, np.asarray(told.k_hat)
+        of, sites.names, *moments, sent.mean, sent.sd, np.asarray(sent.k_hat)
     )
 
 

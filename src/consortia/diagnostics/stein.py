@@ -21,7 +21,7 @@ from jaxtyping import Float
 from consortia.errors import InputError
 
 BOOTSTRAPS = 999
-"""Of signs, from which the level is found that independent draws would have."""
+"""Random signs, from which the level of independent draws is found."""
 
 LEVEL = 0.95
 

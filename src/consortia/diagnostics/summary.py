@@ -160,7 +160,7 @@ class Shown(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """Notes that the user should read."""
         return ()
 
     def __str__(self) -> str:
@@ -349,7 +349,9 @@ def _errors(
         return error_of_mean(array, weights), np.empty(0)
 
     def of_one(part: np.ndarray) -> np.ndarray:
-        own = None if weights is None else weights[..., : part.shape[1]]  # they are all alike
+        own = (
+            None if weights is None else weights[..., : part.shape[1]]
+        )  # all parts have one length
         return error_of_mean(part, own)
 
     return pooled_error(array, numbers, of_one)

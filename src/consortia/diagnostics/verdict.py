@@ -24,8 +24,8 @@ R_HAT = (1.01, 1.05)
 ESS = (400, 100)
 SHIFT = (0.1, 0.3)
 SPREAD = (0.1, 0.15)
-"""Where good ends and where bad begins: R-hat and ESS by Vehtari et al. (2021), bias in posterior
-standard deviations, spread as a share of them."""
+"""Values at which good ends and at which bad begins: R-hat and ESS by Vehtari et al. (2021), bias
+in posterior standard deviations, spread as a share of them."""
 
 OFF = (0.5, 5.0)
 RATIO = (1.25, 5.0)
@@ -51,12 +51,12 @@ STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
 
 ROUNDED = 1e-3
-"""Of a coordinate, which counts as a part of its way: one that has arrived at once only rounds."""
+"""Share of its way by which a coordinate must move to count: a smaller one is rounding."""
 
 SAMPLE = "To sample, take temperature = 1."
 
 SETTLED = 0.01
-"""Of an optimiser's way, that its last tenth may be."""
+"""Largest share of an optimiser's way in its last tenth."""
 
 REMEDY = (
     "Halve step_size or local_steps, de-bias where the method can (debias = true), or take "
@@ -65,7 +65,7 @@ REMEDY = (
 
 
 class Severity(IntEnum):
-    """How serious a finding is; the largest of all that count is the verdict."""
+    """Severity of a finding; the largest of all that count is the verdict."""
 
     GOOD = 0
     UNKNOWN = 1
@@ -108,7 +108,7 @@ class Check:
         value: the number, as text.
         reason: what it means.
         action: what to do next; "" where nothing is to be done.
-        counts: False for what is only shown, and is no part of the verdict.
+        counts: False for what is only shown and does not count for the verdict.
     """
 
     severity: Severity
@@ -120,7 +120,7 @@ class Check:
 
     @property
     def text(self) -> str:
-        """What it means and what to do."""
+        """Its meaning, and what to do."""
         return f"{self.reason} {self.action}".strip()
 
 
@@ -195,7 +195,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to be seen in the draws of a run.
+    """Measurements of the draws of a run.
 
     Attributes:
         columns: of `consortia.summary`, as sampled, (rows,) each.
@@ -438,7 +438,7 @@ def _r_hat(run: Evidence) -> Check:
     value = float(np.max(run.columns["r_hat"]))
     severity = _severity(value, R_HAT)
     reason, action = {
-        Severity.GOOD: ("The chains cannot be told apart.", ""),
+        Severity.GOOD: ("The chains agree.", ""),
         Severity.WARNING: ("The chains still differ a little.", "Run longer."),
         Severity.BAD: (
             "The chains are in different places.",
@@ -460,7 +460,7 @@ def _ess(run: Evidence) -> Check:
         ),
         Severity.WARNING: ("Means are steady, the ends of intervals less so.", "Run longer."),
         Severity.BAD: (
-            "The draws are so alike, or so few, that intervals are guesses.",
+            "The draws are so correlated, or so few, that intervals are guesses.",
             "Run longer, or take larger steps.",
         ),
         Severity.UNKNOWN: (_why(run, "ESS"), "Run longer."),

@@ -1,4 +1,4 @@
-r"""What Hamiltonian Monte Carlo learns in its warm-up, and then keeps.
+r"""The adaptation of Hamiltonian Monte Carlo in its warm-up.
 
 - The step size, by dual averaging of the acceptance rate.
 - The scale of each coordinate, from draws and gradients: :math:`\sqrt{\operatorname{Var}\theta_i /
@@ -61,7 +61,7 @@ class StepSize(NamedTuple):
         return cls(logarithm, logarithm, logarithm + math.log(10), zero, zero)
 
     def update(self, rate: Float[Array, ""], wanted: float) -> StepSize:
-        """After a trajectory with this acceptance rate."""
+        """Return the step size after a trajectory with this acceptance rate."""
         updates = self.updates + 1
         weight = 1 / (updates + SOON)
         error = (1 - weight) * self.error + weight * (wanted - rate)
@@ -96,7 +96,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def start(cls, like: Float[Array, " d"]) -> Scales:
-        """Unit scales and an empty window."""
+        """Return unit scales and an empty window."""
         one, zero = jnp.ones((), like.dtype), jnp.zeros_like(like)
         return cls(jnp.ones_like(like), one, jnp.zeros_like(one), zero, zero, zero, zero, zero)
 

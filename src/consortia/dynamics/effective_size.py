@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 
 def bulk_ess(draws: Float[Array, "n d"], count: Int[Array, ""]) -> Array:
-    """Bulk effective sample size of each coordinate.
+    """Return the bulk effective sample size of each coordinate.
 
     Args:
         draws: (slots, d), of which the first ``count`` count.
@@ -44,7 +44,7 @@ def bulk_ess(draws: Float[Array, "n d"], count: Int[Array, ""]) -> Array:
 
 
 def _normal_scores(values: Array, valid: Array, size: Array) -> Array:
-    """Φ⁻¹((rank − 3/8) / (size + 1/4)) among the valid ones; ties share a mean rank."""
+    """Return Φ⁻¹((rank − 3/8) / (size + 1/4)) among valid values; ties share a mean rank."""
     ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
     below, up_to = (jnp.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     rank = (below + up_to + 1).astype(values.dtype) / 2

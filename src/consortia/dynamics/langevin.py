@@ -26,11 +26,11 @@ class Langevin:
     temperature: float = 1.0
 
     def start(self, position: Float[Array, " d"]) -> State:
-        """θ alone."""
+        """Return θ alone."""
         return State(position)
 
     def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
-        """θ."""
+        """Return θ."""
         return state.position
 
     def step(
@@ -40,6 +40,6 @@ class Langevin:
         normal: Float[Array, " d"],
         step_size: Float[Array, ""],
     ) -> State:
-        """θ' from the gradient at θ."""
+        """Return θ', from the gradient at θ."""
         spread = jnp.sqrt(2 * self.temperature * step_size)
         return State(state.position - step_size * gradient + spread * normal)

@@ -17,7 +17,7 @@ def leapfrog(
     inner: PyTree,
     inner_steps: int,
 ) -> Float[Array, " d"]:
-    r"""K = ``inner_steps`` + 1 leapfrog steps without a Metropolis test.
+    r"""Make K = ``inner_steps`` + 1 leapfrog steps without a Metropolis test.
 
     .. math::
         \theta' = \theta + \eta v - \tfrac{\eta^2}{2} M^{-1}g(\theta, \xi_k), \qquad

@@ -69,7 +69,7 @@ class MassMatrix:
             )
 
     def velocity(self, normal: Float[Array, "*steps d"]) -> Float[Array, "*steps d"]:
-        """v = M⁻¹p ~ N(0, M⁻¹) from standard normal numbers (..., d)."""
+        """Return v = M⁻¹p ~ N(0, M⁻¹) from standard normal numbers (..., d)."""
         if self.values is None:
             return normal
         values = np.asarray(self.values)
@@ -80,7 +80,7 @@ class MassMatrix:
         return normal @ jnp.asarray(inverse_root, normal.dtype)
 
     def solve(self, gradient: Float[Array, " d"]) -> Float[Array, " d"]:
-        """M⁻¹g for g (d,)."""
+        """Return M⁻¹g for g (d,)."""
         if self.values is None:
             return gradient
         values = np.asarray(self.values)
@@ -90,5 +90,5 @@ class MassMatrix:
 
 
 def _row(values: np.ndarray, like: Array) -> Array:
-    """``values`` (d,) with the rank of ``like`` (..., d)."""
+    """Return ``values`` (d,) with the rank of ``like`` (..., d)."""
     return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))

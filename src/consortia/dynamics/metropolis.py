@@ -1,4 +1,4 @@
-r"""What a Metropolis test needs: potentials that can be subtracted, and the decision.
+r"""The Metropolis test: potentials that can be subtracted, and the decision.
 
 A log-ratio is a small difference of large sums. In single precision the sum over a million rows is
 off by tenths, enough to decide wrongly, so a potential is kept there as two numbers, and its parts
@@ -67,7 +67,7 @@ class Potential(NamedTuple):
 
 
 def two_sum(first: Float[Array, "*n"], second: Float[Array, "*n"]) -> tuple[Array, Array]:
-    """first + second as the rounded sum and its exact rounding error (Knuth)."""
+    """Return first + second as the rounded sum and its exact rounding error (Knuth)."""
     total = first + second
     part = total - first
     return total, (first - (total - part)) + (second - part)
@@ -94,7 +94,7 @@ def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
     most = values.shape[0] * jnp.max(jnp.abs(values))
     shift = 3 * jnp.exp2(jnp.ceil(jnp.log2(most)))
     rounded = (values + shift) - shift
-    # Products add faster; accelerators round their factors unless they are told not to.
+    # Products add faster; accelerators round their factors by default.
     ones, exact = jnp.ones_like(values), jax.lax.Precision.HIGHEST
     total = jnp.dot(rounded, ones, precision=exact)
     return total, jnp.dot(values - rounded + errors, ones, precision=exact)
@@ -167,7 +167,7 @@ def _potential(
 
 
 def acceptance(energy_error: Float[Array, "*chains"]) -> Float[Array, "*chains"]:
-    """min(1, exp(−ΔH)), 0 where ΔH is not finite."""
+    """Return min(1, exp(−ΔH)), 0 where ΔH is not finite."""
     rate = jnp.exp(jnp.minimum(-energy_error, 0))
     return jnp.where(jnp.isfinite(energy_error), rate, 0)
 

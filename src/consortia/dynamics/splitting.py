@@ -36,11 +36,11 @@ class SplittingHMC:
     gradient_variance: float | tuple[float, ...] = 0.0
 
     def start(self, position: Float[Array, " d"]) -> State:
-        """θ at rest."""
+        """Return θ at rest."""
         return State(position, jnp.zeros_like(position))
 
     def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
-        """θ̂ = θ + hq/2."""
+        """Return θ̂ = θ + hq/2."""
         return state.position + step_size / 2 * state.momentum
 
     def step(
@@ -50,7 +50,7 @@ class SplittingHMC:
         normal: Float[Array, " d"],
         step_size: Float[Array, ""],
     ) -> State:
-        """(θ', q') from the gradient at θ̂."""
+        """Return (θ', q'), from the gradient at θ̂."""
         decay = jnp.exp(-self.friction * step_size / 2)
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)
         half = self.point(state, step_size)

@@ -1,4 +1,4 @@
-"""What the stochastic dynamics have in common: their state, and the form of one step."""
+"""The state that all stochastic dynamics share, and the form of one step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 
 class State(NamedTuple):
-    """Where a chain is; what a dynamics does not have is ().
+    """The state of a chain; () for what a dynamics does not have.
 
     Attributes:
         position: θ, (d,).

@@ -34,11 +34,11 @@ class EulerHMC:
     gradient_variance: float | tuple[float, ...] = 0.0
 
     def start(self, position: Float[Array, " d"]) -> State:
-        """θ at rest."""
+        """Return θ at rest."""
         return State(position, jnp.zeros_like(position))
 
     def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
-        """θ."""
+        """Return θ."""
         return state.position
 
     def step(
@@ -48,7 +48,7 @@ class EulerHMC:
         normal: Float[Array, " d"],
         step_size: Float[Array, ""],
     ) -> State:
-        """(θ', q') from the gradient at θ."""
+        """Return (θ', q'), from the gradient at θ."""
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)
         kept = (1 - self.friction * step_size) * state.momentum
         momentum = kept - step_size * gradient + spread * normal
@@ -58,7 +58,7 @@ class EulerHMC:
 def injected(
     strength: float, gradient_variance: float | tuple[float, ...], step_size: Float[Array, ""]
 ) -> Float[Array, "*d"]:
-    """√(2 · strength · h − h²V), the standard deviation of the injected noise."""
+    """Return √(2 · strength · h − h²V), the standard deviation of the injected noise."""
     if gradient_variance == 0.0:
         return jnp.sqrt(2 * strength * step_size)
     variance = jnp.asarray(gradient_variance, step_size.dtype)

@@ -37,13 +37,13 @@ class Thermostat:
     temperature: float = 1.0
 
     def start(self, position: Float[Array, " d"]) -> State:
-        """θ at rest, ξ = D."""
+        """Return θ at rest, with ξ = D."""
         shape = position.shape if self.elementwise else ()
         thermostat = jnp.full(shape, self.friction, position.dtype)
         return State(position, jnp.zeros_like(position), thermostat)
 
     def point(self, state: State, step_size: Float[Array, ""]) -> Float[Array, " d"]:
-        """θ + hq/2."""
+        """Return θ + hq/2."""
         return state.position + step_size / 2 * state.momentum
 
     def step(
@@ -53,7 +53,7 @@ class Thermostat:
         normal: Float[Array, " d"],
         step_size: Float[Array, ""],
     ) -> State:
-        """(θ', q', ξ') from the gradient at the half-step point."""
+        """Return (θ', q', ξ'), from the gradient at the half-step point."""
         half = self.point(state, step_size)
         thermostat = state.thermostat + step_size / 2 * self._excess(state.momentum)
         decay = jnp.exp(-thermostat * step_size / 2)

@@ -1,4 +1,4 @@
-"""Where the draws of a chunk are kept on the device until they leave it."""
+"""Buffers on the device for the draws of a chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consortia.engines.rng import Layout
 
 
 class Window(NamedTuple):
-    """Which rounds a call runs and where their draws go; int32 scalars.
+    """Rounds that a call runs, and where their draws go; int32 scalars.
 
     Draws are counted from the end of the warm-up. Number n of them goes to slot n // thin − origin,
     so that the last of each block of ``thin`` stays.
@@ -28,7 +28,7 @@ class Window(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """What is recorded of a chunk, slot axis first; the last slot is for a block in progress."""
+    """Records of a chunk, slot axis first; the last slot is for a block in progress."""
 
     draws: Float[Array, "slots *chains d"]
     agents: Float[Array, "slots nodes *chains d"] | None
@@ -37,7 +37,7 @@ class Buffers(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """What one iteration yields, as arrays or their shapes.
+    """Records of one iteration, as arrays or their shapes.
 
     Attributes:
         draw: (chains, d), or (chains, per_iteration, d) where that is more than one; a single

@@ -1,4 +1,4 @@
-"""What the rest of the package knows of an engine and of a run that it has prepared.
+"""The interface of engines, and of a run that an engine has prepared.
 
 An engine says which process reads which sites, lets the processes agree before a run, and prepares
 it. A run starts, advances and is gathered. A method that an engine does not define does what suits
@@ -32,7 +32,7 @@ from consortia.errors import InputError, StoreError
 
 
 class Engine(metaclass=Hinted):
-    """How the sites of a study are run; all processes of a job make the same one.
+    """An engine, which runs the sites of a study; all processes of a job make the same one.
 
     Attributes:
         name: as in the record of a run.
@@ -287,7 +287,7 @@ class Run(ABC):
 
     @property
     def fitted(self) -> PyTree:
-        """What ``fit`` left at all sites, node axis first; () without such phases."""
+        """Results of ``fit`` at all sites, node axis first; () without such phases."""
         return self._here(self._arrays.fitted)
 
     def site(self, name: str) -> Site | None:
@@ -335,7 +335,7 @@ class Run(ABC):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which sites, one line each, if there are several processes."""
+        """Sites of each process, one line each, if there are several processes."""
         return []
 
     def _here(self, tree: PyTree) -> PyTree:

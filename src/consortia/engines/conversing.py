@@ -177,7 +177,7 @@ class ShardedPanel(Panel):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which devices, one line each, if there are several."""
+        """Devices of each process, one line each, if there are several."""
         return self.division.where
 
 

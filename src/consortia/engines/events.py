@@ -33,7 +33,7 @@ from consortia.latency import Latency, Recorded
 Array = np.ndarray
 
 LEAST_SHARE = 0.1
-"""Of 1/sites: a site that is heard less often stops the run."""
+"""Least share of the updates from a site, in units of 1/sites; less stops the run."""
 
 MOST_DROPPED = 0.5
 """Share of the gradients that may be dropped."""
@@ -82,7 +82,7 @@ class Trace:
 
     @property
     def largest_staleness(self) -> int:
-        """Of the accepted updates; a ring of one more past replies serves the whole trace."""
+        """Largest staleness of an accepted update; a ring of one more reply serves the trace."""
         return int(self.staleness[~self.dropped].max())
 
     @property
@@ -104,7 +104,7 @@ class Trace:
 
     @property
     def mean_staleness(self) -> Array:
-        """Of the accepted updates after warm-up, (servers,)."""
+        """Mean staleness of the accepted updates after warm-up, (servers,)."""
         return self.accepted("staleness")[:, self.warmup :].mean(axis=1)
 
     def histogram(self) -> Array:
@@ -147,7 +147,7 @@ def simulate(
         max_staleness: gradients that are staler are dropped; none is when None.
         warmup: of the updates, those before the first recorded one.
         seed: of the durations.
-        sites: names of the sites when each worker holds its own; then every site must be heard.
+        sites: names of the sites when each worker holds its own; then every site must send.
 
     Raises:
         InputError: an argument is out of its range; more than half of the gradients are dropped; a
@@ -270,8 +270,8 @@ def _replay(
         version[worker], task[worker] = done, task[worker] + 1
     if done < updates:
         raise InputError(
-            f"recorded trace: server {server} has {done} accepted updates, {updates} are asked "
-            "for: lower rounds or warmup, or raise max_staleness."
+            f"recorded trace: server {server} has {done} accepted updates, {updates} are needed: "
+            "lower rounds or warmup, or raise max_staleness."
         )
     return _columns(events), version
 

@@ -179,7 +179,7 @@ def communication(
 
     A star sends every outbox up and every reply down; gossip sends each outbox along each edge of
     the graph, a travelling chain its outbox from one site to the next, counted as up only, and a
-    parameter server answers the one worker that it heard.
+    parameter server answers the one worker that sent a message.
     """
     match exchange:
         case None:

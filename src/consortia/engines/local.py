@@ -51,7 +51,7 @@ _starts: OrderedDict[Any, Any] = OrderedDict()
 class LocalEngine(Engine):
     """Runs all sites and chains in this process, or in all processes of ``jax.distributed``.
 
-    The sites or the chains are divided evenly among devices where that is asked for or costs
+    The sites or the chains are divided evenly among devices where `mesh` says so or it costs
     nothing: chains first, which never wait for each other; then sites, whose sums cross the
     devices in every communication round. Draws are the same up to rounding.
 
@@ -240,7 +240,7 @@ class LocalEngine(Engine):
         if self._participation.ndim != 2 or self._participation.shape[1] != nodes:
             raise InputError(
                 f"participation has shape {self._participation.shape}: give (rounds, {nodes}), one "
-                "truth value for each round, warm-up included, and each site."
+                "bool for each round, warm-up included, and each site."
             )
         if not self._participation.any(axis=1).all():
             raise InputError("participation: there is a round in which no site takes part.")
@@ -335,7 +335,7 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
     """Return how hard the compiler works on the functions of a run.
 
     Its options follow from the padded rows of all sites: programs are kept by these, and all
-    processes of a run round alike.
+    processes of a run round equally.
     """
     padded = np.full(len(sites), max(sites.sizes), np.int64)
     numbers = sum(leaf.size / leaf.shape[0] for leaf in jax.tree.leaves(sites.first)) * padded.sum()

@@ -1,4 +1,4 @@
-"""How a `Mailbox` runs in one process: a simulated trace of events, and a ring of past replies."""
+"""A `Mailbox` in one process: a simulated trace of events, and a ring of past replies."""
 
 from __future__ import annotations
 

@@ -120,10 +120,10 @@ class Panel(ABC):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which sites, one line each, if there are several processes."""
+        """Sites of each process, one line each, if there are several processes."""
         return []
 
-    # --- what all engines do alike ----------------------------------------------------------------
+    # --- what all engines share ------------------------------------------------------------------
 
     def function(self, query: Query) -> SiteFunction:
         """Return the site function that answers a query.

@@ -69,7 +69,7 @@ class SiteArrays(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What an iteration needs from the one before it.
+    """The state between two iterations.
 
     Attributes:
         node: states of the nodes, node axis first.
@@ -85,7 +85,7 @@ class Carry(NamedTuple):
 
 
 class Iteration:
-    """What the nodes and the hub of one process do in an iteration of an algorithm.
+    """An iteration of an algorithm at the nodes and the hub of one process.
 
     Attributes:
         first_turn: of `Carry`, at the begin of a program.

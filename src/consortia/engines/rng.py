@@ -15,7 +15,7 @@ from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
 
 AnyArray = Array | np.ndarray
-"""Of JAX, or on the host."""
+"""An array of JAX, or on the host."""
 
 FIT, SETUP, ROUND = 0, 1, 2
 """Stages of an algorithm, as coded in the keys of its random numbers."""
@@ -25,7 +25,7 @@ ROUTE_STREAM = "node that the chain visits"
 
 @dataclass(frozen=True)
 class Layout:
-    """What fixes the compiled program beside the algorithm and the shapes.
+    """Settings that fix the compiled program beside the algorithm and the shapes.
 
     Attributes:
         nodes: number of sites.
@@ -73,7 +73,7 @@ class PhaseKeys(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Whose message each chain's server takes in one update; (chains,), scalars of one chain.
+    """The message that each chain's server takes in one update; (chains,), scalars of one chain.
 
     Attributes:
         update: l, the updates before this one; int32 scalar.
@@ -107,7 +107,7 @@ class PhaseRandomness(NamedTuple):
 
 @dataclass(frozen=True)
 class Counter:
-    """Where in the run a set of numbers stands; int32 scalars."""
+    """Position of a set of numbers in the run; int32 scalars."""
 
     iteration: Any
     warmup: Any

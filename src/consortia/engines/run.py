@@ -53,7 +53,7 @@ class LocalRun(Run):
         Args:
             seed: seed of the run.
             positions: starting points, (chains, d).
-            rounds: rounds after the warm-up that may be asked for.
+            rounds: rounds after the warm-up, at most.
             warmup: rounds before them.
 
         Raises:

@@ -2,7 +2,7 @@
 
 Every device runs the phases for its own nodes and chains; sums, averages and gossip are collectives
 along the axis ``nodes`` of the mesh, and nothing crosses the axis ``chains``. What belongs to no
-node (the hub) is computed by all devices alike. Random numbers follow from the keys of nodes and
+node (the hub) is computed by all devices equally. Random numbers follow from the keys of nodes and
 chains, and are therefore those of one device; sums over nodes are rounded in another order.
 """
 
@@ -41,7 +41,7 @@ NODES, CHAINS = "nodes", "chains"
 
 
 class Axes(NamedTuple):
-    """Where the node and chain axes of an array stand; None: it has none."""
+    """Positions of the node and chain axes of an array; None: it has none."""
 
     node: int | None
     chain: int | None
@@ -76,7 +76,7 @@ class Sharding:
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which devices, one line each, if there are several."""
+        """Devices of each process, one line each, if there are several."""
         held: dict[int, list[str]] = {}
         for device in self.mesh.devices.flat:
             held.setdefault(device.process_index, []).append(f"{device.platform}:{device.id}")
@@ -163,7 +163,7 @@ def cores() -> int:
 
 
 def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
-    """Return the devices that were asked for; all of JAX's where none were.
+    """Return the requested devices; all of JAX's where none are requested.
 
     Raises:
         InputError: there are fewer.
@@ -182,7 +182,7 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
 
 
 def check_mesh(mesh: Any) -> None:
-    """Raise an `InputError` where this is no mesh, or its axes have other names."""
+    """Raise an `InputError` where this is not a mesh, or its axes have other names."""
     if not isinstance(mesh, Mesh):
         raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
     strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
@@ -291,7 +291,7 @@ def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | 
 # --- processes -----------------------------------------------------------------------------------
 
 SECONDS_TO_JOIN = 120
-"""That a process waits at the start for the others."""
+"""Seconds that a process waits at the start for the others."""
 
 
 def join(coordinator: str, processes: int, process: int) -> None:
@@ -358,7 +358,7 @@ EVERYWHERE = PartitionSpec()
 
 
 class ShardedProgram(Program):
-    """As `Program`; its functions take and return arrays that lie on the devices of a mesh."""
+    """A `Program` of which the functions take and return arrays on the devices of a mesh."""
 
     def __init__(
         self,
@@ -514,7 +514,7 @@ class ShardedProgram(Program):
 
 
 class _Part(Program):
-    """What one device computes, inside `jax.shard_map`."""
+    """The program of one device, inside `jax.shard_map`."""
 
     def __init__(
         self,
@@ -557,7 +557,7 @@ class _Part(Program):
 
 
 class ShardedRun(LocalRun):
-    """As `LocalRun`, its arrays on the devices of a mesh; every process runs it.
+    """A `LocalRun` with its arrays on the devices of a mesh; every process runs it.
 
     What is recorded, kept in checkpoints and shown is gathered first, by all processes together:
     all of them call the methods that need it.
@@ -643,10 +643,10 @@ class ShardedRun(LocalRun):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which devices, one line each, if there are several."""
+        """Devices of each process, one line each, if there are several."""
         return self.division.where
 
-    # --- what is asked between rounds -------------------------------------------------------------
+    # --- queries between rounds -------------------------------------------------------------------
 
     def site(self, name: str) -> Site | None:
         """Return one site, as a visiting chain sees it; all processes call it."""
@@ -681,5 +681,5 @@ def _emptied(buffers: Buffers) -> Buffers:
 
 
 def _on_host(positions: Any) -> Any:
-    """Return starting points as every process gives them alike to all of its devices."""
+    """Return starting points as every process gives them to all of its devices."""
     return np.asarray(positions)

@@ -20,7 +20,7 @@ def estimate(target: Target, batch_size: int | None, *, replace: bool = True) ->
 
 
 def minibatch(target: Target, batch_size: int, *, replace: bool = True) -> GradientOracle:
-    """−(n_c/B) Σ_{i∈batch} ∇log p(z_i|θ) − λ_c ∇log p(θ), unbiased for ∇U_c(θ).
+    """Return −(n_c/B) Σ_{i∈batch} ∇log p(z_i|θ) − λ_c ∇log p(θ), unbiased for ∇U_c(θ).
 
     Several draws of one evaluation are one batch of draws × B rows, which is their average.
 

@@ -148,7 +148,7 @@ def erdos_renyi(agents: int, probability: float, *, seed: int) -> Any:
     Args:
         agents: how many there are, 1 or more.
         probability: of each edge, from 0 to 1.
-        seed: a whole number; the same one gives the same graph.
+        seed: an integer; the same one gives the same graph.
 
     Returns:
         `networkx.Graph` with the nodes 0, 1, ..., agents − 1.

@@ -22,13 +22,13 @@ MOST_PADDING = 4
 """Neighbour lists are padded to the longest unless that takes this many times their length."""
 
 TOLERANCE = 1e-6
-"""How far the sum of a row or a column may be from one."""
+"""Largest distance of the sum of a row or a column from one."""
 
 MOST_EIGENVALUES = 2000
 """Up to this many agents all eigenvalues are computed."""
 
 MOST_AT_ONCE = 500
-"""Up to this many agents they are computed without being asked for, for the plan of a run."""
+"""Number of agents up to which the plan of a run computes them."""
 
 
 class MixingMatrix:
@@ -218,7 +218,7 @@ class MixingMatrix:
         return csr_array((self.values, self.columns, self._starts), shape=shape)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values that say which matrix it is, for the record of a run."""
+        """Return plain values that identify the matrix, for the record of a run."""
         return {
             "agents": self.agents,
             "links": self.links,

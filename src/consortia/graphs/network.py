@@ -1,4 +1,4 @@
-"""What a run says of its network: disagreement over time, each agent's error, and a picture."""
+"""The network of a run: disagreement over time, each agent's error, and a picture."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NETWORKS = ("complete", "ring", "path", "star", "identity")
 
 
 Mixing = MixingMatrix | MixingSchedule | str | ArrayLike
-"""What stands for a mixing matrix; SciPy's sparse matrices as well."""
+"""Values that stand for a mixing matrix, SciPy's sparse matrices included."""
 
 
 def mixing_matrix(

@@ -150,7 +150,7 @@ class Tabulated:
 
     @property
     def length(self) -> int:
-        """How many iterations have a value."""
+        """Number of iterations that have a value."""
         return len(self.values)
 
     def __call__(self, iteration: Any) -> jax.Array:
@@ -356,7 +356,7 @@ def _array(value: Any, name: str) -> np.ndarray:
         array = np.asarray(value)
     except ValueError as error:  # rows of unlike length
         raise InputError(f"{name}: got {value!r}; give numbers") from error
-    # A complex, a truth value or a text is no step size, though it could be read as one.
+    # NumPy would convert complex numbers, bools and strings, none of which is a step size.
     if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
         raise InputError(
             f"{name}: got {value!r}; give a number, an array with a value for each iteration, or "
@@ -381,7 +381,7 @@ def _table(values: Any, name: str) -> np.ndarray:
 def _counts(iteration: Any) -> jax.Array:
     counts = jnp.asarray(iteration)
     if not jnp.issubdtype(counts.dtype, jnp.integer):
-        raise InputError(f"iteration: got {counts.dtype}; a schedule is called with whole numbers")
+        raise InputError(f"iteration: got {counts.dtype}; a schedule is called with integers")
     return counts
 
 

@@ -74,7 +74,7 @@ class Answers:
 
     @property
     def present(self) -> bool:
-        """Return True if an answer is there, whatever its state."""
+        """True if an answer is there, whatever its state."""
         return any(self._numbers())
 
     def keep(self, number: int, query: str, arrays: Mapping[str, np.ndarray]) -> None:

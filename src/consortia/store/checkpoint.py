@@ -65,7 +65,7 @@ class Checkpoints:
 
     @property
     def present(self) -> bool:
-        """Return True if there is a file, whatever its state."""
+        """True if there is a file, whatever its state."""
         return any(path.exists() for path in self._paths)
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -120,7 +120,7 @@ def read(path: Path) -> Checkpoint:
         with open(handle, "rb") as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise Damaged(f"{path.name} is no regular file")
+                raise Damaged(f"{path.name} is not a regular file")
             empty = not state.st_size  # which cannot be mapped
             data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return Checkpoint(*FORMAT.decode(data))

@@ -4,7 +4,7 @@ Layout: eight bytes that name the format, its version (4 bytes, little endian), 
 everything else (32 bytes), the length of the header (8 bytes), the header as JSON, then the arrays
 one after the other, little endian, in the order of the header's list. Nothing is pickled, nothing
 is padded, and nothing may follow the last array. The first 44 bytes mean the same in every version,
-so that content of another version is told from damaged content.
+which distinguishes another version from damage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREAMBLE_BYTES = 52
 HEADER_BYTES_MAX = 2**26
 AXES_MAX = 16
 LENGTH_MAX = 2**40
-"""Of an axis, also of an array without content."""
+"""Largest length of an axis, also of an array without content."""
 
 TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 """Types of the arrays' entries."""
@@ -118,7 +118,7 @@ class Format:
 
 
 def are_counts(values: Any) -> bool:
-    """Return True for a list of whole numbers none of which is negative."""
+    """Return True for a list of integers none of which is negative."""
     return isinstance(values, list) and all(type(one) is int and one >= 0 for one in values)
 
 
@@ -132,7 +132,7 @@ def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:
             raise ContainerError("an entry of its list of arrays is not name, type and shape")
         name, kind, shape = entry
         if not isinstance(name, str) or name in arrays:
-            raise ContainerError("the name of an array is no text, or stands twice")
+            raise ContainerError("the name of an array is not a string, or stands twice")
         if kind not in TYPES:
             raise ContainerError("an array is of a type that cannot travel")
         if not are_counts(shape) or len(shape) > AXES_MAX:
@@ -148,7 +148,7 @@ def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:
         except ValueError:  # no content, and lengths that no array has
             raise ContainerError("the shape of an array is not that of an array") from None
         if kind == "b1" and array.view(np.uint8).max(initial=0) > 1:
-            raise ContainerError("an array of truth values holds something else")
+            raise ContainerError("an array of bools holds something else")
         arrays[name] = array.astype(np.dtype(kind))  # a copy, aligned and writable
         first += size
     if first != len(data):

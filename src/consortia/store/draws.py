@@ -24,7 +24,7 @@ DRAW = "draw"
 ORDER = "variables"
 """The attribute of a group that names its variables in the order of the run."""
 ZARR: dict[str, Any] = {"zarr_format": 3, "use_consolidated": False}
-"""How a group is opened: older formats and summaries of others are not read."""
+"""Options with which a group is opened: no older format, and no summary by somebody else."""
 
 ALWAYS_WRITTEN = {"array.write_empty_chunks": True}
 """A file that is absent is then a lost one, and never one without content."""
@@ -162,7 +162,7 @@ class DrawStore:
         return self._growing[name]
 
     def _added(self, key: str, array: Any, first: int, new: np.ndarray) -> None:
-        """Have the draws from index ``first`` on, and the description, on the disk; sum them."""
+        """Flush the draws from index ``first`` on and the description to the disk; sum them."""
         files = _files(array, first, array.shape[_axis(array)])
         for file in (*files, _folder(array) / "zarr.json"):
             with file.open("rb") as handle:

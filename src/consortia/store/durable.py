@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from consortia.errors import StoreError
 
 PART = ".part"
-"""How the names of files end that are being written; what a kill has left of one is of no use."""
+"""Ending of the names of files that are being written; one that a kill leaves is useless."""
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 AT_ONCE = getattr(os, "O_NONBLOCK", 0)
@@ -79,7 +79,7 @@ def written_beside(path: Path) -> Iterator[Path]:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the bytes of a file that is no link, no pipe, no device and not longer than ``most``.
+    """Return the bytes of a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: it is something else, longer, or cannot be read.
@@ -88,7 +88,7 @@ def read_regular(path: Path, most: int) -> bytes:
     with open(handle, "rb") as file:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path.name} is no regular file")
+            raise OSError(f"{path.name} is not a regular file")
         if found.st_size > most:
             raise OSError(f"{path.name} has {found.st_size} bytes, the most is {most}")
         return file.read(found.st_size + 1)
@@ -101,7 +101,7 @@ def remove_parts(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in a directory on the disk; only POSIX can."""
+    """Flush the names in a directory to the disk; only POSIX can."""
     if os.name != "posix":
         return
     handle = os.open(directory, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""How a run ended: a kind that programs read, and words for people."""
+"""Ends of runs: a kind that programs read, and words for people."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class RunEnd(StrEnum):
 
     @property
     def state(self) -> str:
-        """What becomes of the run: it is finished, can be resumed (interrupted), or failed."""
+        """State of the run: finished, interrupted (it can be resumed), or failed."""
         if self in (RunEnd.ALL_ROUNDS, RunEnd.STOPPING_RULE):
             return "finished"
         return "failed" if self in (RunEnd.NON_FINITE, RunEnd.WARMUP_REFUSED) else "interrupted"
 
 
 class Ending(NamedTuple):
-    """How one run ended.
+    """The end of one run.
 
     Attributes:
         kind: see `RunEnd`.

@@ -1,4 +1,4 @@
-"""Which Zarr hierarchies are opened: those of this store's own making, checked before Zarr reads.
+"""A check, before Zarr reads, that a hierarchy is of this store's own making.
 
 A run directory may come from somebody else. Zarr would follow links, run codecs that a description
 names, and fill an array of any described length with zeros. Here descriptions are plain JSON, types
@@ -55,7 +55,7 @@ def check_hierarchy(path: Path) -> None:
     if path.is_symlink():
         raise ValueError(f"{path.name!r} is a link")
     if not (path / DESCRIPTION).exists():
-        raise ValueError("it is no group of Zarr 3")
+        raise ValueError("it is not a group of Zarr 3")
     _described(path, "group")
     groups = [entry for entry in _entries(path) if entry.is_dir(follow_symlinks=False)]
     if len(groups) > GROUPS_MAX:
@@ -87,7 +87,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             raise ValueError(f"{entry.name!r} is a link, or no file")
         if not is_printable(entry.name):
-            raise ValueError(f"{entry.name!r} is no name of ours")
+            raise ValueError(f"{entry.name!r} is not a name that this store writes")
     return entries
 
 
@@ -96,11 +96,11 @@ def _described(folder: Path, kind: str) -> dict[str, Any]:
     try:
         found = json.loads(read_regular(folder / DESCRIPTION, DESCRIPTION_BYTES))
     except (ValueError, RecursionError):
-        raise ValueError(f"{folder.name}: its description is no JSON") from None
+        raise ValueError(f"{folder.name}: its description is not JSON") from None
     if not isinstance(found, dict) or found.get("zarr_format") != 3:
         raise ValueError(f"{folder.name}: it is not of Zarr's format 3")
     if found.get("node_type") != kind or not isinstance(found.get("attributes", {}), dict):
-        raise ValueError(f"{folder.name}: it is no {kind}")
+        raise ValueError(f"{folder.name}: it is not of the kind {kind!r}")
     return found
 
 
@@ -110,9 +110,9 @@ def _check_array(folder: Path, where: str) -> int:
     shape, chunk = _lengths(found.get("shape")), _lengths(_inside(found, "chunk_grid", "regular"))
     names, codecs = found.get("dimension_names"), found.get("codecs")
     if shape is None or chunk is None or len(shape) != len(chunk) or 0 in chunk:
-        raise ValueError(f"{where}: its shape, or that of its chunks, is no list of lengths")
+        raise ValueError(f"{where}: its shape, or that of its chunks, is not a list of lengths")
     if not (isinstance(names, list) and len(names) == len(shape) and _are_names(names)):
-        raise ValueError(f"{where}: the names of its axes are not texts, one an axis")
+        raise ValueError(f"{where}: the names of its axes are not strings, one an axis")
     if not (isinstance(codecs, list) and _codec_names(codecs) <= CODECS):
         raise ValueError(f"{where}: it is written with a codec that is not ours")
     if found.get("storage_transformers") or _inside(found, "chunk_key_encoding", "default") is None:

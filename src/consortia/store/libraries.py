@@ -1,4 +1,7 @@
-"""What holds and stores draws takes most of a second to import: it is done while rounds compile."""
+"""The libraries that hold and store draws, imported while rounds compile.
+
+They take most of a second to import.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def imported_aside(modules: Sequence[str]) -> Iterator[None]:
     """Import modules in a thread of their own while the body runs; return when they are there.
 
     The body must import none of them: of modules that import each other in a circle, two threads
-    get half of one. A module that cannot be imported is left to who needs it, who is told.
+    get half of one. A module that cannot be imported is an error where it is needed.
     """
     missing = [name for name in modules if name not in sys.modules]
     if not missing:

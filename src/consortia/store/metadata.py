@@ -1,4 +1,4 @@
-"""What the numbers of a run are of: its title, its parameters' names, the units of its columns."""
+"""Names of what a run samples: its title, its parameters, the units of its columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Labels = Mapping[str, Sequence[Sequence[str] | None]]
 
 @dataclass(frozen=True)
 class Scaling:
-    r"""How the columns of x, and the response, were standardised before a linear predictor.
+    r"""The standardisation of the columns of x, and of the response, before a linear predictor.
 
     .. math:: \tilde x_j = (x_j - m_j) / s_j, \qquad \tilde y = (y - m_y) / s_y
 
@@ -42,7 +42,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a run keeps beside its draws; see `consortia.sample`.
+    """Descriptions that a run keeps beside its draws; see `consortia.sample`.
 
     Attributes:
         title: one line.

@@ -31,7 +31,7 @@ class Windows(_Typed):
 
 
 class Scaled(_Typed):
-    """How columns were standardised."""
+    """Standardisation of columns."""
 
     columns: list[Text]
     means: list[Number]
@@ -77,7 +77,7 @@ class Record(_Typed):
 
 
 class SiteStatus(_Typed):
-    """How one site answers."""
+    """Answers of one site so far."""
 
     name: Text
     answered: Number | None
@@ -85,7 +85,7 @@ class SiteStatus(_Typed):
 
 
 class Status(_Typed):
-    """Where a run is just now."""
+    """Progress of a run."""
 
     written: Number
     state: Text
@@ -150,7 +150,7 @@ class Data(Described):
 
 
 class Rounding(_Typed):
-    """What the bits of a run depend on."""
+    """Settings on which the bits of a run depend."""
 
     x64: bool
     versions: dict[str, str]
@@ -158,7 +158,7 @@ class Rounding(_Typed):
 
 
 class Kept(_Typed):
-    """What is kept instead of draws."""
+    """Statistics that are kept instead of draws."""
 
     kind: str
     covariance: str | None = None

@@ -1,4 +1,4 @@
-"""From the recorded arrays of a run to an `xarray.DataTree` in ArviZ's layout."""
+"""The recorded arrays of a run as an `xarray.DataTree` in ArviZ's layout."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
 NAME_BYTES, PATH_BYTES = 255, 4095
-"""Of a name in a directory, and of a path."""
+"""Bytes of a name in a directory, and of a path, at most."""
 
 RECORD_BYTES = 2**26
 """The longest record; one with a hundred thousand sites is far shorter."""
@@ -40,7 +40,7 @@ def read_path(path: Any) -> Path:
     """Return the path of a directory; refuse what names none.
 
     Raises:
-        InputError: it is no text and no path, or no file system has such a name.
+        InputError: it is neither a string nor a path, or no file system has such a name.
     """
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(
@@ -255,7 +255,7 @@ class RunStore:
 
     @property
     def finished(self) -> bool:
-        """Return True if the run that was reopened was written to its end, as its record says."""
+        """True if the run that was reopened was written to its end, as its record says."""
         try:
             record, specification = read_record(self.path)
         except StoreError:

@@ -1,4 +1,4 @@
-"""Where a run is just now, in a file beside its record, for whoever watches it."""
+"""Progress of a run, in a file beside its record, for whoever watches it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ COLUMNS_AT_ONCE = 16
 
 NEWTON_STEPS = 100
 NEWTON_TOLERANCE = 1e-6
-"""On g'H⁻¹g, the squared distance to the minimum in standard deviations of the Gaussian there."""
+"""Bound on g'H⁻¹g, the squared distance to the minimum in the Gaussian's standard deviations."""
 
 
 def log_likelihood(target: Target, position: Array, rows: PyTree, weights: Array) -> Array:

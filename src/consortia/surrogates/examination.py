@@ -74,7 +74,7 @@ def examine(
     inbox: Natural,
     site: Site,
 ) -> Any:
-    """Form a site's correction; the message is its share of the mean-square factors, (2, d)."""
+    """Compute a site's correction; the message is its share of the mean-square factors, (2, d)."""
     reference, own, converged, seen = state
     correction = Correction.of(own, inbox, site.weight, reference)
     weight = jnp.asarray(site.weight, reference.dtype)

@@ -93,8 +93,8 @@ def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
     """Read the user's Gaussians, one a site: `Gaussian` objects or pairs of mean and covariance.
 
     Raises:
-        InputError: none, an entry that is no Gaussian, or entries of unlike dimension; the message
-            gives its index.
+        InputError: none, an entry of another type, or entries of different dimensions; the
+            message gives the index.
     """
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise InputError(

@@ -102,7 +102,7 @@ class Newton(NamedTuple):
 
     @property
     def convex(self) -> bool:
-        """Whether the curvature is positive."""
+        """True if the curvature is positive."""
         return bool(self.values[0] > CURVATURE_FLOOR * self.values[-1])
 
     @property

@@ -140,7 +140,7 @@ class Recursion(ABC):
 
     @property
     def instability(self) -> str:
-        """In words, what does not settle; empty when all does."""
+        """The part that does not settle, in words; empty when all does."""
         if self.spectral_radius < 1.0:
             return ""
         return f"the mean grows by the factor {self.spectral_radius:.6g} an iteration"
@@ -210,7 +210,7 @@ class AffineRecursion(Recursion):
     def along(self, counts: Sequence[int], start: Normal) -> list[Normal]:
         """Return the law after each of these numbers of iterations, by repeated squaring.
 
-        A number goes on from the one before it unless that is larger.
+        Each number continues from the one before it, unless that is larger.
         """
         power, laws = cache(self.step.power), []
         state, at = self.first, 1

@@ -59,7 +59,7 @@ MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
 
 MOST_K_HAT = 10.0
-"""What an infinite k-hat is kept as, in JSON."""
+"""The value that stands for an infinite k-hat in JSON."""
 
 MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
@@ -76,7 +76,7 @@ UNFITTED = (
 
 _KNOWN: WeakKeyDictionary[Sites, WeakKeyDictionary[Model, tuple[bytes, dict[Hashable, Any]]]]
 _KNOWN = WeakKeyDictionary()
-"""What problems have found of sites and models that are still alive, from the latest start."""
+"""Results of problems by living sites and models, from the latest start."""
 
 
 class Problem:
@@ -117,7 +117,7 @@ class Problem:
 
     @property
     def too_large(self) -> str | None:
-        """Why the posterior is not expanded, if it is too large for that."""
+        """The reason not to expand the posterior, if it is too large for that."""
         return too_large(self.potentials)
 
     @cached_property
@@ -135,7 +135,7 @@ class Problem:
 
     @property
     def k_hat(self) -> float | None:
-        """How far the posterior is from its Gaussian law; None where no site has evaluated it."""
+        """Distance of the posterior from its Gaussian law; None where no site has evaluated it."""
         if self._left is not None:
             return None
         found = self.once("k_hat", lambda: k_hat_of(self._expanded, self.potentials))
@@ -181,7 +181,7 @@ class Problem:
         return made
 
     def agents(self, *, rows: bool) -> GaussianAgents:
-        """Return the sites as agents of equal shares, with every row's expansion if asked for."""
+        """Return the sites as agents of equal shares, with every row's expansion if ``rows``."""
         near = self.near
         if rows and self.sites.elsewhere:
             raise InputError("the noise of minibatches needs the rows of all sites in one process")
@@ -469,8 +469,8 @@ def predict_bias(
         sites: the data.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         init: where the search for the mode starts, instead of ``model.init``.
-        engine: that of the run, where the rows are in several processes, which all call this
-            alike: of their rows the sites tell value, gradient and Hessian at about ten points.
+        engine: that of the run, where the rows are in several processes, which all make the same
+            call: the sites send value, gradient and Hessian at about ten points.
 
     Returns:
         The prediction. Where there is none (no oracle for the method or its settings, a posterior

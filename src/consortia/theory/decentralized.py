@@ -103,7 +103,7 @@ def decentralized_ula_moments(
         agents: the problem.
         mixing: the network.
         step_size: α₀.
-        iterations: how many; the time grows with it, because no two are alike.
+        iterations: how many; the time grows with it, because no two are equal.
         start: where all agents start, a number or ``(d,)``.
         decay: (δ₂, b₁).
         consensus: (β₀, δ₁, b₂).

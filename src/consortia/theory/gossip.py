@@ -54,7 +54,7 @@ from consortia.theory.law import Law, Moments, agent_blocks
 ComplexOrReal = Shaped[np.ndarray, "..."]
 
 _WORST_CONDITION = 1e8
-"""Of the eigenvectors; beyond it sums over modes would lose too many digits."""
+"""Condition of the eigenvectors beyond which sums over modes would lose too many digits."""
 
 _MOST_DENSE = 64
 """Entries of all agents' covariances up to which noise's feedback is a dense matrix."""
@@ -375,7 +375,7 @@ class AgentRecursion(AffineRecursion):
 
     @property
     def instability(self) -> str:
-        """In words, what does not settle; empty when all does."""
+        """The part that does not settle, in words; empty when all does."""
         if self.spectral_radius >= 1.0 or self._noise_settles:
             return super().instability
         return f"minibatch noise feeds itself by the factor {self.mean_square_radius:.6g}"
@@ -523,7 +523,7 @@ class Modes(NamedTuple):
         return np.real(self.positions @ summed @ self.positions.T)
 
     def _summed(self, left: ComplexOrReal, right: ComplexOrReal) -> ComplexOrReal:
-        """Σ_k (Λ^k left)(Λ^k right)ᵀ."""
+        """Return Σ_k (Λ^k left)(Λ^k right)ᵀ."""
         return (left @ right.T) / (1.0 - self.values[:, None] * self.values[None, :])
 
     def _spread(self, blocks: Array) -> ComplexOrReal:
@@ -541,7 +541,7 @@ class Powers:
     def common(
         self, spread: Float[np.ndarray, "Nd Nd"], *, averaged: bool
     ) -> Float[np.ndarray, "Nd Nd"]:
-        """See `Modes.common`."""
+        """Return the same as `Modes.common`."""
         entry = self._entry + self._matrix @ self._entry if averaged else self._entry
         noise = entry @ spread @ entry.T
         step = AffineMap(self._matrix, np.zeros(len(noise)), noise)
@@ -549,11 +549,11 @@ class Powers:
         return step.stationary_covariance()[:size, :size]
 
     def private(self, blocks: Array) -> Array:
-        """See `Modes.private`."""
+        """Return the same as `Modes.private`."""
         return agent_blocks(self.private_to_all(blocks), blocks.shape[1])
 
     def private_to_all(self, blocks: Array) -> Array:
-        """See `Modes.private_to_all`."""
+        """Return the same as `Modes.private_to_all`."""
         return self.common(block_diagonal(blocks), averaged=False)
 
 

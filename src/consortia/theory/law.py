@@ -199,7 +199,7 @@ class Law:
 
     @property
     def instability(self) -> str:
-        """In words, what does not settle; empty when all does."""
+        """The part that does not settle, in words; empty when all does."""
         return self.recursion.instability
 
     @property

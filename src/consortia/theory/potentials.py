@@ -33,8 +33,8 @@ TOGETHER = 512
 sums. How many there are in all decides, so that every engine computes the same numbers."""
 
 POINTS, MOST_OPERATIONS = 3_000, 10_000_000
-"""Of rows times points, or squared parameters where these are more: up to so many, hardly
-optimised programs are faster with their compiling. Measured with logistic regressions of 600 to
+"""Rows times points, or squared parameters where these are more, up to which hardly optimised
+programs are faster, their compilation included. Measured with logistic regressions of 600 to
 100,000 rows and 30 and 100 parameters: values at a thousand points take five times as long then."""
 
 VALUES = "values"
@@ -62,7 +62,7 @@ class Alone:
 class SitePotentials:
     """The sites' potentials at points, gathered from the processes that hold them.
 
-    All processes call the methods alike, and get the same numbers.
+    All processes make the same calls, and get the same numbers.
 
     Args:
         model: the model.

@@ -1,4 +1,4 @@
-"""Which step sizes are stable: limits of the gossip samplers, and predicted divergence.
+"""The stable step sizes: limits of the gossip samplers, and predicted divergence.
 
 `predict_divergence` judges a constant step size by the curvatures at a run's start. It is exact
 where the posterior is Gaussian; elsewhere it is a statement on the neighbourhood of the start. A

@@ -205,7 +205,7 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
         unstable settings too: see ``stable``.
 
     Raises:
-        InputError: a curvature is not above 0, or the staleness is no whole number of at least 0.
+        InputError: a curvature is not above 0, or the staleness is not an integer of at least 0.
 
     Example:
         >>> stale_server_law(langevin_server(0.1), 1.0, 0).stationary.variance.round(4)
@@ -487,7 +487,7 @@ def _mean_square_step(second: Array, a: float, p: Array) -> Array:
 
 
 class SquareError(NamedTuple):
-    """How the average of θ² over a run misses its target.
+    """The error of the average of θ² over a run.
 
     Attributes:
         mean_square: E(φ̂ − φ̄)².
@@ -667,7 +667,7 @@ def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: fl
         The factor over the second half of the trace, so that the start does not count.
 
     Raises:
-        InputError: the staleness is none of whole numbers of at least 0 that end at the start.
+        InputError: the staleness does not consist of integers from 0 to the index of the update.
 
     Example:
         >>> round(stale_trace_growth(langevin_server(0.1), [0] * 10, 1.0), 4)
@@ -729,7 +729,7 @@ def _events(
 ) -> tuple[Int[np.ndarray, " updates"], Int[np.ndarray, " updates"]]:
     tau = np.asarray(staleness)
     if tau.ndim != 1 or not tau.size or not np.issubdtype(tau.dtype, np.integer):
-        raise InputError(f"staleness: shape {tau.shape}; give whole numbers, (updates,)")
+        raise InputError(f"staleness: shape {tau.shape}; give integers, (updates,)")
     if np.any(tau < 0) or np.any(tau > np.arange(tau.size)):
         raise InputError("staleness: it must be at least 0 and cannot reach behind the start")
     who = np.zeros(tau.size, int) if workers is None else np.asarray(workers)

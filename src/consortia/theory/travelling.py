@@ -207,7 +207,7 @@ class TravellingRecursion(Recursion):
 
     @property
     def instability(self) -> str:
-        """In words, what does not settle; empty when all does."""
+        """The part that does not settle, in words; empty when all does."""
         with np.errstate(over="ignore", invalid="ignore"):
             if self._settles or self.mean_square_radius < 1:
                 return ""

@@ -24,7 +24,7 @@ from consortia.theory.bias import Problem, law_of, prediction_by
 from consortia.theory.law import Law
 
 HALVINGS = 40
-"""Of the first step that is tried, which is beyond every stable one."""
+"""Halvings of the first step that is tried, which is beyond every stable one."""
 
 REFINEMENTS = 6
 """Bisections between a step that meets the target and twice as long a one that does not."""
@@ -37,7 +37,7 @@ SHORTER = 0.9
 one some methods overshoot."""
 
 SOME_STEP = 1e-6
-"""Phases are alike whatever the step is; arguments that bound it allow so short a one."""
+"""A step size for counting phases, which do not depend on it; every bound permits it."""
 
 LEAST_DRAWS = 100.0
 """Effective draws that a run must be worth, all chains together."""
@@ -57,7 +57,7 @@ ALTERNATIVES: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class BiasTarget:
-    """How far off draws may be.
+    """The largest permitted bias of the draws.
 
     Attributes:
         mean: largest |predicted mean − mean| in posterior standard deviations.

@@ -210,7 +210,7 @@ class FederatedHMC(Method):
 
     @property
     def dimension(self) -> int | None:
-        """That of a given mass matrix."""
+        """The dimension of a given mass matrix."""
         return None if self.mass_matrix == "diagonal" else self.mass_matrix.dimension
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -306,7 +306,7 @@ class Trajectory(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Where trajectories may go; everywhere after the warm-up, and where the prior is flat.
+    """Bounds of trajectories; none after the warm-up, and where the prior is flat.
 
     Attributes:
         centre: of the prior, (d,).
@@ -350,7 +350,7 @@ class Hub(NamedTuple):
 
 
 Reply = tuple[Hub, PyTree, Info]
-"""What the server makes of a message: its state, where the sites evaluate next, and the infos."""
+"""The server's state after a message, where the sites evaluate next, and the infos."""
 
 
 class Time(NamedTuple):
@@ -486,7 +486,7 @@ def _kicked(
 
 
 def _moved(goes_on: Bool[Array, ""], trial: Trajectory) -> Trajectory:
-    """Return the trajectory after a drift, if it goes on."""
+    """Return the trajectory after a drift, if it continues."""
     position = jnp.where(goes_on, _drifted(trial), trial.end.position)
     return trial._replace(end=trial.end._replace(position=position))
 

@@ -170,11 +170,11 @@ class Quantized(FullWidth):
         return state, (potential, whole.astype(width), clipped.astype(jnp.int8)), {}
 
     def disclosure(self, outbox: PyTree) -> Disclosure:
-        """Return nothing: whole numbers are bounded by their width."""
+        """Return nothing: integers are bounded by their width."""
         return Disclosure()
 
     def up(self, state: Grid, message: PyTree) -> tuple[metropolis.Potential, Array, Grid]:
-        """Return the sum of whole numbers, times 2^e_i."""
+        """Return the sum of integers, times 2^e_i."""
         potential, whole, clipped = message
         dtype = state.exponent.dtype
         gradient = whole.astype(dtype) * jnp.exp2(state.exponents.astype(dtype))

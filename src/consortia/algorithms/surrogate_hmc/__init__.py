@@ -78,7 +78,7 @@ LONGEST_STILL = 0.02
 fifty, can be left of it."""
 
 LEAST_STILL = 50
-"""A run shorter than this is no sign of light tails."""
+"""Rounds below which a run says nothing about light tails."""
 
 FALLEN = 0.5
 """Ratio of acceptance rates, after the warm-up and at its end, below which a warning is given."""
@@ -175,7 +175,7 @@ class SurrogateHMC(Method):
 
     @property
     def angles(self) -> tuple[float, ...]:
-        """In radians; of several the best is chosen in the warm-up."""
+        """Candidates in radians; the warm-up chooses the best of several."""
         if self.trajectory_angle is not None:
             return (self.trajectory_angle,)
         return (QUARTER,) if self.proposals_per_round > 1 else (QUARTER, *SHORTER_ANGLES)
@@ -197,7 +197,7 @@ class SurrogateHMC(Method):
 
     @property
     def dimension(self) -> int | None:
-        """That of a given surrogate."""
+        """The dimension of a given surrogate."""
         return None if self.surrogate is None else self.surrogate.dimension
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:

@@ -50,14 +50,14 @@ class Moments(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Of each angle in a window: rounds, and the sum of their acceptance rates."""
+    """Rounds of each angle in a window, and the sum of their acceptance rates."""
 
     rounds: Float[Array, " angles"]
     rates: Float[Array, " angles"]
 
 
 class Trials(NamedTuple):
-    """Of each angle: the draws of its trial, how many there are, and the ESS a round."""
+    """Trials of all angles: draws, their number, and the ESS a round."""
 
     draws: Float[Array, "angles slots d"]
     made: Int[Array, " angles"]

@@ -286,7 +286,7 @@ class AsynchronousRun(Run):
 
     @property
     def where(self) -> list[str]:
-        """What each rank is, one line each."""
+        """Roles of the ranks, one line each."""
         lines = []
         for rank, process in enumerate(self._communicator.processes):
             server, worker = place_of(self._box, rank)
@@ -346,7 +346,7 @@ def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
     if nodes > 1 and box.shares is None:
         raise InputError(
             "where each worker holds its own site, real processes cannot know beforehand how often "
-            "each will be heard: declare shares=(...), one for each site; `update_shares` of an "
+            "each will send: declare shares=(...), one for each site; `update_shares` of an "
             "earlier run says what they were."
         )
 

@@ -41,7 +41,7 @@ HALTED = "tT"
 LONGEST_NOTICE = 2000
 
 LENGTH_BYTES, AT_ONCE = 8, 8192
-"""Of a text's length; of a text that all ranks tell one another in one step, longer ones in two."""
+"""Bytes of a string's length; and of a string that all ranks exchange in one step, not in two."""
 
 
 def load_mpi() -> Any:
@@ -62,7 +62,7 @@ def load_mpi() -> Any:
 
 @dataclass(frozen=True)
 class Links:
-    """Which rows go to which neighbouring ranks; both sides list them in the order of the nodes.
+    """Rows for each neighbouring rank; both sides list them in the order of the nodes.
 
     Attributes:
         sources: ranks from which rows come.
@@ -135,7 +135,7 @@ class Communicator:
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks run on this machine."""
+        """Number of ranks on this machine."""
         return 1 + len(self._neighbours)
 
     def among(self, ranks: int) -> Communicator | None:
@@ -378,7 +378,7 @@ def _state(process: int) -> str:
 
 
 def _summable(array: Any) -> np.ndarray:
-    """Return an array as MPI can add it: it has no sum of truth values."""
+    """Return an array as MPI can add it: it has no sum of bools."""
     own = np.ascontiguousarray(array)
     return own.astype(np.uint8) if own.dtype == bool else own
 

@@ -252,7 +252,7 @@ class MPIEngine(Engine):
 
     @property
     def _kind(self) -> dict[str, Any]:
-        """What decides bits beside a run's arguments: each rank draws the shared numbers itself."""
+        """Settings that decide bits: each rank draws the shared numbers itself."""
         own = self._local
         return {
             "node_mode or block": (own.node_mode, own.block),

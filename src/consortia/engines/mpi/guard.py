@@ -16,14 +16,14 @@ import warnings
 from typing import Any
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-"""In which launchers tell a process its rank."""
+"""Variables in which launchers give a process its rank."""
 
 SECONDS_TO_SPEAK = 15.0
-"""That the other ranks have to end by themselves, with what they know, after one has died."""
+"""Seconds that the other ranks have to end by themselves after one has died."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SET_PDEATHSIG = 1
-"""Of ``prctl``: a signal when the parent ends."""
+"""Option of ``prctl``: a signal when the parent ends."""
 
 
 def stand_guard(hint: str) -> None:

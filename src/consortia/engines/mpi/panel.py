@@ -120,5 +120,5 @@ class MPIPanel(Panel):
 
     @property
     def where(self) -> list[str]:
-        """Which rank holds which sites, one line each."""
+        """Sites of each rank, one line each."""
         return self._places.lines(self.names, self._communicator.processes)

@@ -1,4 +1,4 @@
-"""Which rank holds which sites, and whom a rank hears in gossip."""
+"""The division of sites among ranks, and the neighbours of a rank in gossip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consortia.graphs import MixingMatrix, MixingSchedule
 
 @dataclass(frozen=True)
 class Places:
-    """Which rank holds which sites: consecutive ones, as evenly as their number permits.
+    """The sites of each rank: consecutive ones, as evenly as their number permits.
 
     Attributes:
         nodes: number of sites.
@@ -61,7 +61,7 @@ class Neighbourhood:
 
     Attributes:
         links: rows to and from neighbouring ranks.
-        heard: whom each own agent hears, one neighbour after the other: an own agent, or one from
+        senders: of each own agent, one neighbour after the other: an own agent, or one from
             elsewhere behind all own ones, (slots, own agents); itself where it has fewer.
         slots: where the weights of those are found, (slots, own agents).
         weights: W_ij and, behind them, a zero for an agent that hears itself, float64
@@ -69,7 +69,7 @@ class Neighbourhood:
     """
 
     links: Links
-    heard: np.ndarray
+    senders: np.ndarray
     slots: np.ndarray
     weights: np.ndarray
 
@@ -111,15 +111,15 @@ class Neighbourhood:
 def _slots(
     receivers: np.ndarray, senders: np.ndarray, agents: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return whom each agent hears in each slot, and the index of the link; (slots, agents)."""
+    """Return each agent's neighbour in each slot, and the index of the link; (slots, agents)."""
     most = int(np.bincount(receivers, minlength=agents).max(initial=0))
-    heard = np.tile(np.arange(agents), (most, 1))
+    neighbours = np.tile(np.arange(agents), (most, 1))
     link = np.full((most, agents), len(receivers))
     taken = np.zeros(agents, int)
     for number, (receiver, sender) in enumerate(zip(receivers, senders, strict=True)):
-        heard[taken[receiver], receiver], link[taken[receiver], receiver] = sender, number
+        neighbours[taken[receiver], receiver], link[taken[receiver], receiver] = sender, number
         taken[receiver] += 1
-    return heard, link
+    return neighbours, link
 
 
 MOST_NAMES = 6

@@ -32,7 +32,7 @@ from consortia.errors import InputError
 
 
 class RankProgram(Program):
-    """As `Program`, of one rank's nodes; random numbers are those that one process would draw.
+    """A `Program` of one rank's nodes; random numbers are those that one process would draw.
 
     Args:
         algorithm: whose.
@@ -140,7 +140,7 @@ def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree
     def step(own: Array, other: Array) -> Array:
         change = jnp.zeros_like(own)
         # One neighbour of every agent at a time: a scatter of all takes ten times as long.
-        for slot, senders in zip(around.slots, around.heard, strict=True):
+        for slot, senders in zip(around.slots, around.senders, strict=True):
             weight = now[slot].astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
             change = change + weight * (_rows_of(own, other, senders) - own)
         return change if exchange.change else own + change

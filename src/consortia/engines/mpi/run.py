@@ -171,7 +171,7 @@ class MPIRun(LocalRun):
 
     @property
     def fitted(self) -> PyTree:
-        """What ``fit`` left at all sites, node axis first; () without such phases."""
+        """Results of ``fit`` at all sites, node axis first; () without such phases."""
         return jax.tree.map(self._of_all, self._arrays.fitted)
 
     def site(self, name: str) -> Site | None:
@@ -186,7 +186,7 @@ class MPIRun(LocalRun):
 
     @property
     def where(self) -> list[str]:
-        """Which rank holds which sites, one line each."""
+        """Sites of each rank, one line each."""
         return self._places.lines(self.names, self._communicator.processes)
 
     # --- helpers ----------------------------------------------------------------------------------

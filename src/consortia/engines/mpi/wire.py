@@ -1,4 +1,4 @@
-"""How pytrees cross the network: as one array (rows, width) for each type of number."""
+"""Pytrees on the network: one array (rows, width) for each type of number."""
 
 from __future__ import annotations
 

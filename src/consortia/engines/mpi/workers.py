@@ -37,7 +37,7 @@ ENOUGH = 50
 
 
 class AsyncKernels:
-    """What a worker and a server compute, for the chains of one server.
+    """Computations of a worker and a server, for the chains of one server.
 
     Args:
         own: the functions, laid out for one node and the chains of one server.
@@ -169,7 +169,7 @@ class Worker:
         self._together = jax.jit(self._tasks)
 
     def serve(self, carry: Carry, keys: PhaseKeys, arrays: SiteArrays, warmup: int) -> None:
-        """Work on what the server sends until it says that the run has ended.
+        """Process what the server sends until it says that the run has ended.
 
         Raises:
             RankError: the server says nothing for the deadline, or another rank has failed.
@@ -283,7 +283,7 @@ class Server:
     def advance(self, carry: Carry, buffers: Buffers, keys: PhaseKeys, window: Window) -> Any:
         """Take gradients until update ``window.stop``: (carry, buffers, finite (chains,))."""
         finite = np.ones(self._kernels.chains, bool)
-        if self.lost is not None:  # asked again, to find where it was lost
+        if self.lost is not None:  # run again, to find where it was lost
             finite[self.lost[1]] = int(window.stop) <= self.lost[0]
             return carry, buffers, finite
         row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
@@ -348,7 +348,7 @@ class Server:
         """Return the worker whose gradient is next in the queue.
 
         Raises:
-            RankError: a worker has not been heard of for the deadline.
+            RankError: a worker has not answered for the deadline.
         """
         while True:
             source = self._communicator.source_of(GRADIENT)
@@ -361,13 +361,13 @@ class Server:
             if late.size:
                 worker = int(late[0])
                 raise RankError(
-                    f"rank {self._ranks[worker]} ({self._names[worker]}) has not been heard of for "
+                    f"rank {self._ranks[worker]} ({self._names[worker]}) has not answered for "
                     f"{self._communicator.deadline:g} s: it is gone or far behind. The draws so "
                     "far are kept; raise MPIEngine(deadline=...) if it is only slow."
                 )
 
     def _check_shares(self) -> None:
-        """Refuse that a site is heard too rarely where each worker holds its own."""
+        """Refuse that a site sends too rarely where each worker holds its own."""
         total, workers = int(self._accepted.sum()), len(self._ranks)
         if len(set(self._names)) == 1 or total < ENOUGH * workers:
             return
