@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -98,33 +99,48 @@ def nuts(
         kept, statistics, gradients = jax.block_until_ready(sampler(keys, positions, rows))
     seconds = time.monotonic() - began
 
-    statistics = {name: np.asarray(values) for name, values in statistics.items()}
-    records = results.Records(np.asarray(kept), None, statistics, {})
+    of_run = {
+        "parameters": {"target_acceptance": rate},
+        "seed": seed,
+        "warmup": warmup,
+        "gradients": int(np.asarray(gradients, np.int64).sum()),
+        "seconds": seconds,
+    }
+    tree = _recorded(target, sites, kept, statistics, of_run)
+    add_diagnostics(tree)
+    return tree
+
+
+def _recorded(
+    target: Target,
+    sites: Sites,
+    kept: Array,
+    statistics: Mapping[str, Array],
+    of_run: Mapping[str, Any],
+) -> Any:
+    """Return draws (chains, draws, d) in the layout of `consortia.sample`."""
+    chains, draws, _ = kept.shape
+    arrays = {name: np.asarray(values) for name, values in statistics.items()}
+    records = results.Records(np.asarray(kept), None, arrays, {})
     groups = results.datasets(
         records, parameters.variables(target.structure), sites.names, first_draw=0, weights=None
     )
-    tree = results.tree_of(
+    return results.tree_of(
         groups,
         {
             "algorithm": "nuts",
-            "parameters": {"target_acceptance": rate},
             "samples": "the posterior of the pooled data",
             "bias": "none but that of finite chains",
             "prediction": BiasPrediction(basis="a Metropolis-type correction").plain(),
-            "seed": seed,
             "chains": chains,
             "rounds": draws,
-            "warmup": warmup,
             "thin": 1,
-            "divergences": int(statistics["diverging"].sum()),
-            "gradients": int(np.asarray(gradients, np.int64).sum()),
-            "seconds": seconds,
+            "divergences": int(arrays["diverging"].sum()),
             "x64": target.dtype == np.float64,
             "versions": results.versions() | {"blackjax": _check_blackjax()},
+            **of_run,
         },
     )
-    add_diagnostics(tree)
-    return tree
 
 
 def _keys_of(seed: int, chains: int) -> Array:

@@ -21,6 +21,7 @@ from consortia.core.parameters import (
 )
 from consortia.diagnostics.convergence import (
     Between,
+    Convergence,
     MaxCoordinates,
     convergence,
     error_of_mean,
@@ -257,15 +258,43 @@ def summary(
         sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
         tree = in_column_units(tree, scaling)
         reference = None if reference is None else in_column_units(reference, scaling)
-    draws = _some_draws("tree", tree)
-    weights = draw_weights(tree)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
+    columns, notes = _columns(tree, probabilities, found)
+    if scaling is not None:
+        notes.append(IN_COLUMN_UNITS)
+    handed_over = getattr(tree, "attrs", {}).get("handed_over")
+    if handed_over is not None:
+        notes.append(str(handed_over))
+    draws = _some_draws("tree", tree)
+    if reference is not None:
+        columns |= _beside(columns, draws, reference)
+        notes.append(COMPARISON)
+    sources = posterior_group(tree)
+    names = itertools.chain.from_iterable(
+        _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
+    )
+    missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
+    made = Summary(tuple(names), columns, tuple(notes), missing)
+    if "algorithm" not in getattr(tree, "attrs", {}):
+        return made
+    if sampled is not None:
+        return replace(made, verdict=sampled.verdict)
+    beside = None
+    if reference is not None:
+        beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
+    return replace(made, verdict=verdict_of(tree, made, beside, stein))
+
+
+def _columns(
+    tree: Any, probabilities: Sequence[float], found: Convergence
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the columns of the table, and the notes on them."""
+    draws, weights, numbers = _some_draws("tree", tree), draw_weights(tree), draw_imputations(tree)
     moments = zip(*(_moments(array, weights) for array in draws.values()), strict=True)
     columns = dict(zip(("mean", "sd"), map(_stacked, moments), strict=True))
     quantiles = [_quantiles(array, probabilities, weights) for array in draws.values()]
     for place, probability in enumerate(probabilities):
         columns[f"{100 * probability:g}%"] = _stacked(values[place] for values in quantiles)
-    numbers = draw_imputations(tree)
     errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
         "mcse_mean": _stacked(together for together, _ in errors),
@@ -284,28 +313,7 @@ def summary(
             "mean, sd, quantiles and mcse_mean are weighted by the step sizes; R-hat and ESS are "
             "not"
         )
-    if scaling is not None:
-        notes.append(IN_COLUMN_UNITS)
-    handed_over = getattr(tree, "attrs", {}).get("handed_over")
-    if handed_over is not None:
-        notes.append(str(handed_over))
-    if reference is not None:
-        columns |= _beside(columns, draws, reference)
-        notes.append(COMPARISON)
-    sources = posterior_group(tree)
-    names = itertools.chain.from_iterable(
-        _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
-    )
-    missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
-    made = Summary(tuple(names), columns, tuple(notes), missing)
-    if "algorithm" not in getattr(tree, "attrs", {}):
-        return made
-    if sampled is not None:
-        return replace(made, verdict=sampled.verdict)
-    beside = None
-    if reference is not None:
-        beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
-    return replace(made, verdict=verdict_of(tree, made, beside, stein))
+    return columns, notes
 
 
 def verdict_of(

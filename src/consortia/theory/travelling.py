@@ -62,14 +62,7 @@ def travelling_law(
         M = \sum_s f_s \bigl[A_s^T M A_s^{T\top} + A_s^T\mu b_s^\top + b_s\mu^\top A_s^{T\top}
         + b_s b_s^\top + R_s\bigr]
 
-    for the mean and the second moment of the ends of visits. If all sites have the same
-    :math:`A` (equal curvatures, exact surrogates) and V is the covariance over the sites of the
-    fixed points, the covariance after j of T updates is
-
-    .. math:: \frac{Q}{1 - A^2} + A^{2j} W_0 + (1 - A^j)^2 V, \qquad
-              W_0 = \frac{(1 - A^T)^2}{1 - A^{2T}} V
-
-    with V = 0 for α = 1: exact surrogates make the law independent of T.
+    for the mean and the second moment of the ends of visits.
 
     Args:
         means: :math:`m_s`, ``(S, d)``.
@@ -92,8 +85,7 @@ def travelling_law(
 
     Returns:
         The law, an iteration being a visit. `TravellingRecursion`, its recursion, has the moments
-        in the middle of a visit and the errors of averages. It is returned for unstable settings
-        too: see ``stable``.
+        in the middle of a visit and the errors of averages. It may be unstable: see ``stable``.
 
     Raises:
         InputError: an argument has a wrong shape or value.
@@ -108,66 +100,28 @@ def travelling_law(
     if centre.ndim != 2 or not centre.size:
         raise InputError(f"means: shape {centre.shape}; give (sites, d)")
     sites, d = centre.shape
-    shares = np.full(sites, 1 / sites)
-    if probabilities is not None:
-        shares = floats(probabilities, "probabilities")
-        if shares.shape != (sites,) or np.any(shares <= 0) or abs(shares.sum() - 1) > 1e-6:
-            raise InputError(
-                f"probabilities: got {shares}; give {sites} positive numbers of sum one"
-            )
-    own = curvatures_of(precisions, (sites, d), "precisions", "sites")
-    own = own if own.ndim == 3 else own[:, :, None] * np.eye(d)
+    shares = _shares(probabilities, sites)
+    own = _full(curvatures_of(precisions, (sites, d), "precisions", "sites"))
     h = arguments.positive("step_size", step_size)
     alpha = arguments.number("strength", strength, 0.0)
     prior = _matrix(prior_precision, d, "prior_precision")
-    prior_centre = filled(prior_mean, (d,), "prior_mean")
-    noise: Array = np.zeros((sites, d, d))
-    if gradient_noise is not None:
-        noise = floats(gradient_noise, "gradient_noise")
-        if noise.shape != (sites, d, d):
-            raise InputError(f"gradient_noise: shape {noise.shape}; give ({sites}, {d}, {d})")
-
+    prior_pull = prior @ filled(prior_mean, (d,), "prior_mean")
+    noise = _noise(gradient_noise, sites, d)
     pull = np.einsum("sij,sj->si", own, centre)
-    approximate, approximate_pull = own, pull
-    if surrogates is not None:
-        if len(surrogates) != sites or any(q.dimension != d for q in surrogates):
-            raise InputError(f"surrogates: give {sites} Gaussians of {d} parameters")
-        approximate = np.stack(
-            [q.precision if q.precision.ndim == 2 else np.diag(q.precision) for q in surrogates]
-        )
-        means_of = np.stack([q.mean for q in surrogates])
-        approximate_pull = np.einsum("sij,sj->si", approximate, means_of)
-    share = shares[:, None]
-    slopes = approximate - share[:, :, None] * approximate.sum(0)
-    constants = approximate_pull - share * approximate_pull.sum(0)
-    if corrections is not None:
-        constants, slopes = (floats(part, "corrections") for part in corrections)
-        slopes = slopes if slopes.ndim == 3 else slopes[:, :, None] * np.eye(d)
-        if constants.shape != (sites, d) or slopes.shape != (sites, d, d):
-            raise InputError(
-                f"corrections: shapes {constants.shape} and {slopes.shape}; give ({sites}, {d}) "
-                f"and ({sites}, {d}, {d})"
-            )
-    fall = prior + (own - alpha * slopes) / share[:, :, None]
-    offset = prior @ prior_centre + (pull - alpha * constants) / share
-    spread = h * np.eye(d) + h**2 / 4 * noise / share[:, :, None] ** 2
+    constants, slopes = _corrections(own, pull, shares, surrogates, corrections)
 
-    precision = prior + own.sum(0)
-    check_density(precision, "precisions")
-    if record not in ("visits", "updates"):
-        raise InputError(f"record is {record!r}: use 'visits' or 'updates'.")
-    target_mean = np.linalg.solve(precision, prior @ prior_centre + pull.sum(0))
+    fall = prior + (own - alpha * slopes) / shares[:, None, None]
+    offset = prior_pull + (pull - alpha * constants) / shares[:, None]
+    spread = h * np.eye(d) + h**2 / 4 * noise / shares[:, None, None] ** 2
+    check_density(precision := prior + own.sum(0), "precisions")
+    arguments.one_of("record", record, ("visits", "updates"))
+    target_mean = np.linalg.solve(precision, prior_pull + pull.sum(0))
     matrices, offsets = np.eye(d) - h / 2 * fall, h / 2 * offset
     # The update of θ − target_mean: large means then cost no precision.
     centred = offsets + (np.einsum("sij,j->si", matrices, target_mean) - target_mean)
-    recursion = TravellingRecursion(
-        shares,
-        AffineMap(matrices, centred, spread),
-        arguments.whole("local_steps", local_steps, 1),
-        record,
-    )
+    steps = arguments.whole("local_steps", local_steps, 1)
     return Law(
-        recursion,
+        TravellingRecursion(shares, AffineMap(matrices, centred, spread), steps, record),
         Moments(target_mean, np.linalg.inv(precision)),
         centred=True,
         remedy="Lower step_size, local_steps or strength.",
@@ -175,9 +129,71 @@ def travelling_law(
     )
 
 
+def _shares(probabilities: ArrayLike | None, sites: int) -> Array:
+    """Return f_s, (S,), checked."""
+    if probabilities is None:
+        return np.full(sites, 1 / sites)
+    shares = floats(probabilities, "probabilities")
+    if shares.shape != (sites,) or np.any(shares <= 0) or abs(shares.sum() - 1) > 1e-6:
+        raise InputError(f"probabilities: got {shares}; give {sites} positive numbers of sum one")
+    return shares
+
+
+def _noise(gradient_noise: ArrayLike | None, sites: int, d: int) -> Array:
+    """Return C_s, (S, d, d), checked; zeros for full batches."""
+    if gradient_noise is None:
+        return np.zeros((sites, d, d))
+    noise = floats(gradient_noise, "gradient_noise")
+    if noise.shape != (sites, d, d):
+        raise InputError(f"gradient_noise: shape {noise.shape}; give ({sites}, {d}, {d})")
+    return noise
+
+
+def _corrections(
+    own: Array,
+    pull: Array,
+    shares: Array,
+    surrogates: Sequence[Gaussian] | None,
+    corrections: tuple[ArrayLike, ArrayLike] | None,
+) -> tuple[Array, Array]:
+    """Return ∇log q_s − f_s ∇log q at 0, (S, d), and minus its derivatives, (S, d, d)."""
+    sites, d = pull.shape
+    if corrections is not None:
+        constants, slopes = (floats(part, "corrections") for part in corrections)
+        slopes = _full(slopes)
+        if constants.shape != (sites, d) or slopes.shape != (sites, d, d):
+            raise InputError(
+                f"corrections: shapes {constants.shape} and {slopes.shape}; give ({sites}, {d}) "
+                f"and ({sites}, {d}, {d})"
+            )
+        return constants, slopes
+    if surrogates is not None:
+        if len(surrogates) != sites or any(q.dimension != d for q in surrogates):
+            raise InputError(f"surrogates: give {sites} Gaussians of {d} parameters")
+        own = np.stack(
+            [q.precision if q.precision.ndim == 2 else np.diag(q.precision) for q in surrogates]
+        )
+        pull = np.einsum("sij,sj->si", own, np.stack([q.mean for q in surrogates]))
+    share = shares[:, None]
+    return pull - share * pull.sum(0), own - share[:, :, None] * own.sum(0)
+
+
+def _full(matrices: Array) -> Array:
+    """Return (S, d, d) from that, or from diagonals (S, d)."""
+    return matrices if matrices.ndim == 3 else matrices[:, :, None] * np.eye(matrices.shape[-1])
+
+
 @dataclass(frozen=True, eq=False)
 class TravellingRecursion(Recursion):
-    """Visits of a chain, each at a site drawn anew, around the target's mean.
+    r"""Visits of a chain, each at a site drawn anew, around the target's mean.
+
+    If all sites have the same :math:`A` (equal curvatures, exact surrogates) and V is the
+    covariance over the sites of the fixed points, the covariance after j of T updates is
+
+    .. math:: \frac{Q}{1 - A^2} + A^{2j} W_0 + (1 - A^j)^2 V, \qquad
+              W_0 = \frac{(1 - A^T)^2}{1 - A^{2T}} V
+
+    with V = 0 for α = 1: exact surrogates make the law independent of T.
 
     Attributes:
         shares: how often each site is visited, f_s, (S,).
