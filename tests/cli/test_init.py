@@ -239,7 +239,7 @@ def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monke
     outcome = invoke("init", *files, "--response", "died", answers="y\ny\n")
     assert outcome.exit_code == 0, outcome.output
     for words in (
-        "lima: it is no UTF-8, and read as cp1252",
+        "lima: it is not UTF-8, and read as cp1252",
         "lima: the column 'Age' is 'age'",
         "bern: the column 'crp_mg_l' is 'crp'",
         "'Female'",
@@ -309,7 +309,7 @@ def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_
     files = [f"{name}.csv" for name in SITES]
     outcome = invoke("init", *files, "--response", "crp", answers="n\nn\n")
     assert outcome.exit_code == 2
-    assert "the response 'crp' is no column at lima, bern" in outcome.output
+    assert "the response 'crp' is missing at lima, bern" in outcome.output
     outcome = invoke("init", *files, "--response", "sex", answers="n\nn\n")
     assert outcome.exit_code == 2
     assert "nothing is written, for the study would be refused" in outcome.output
@@ -523,19 +523,25 @@ def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monk
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--response", "dyed"), "the response 'dyed' is no column: unknown; did you mean 'died'"),
+        (
+            ("--response", "dyed"),
+            "the response 'dyed' is not a column: unknown; did you mean 'died'",
+        ),
         (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
         (("--response", "died", "--by-site", "record"), "it tells rows apart"),
         (("--response", "died", "--reference", "arm=olt"), "unknown; did you mean 'old'"),
-        (("--response", "died", "--reference", "age=60"), "it holds no texts"),
+        (("--response", "died", "--reference", "age=60"), "it holds no strings"),
         (("--response", "died", "--reference", "arm"), "give COLUMN=LEVEL"),
-        (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no term"),
-        (("--response", "ward"), "the response 'ward' is no column at oslo, lima"),
+        (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no such term"),
+        (("--response", "ward"), "the response 'ward' is missing at oslo, lima"),
         (("--response", "came"), "holds dates"),
         (("--response", "unit"), "'mg' in every row"),
-        (("--response", "record"), "holds 120 texts"),
+        (("--response", "record"), "holds 120 different strings"),
         (("--response", "died", "--family", "logistic"), "it is called 'bernoulli'"),
-        (("--response", "arm", "--family", "gaussian"), "holds texts, and family 'gaussian' is of"),
+        (
+            ("--response", "arm", "--family", "gaussian"),
+            "holds strings, and family 'gaussian' is of",
+        ),
         (("--response", "died", "--family", "cox"), "'cox' needs a response Surv(time, event)"),
         (("--response", "died", "--missing", "drop"), "missing is 'drop'"),
         (("--response", "died", "-o", "study.yaml"), "ends in .toml"),

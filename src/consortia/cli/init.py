@@ -1,4 +1,4 @@
-"""``consortia init TABLE...``: a first study of tables that are at hand."""
+"""``consortia init TABLE...``: a first study of your tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def init(
         bool,
         typer.Option(
             "--harmonise/--no-harmonise",
-            help="Propose how unlike names, words, codes and units of the sites become alike.",
+            help="Propose how different names, words, codes and units of the sites become equal.",
         ),
     ] = True,
     yes: Annotated[bool, typer.Option("--yes", help="Take all that is proposed.")] = False,
@@ -93,26 +93,13 @@ def init(
 ) -> None:
     """Write a study of your tables: a formula of all columns that can be used, an exact sampler.
 
-    Columns that tell rows apart, dates, texts of many levels, columns of one value, those that say
-    what another says and those that a site lacks are left out, each with the reason. The tables are
-    read here and sent nowhere.
+    Left out, each with a reason, are columns that tell rows apart, dates, strings of many levels,
+    columns of one value, repeated and missing columns. The tables are read here and sent nowhere.
     """
     with reported(quiet=False):
-        from consortia.store.durable import replace_file, writing
-        from consortia.study.files import names_of
-        from consortia.study.likeness import toml
         from consortia.study.proposal import propose
 
-        if output.exists() and not force:
-            raise InputError(
-                f"{output} is there already: give another --output, or --force to write over it."
-            )
-        if output.suffix != ".toml":
-            raise InputError(f"--output {output}: the name of a study ends in .toml.")
-        names = names_of([str(path) for path in tables])
-        if len(set(names)) < len(names):
-            raise InputError("a table is given twice.")
-        by_name = dict(zip(names, tables, strict=True))
+        by_name = _named(tables, output, force=force)
         changes, read = _alike(by_name, wanted=harmonise, yes=yes)
         if response is None:
             response = _asked(read)
@@ -123,23 +110,52 @@ def init(
         found = propose(
             read,
             response,
-            family=family,
-            missing=missing,
+            **{"family": family, "missing": missing, "trials": trials},
+            **{"by_site": by_site, "group": group},
             drop=drop or (),
-            by_site=by_site,
             references=dict(map(_reference, reference or ())),
-            group=group,
-            trials=trials,
         )
-        folder = output.resolve().parent
-        files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
-        title = title or f"{response}, {len(names)} site{'s' if len(names) > 1 else ''}"
-        lines = toml(changes)
-        readings = _built(found.toml(files, title, lines), output)
-        doubts = [str(one) for one in readings if one.confirm]
-        with writing(output):
-            replace_file(output, [found.toml(files, title, lines, doubts).encode()])
-        _show(found, output, [str(one) for one in readings])
+        _write(found, changes, tables, output, title=title, response=response)
+
+
+def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Path]:
+    """Return the tables by the names of their sites; check that the study can be written."""
+    from consortia.study.files import names_of
+
+    if output.exists() and not force:
+        raise InputError(
+            f"{output} is there already: give another --output, or --force to write over it."
+        )
+    if output.suffix != ".toml":
+        raise InputError(f"--output {output}: the name of a study ends in .toml.")
+    names = names_of([str(path) for path in tables])
+    if len(set(names)) < len(names):
+        raise InputError("a table is given twice.")
+    return dict(zip(names, tables, strict=True))
+
+
+def _write(
+    found: Proposal,
+    changes: Mapping[str, Harmonisation],
+    tables: Sequence[Path],
+    output: Path,
+    *,
+    title: str | None,
+    response: str,
+) -> None:
+    """Write the study with what it leaves in doubt, once it has been built; show it."""
+    from consortia.store.durable import replace_file, writing
+    from consortia.study.likeness import toml
+
+    title = title or f"{response}, {len(tables)} site{'s' if len(tables) > 1 else ''}"
+    folder = output.resolve().parent
+    files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
+    lines = toml(changes)
+    readings = _built(found.toml(files, title, lines), output)
+    doubts = [str(one) for one in readings if one.confirm]
+    with writing(output):
+        replace_file(output, [found.toml(files, title, lines, doubts).encode()])
+    _show(found, output, [str(one) for one in readings])
 
 
 def _alike(
@@ -158,7 +174,7 @@ def _alike(
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
-            said = f"{name}: it is no UTF-8, and read as {encoding}"
+            said = f"{name}: it is not UTF-8, and read as {encoding}"
             needed.append(Suggestion(name, "words", said, lambda made: made))
     if not wanted:
         return start, read(start)
@@ -226,7 +242,7 @@ def _with_event(
 
 
 def _one_value(one: str, other: str) -> bool:
-    """Return True if two writings are of one number, one truth value or one text."""
+    """Return True if two writings are of one number, one bool or one string."""
     from consortia.data.writing import truth_of
 
     if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
@@ -241,7 +257,7 @@ class Asking:
     """Questions about what is proposed.
 
     Args:
-        yes: all is taken, and nobody is asked.
+        yes: everything is taken without a question.
 
     Attributes:
         answered: False once nobody has answered: then all is proposed, and approved by nobody.
@@ -308,7 +324,7 @@ def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--
             raise InputError(f"nobody answered: give {option} COLUMN.") from None
         if answer in names or "(" in answer:
             return str(answer)
-        typer.echo(f"{printable(answer)!r} is no column: {printable(unknown(answer, names))}")
+        typer.echo(f"{printable(answer)!r} is not a column: {printable(unknown(answer, names))}")
 
 
 def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
@@ -337,7 +353,7 @@ def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     if any("the reference is" in one.what for one in found.used):
         console.print(
             "",
-            "Of texts the coefficients are against the reference. Another one: --reference "
+            "The coefficients of words are against the reference. Another one: --reference "
             "COLUMN=LEVEL.",
             sep="\n",
         )

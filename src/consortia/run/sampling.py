@@ -80,10 +80,10 @@ def sample(
         init: where to start instead of ``model.init``: an array or pytree like the model's
             parameters (every chain starts there), or a function of a JAX key (one call a chain).
         engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
-            ranks call this function alike, and all but rank 0 get None. Of several imputations it
+            ranks make the same call, and all but rank 0 get None. Of several imputations it
             may be a tuple of the engine of each.
         store: a directory for the run, written chunk by chunk with a checkpoint after each; the
-            result then opens it lazily, and `resume` goes on with it, however it ended.
+            result then opens it lazily, and `resume` continues it, however it ended.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
         stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
         keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
@@ -213,7 +213,7 @@ def resume(
         init: as in `sample`; needed only where the run has no checkpoint yet.
         engine: how the sites are run; as in the run when None.
         exact: refuse another version of JAX, NumPy or this package, another kind of device, another
-            block or node mode: rounding would differ. With False the chain goes on there.
+            block or node mode: rounding would differ. With False the chain continues there.
         progress: as in `sample`.
         on_plan: as in `sample`.
 

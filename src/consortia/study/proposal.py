@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,7 @@ DIFFERENT = 0.8
 """Share of a column's values that are distinct, from which on it may tell rows apart."""
 
 LEVELS_MAX = 12
-"""A text with more levels is no factor unless the user says so."""
+"""Levels above which a column of strings is left out unless the user names it."""
 
 MISSING_MAX = 0.5
 """Share of a column's values that may miss."""
@@ -41,7 +42,7 @@ REPEATED = (2, 20)
 """Rows a value, on average, of a column that may name what several rows are of."""
 
 CODES_MAX = 6
-"""So few whole numbers may stand for levels."""
+"""Distinct integers up to which they may stand for levels."""
 
 NESTED = 3
 """So many words a site, none of which is at another site, may name wards."""
@@ -171,8 +172,8 @@ def propose(
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
-    Columns that tell rows apart, dates, texts of many levels, columns of one value, those that say
-    what another says, and those that a site lacks are left out.
+    Left out are columns that tell rows apart, dates, strings of many levels, columns of one value,
+    those that say what another says, and those that a site lacks.
 
     Args:
         tables: of each site, by its name.
@@ -189,42 +190,113 @@ def propose(
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
-    names = _names(tables)
-    chosen = references or {}
+    names, chosen = _names(tables), references or {}
     named = [one for one in (by_site, group, trials) if one is not None]
     for name in [*drop, *named, *chosen]:
         if name not in names:
-            raise InputError(f"{name!r} is no column: {unknown(name, names)}.")
+            raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
+    outcome = _outcome(tables, names, response, family)
+    family, of_response = outcome.family, outcome.columns
+    if (family == "binomial") != (trials is not None):
+        raise InputError("--family binomial and --trials COLUMN go together: give both.")
+    candidates = [name for name in names if name not in (*of_response, group, trials)]
+    used, left_out = _covariates(
+        tables, candidates, of_response, drop=drop, by_site=by_site, chosen=chosen
+    )
+    levels = {name: _referred(tables, name, level) for name, level in chosen.items()}
+    of_words = family == "bernoulli" and not outcome.arithmetic
+    if of_words and (pair := _no_and_yes(tables, of_response[0])):
+        levels = {of_response[0]: pair, **levels}
+    unused = [name for name in chosen if name not in [one.name for one in used]]
+    if unused:
+        raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
+    beside = [one for one in (group, trials) if one is not None]
+    responses = [_used(tables, name, response=True) for name in (*of_response, *beside)]
+    every = [*responses, *used]
+    gaps = any(sum(one.missing) for one in every)
+    policy = missing or ("complete" if gaps else "refuse")
+    one_of("missing", policy, POLICIES)
+    terms, integrate, grouped = _terms(
+        tables, used, family, policy, by_site=by_site, group=group, survival=len(of_response) > 1
+    )
+    return Proposal(
+        formula=f"{outcome.left} ~ {' + '.join(terms) or '1'}",
+        family=family,
+        why=outcome.why,
+        missing=policy,
+        integrate=integrate,
+        algorithm=HIERARCHICAL if grouped and not integrate else EXACT,
+        sites=tuple(tables),
+        rows=tuple(rows_of(table) for table in tables.values()),
+        complete=_complete_rows(tables, every, policy),
+        used=tuple(every),
+        left_out=tuple(left_out),
+        by_site=by_site,
+        levels=levels,
+        trials=trials,
+    )
+
+
+class Outcome(NamedTuple):
+    """The response of a formula, and its family.
+
+    Attributes:
+        left: side of the formula.
+        columns: of the response.
+        arithmetic: it is computed from them.
+        family: chosen, or found from the values.
+        why: it is this family, in a sentence.
+    """
+
+    left: str
+    columns: tuple[str, ...]
+    arithmetic: bool
+    family: str
+    why: str
+
+
+def _outcome(
+    tables: Mapping[str, Table], names: Sequence[str], response: str, family: str | None
+) -> Outcome:
+    """Return the response, with its columns checked and its family chosen."""
     like = [name for name in names if loosely(name) == loosely(response)]
     if response not in names and len(like) == 1:
         (response,) = like
     arithmetic = "(" in response and response not in names
     left = (response if arithmetic else in_formula(response)) + " ~ 1"
-    of_response = parse(left).response_columns
-    for name in of_response:
+    columns = parse(left).response_columns
+    for name in columns:
         if name not in names:
-            raise InputError(f"the response {name!r} is no column: {unknown(name, names)}.")
+            raise InputError(f"the response {name!r} is not a column: {unknown(name, names)}.")
         _check_everywhere(tables, name)
     if family in ALIASES:
         raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
     if family is not None and family not in FAMILIES:
         raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
-    survival = len(of_response) > 1
     outcome, guessed, why = _of_response(
-        tables, response if arithmetic else "", of_response, given=family is not None
+        tables, response if arithmetic else "", columns, given=family is not None
     )
     if family is not None and family != guessed:
-        _check_family(tables, family, of_response)
-        why = f"Family {family}, as you asked."
-    family = family or guessed
-    if (family == "binomial") != (trials is not None):
-        raise InputError("--family binomial and --trials COLUMN go together: give both.")
+        _check_family(tables, family, columns)
+        why = f"Family {family}, as you chose."
+    return Outcome(outcome, columns, arithmetic, family or guessed, why)
+
+
+def _covariates(
+    tables: Mapping[str, Table],
+    candidates: Sequence[str],
+    of_response: Sequence[str],
+    *,
+    drop: Sequence[str],
+    by_site: str | None,
+    chosen: Mapping[str, str],
+) -> tuple[list[Used], list[tuple[str, str]]]:
+    """Return the columns that can be used, and the others with the reason."""
     used: list[Used] = []
     left_out: list[tuple[str, str]] = []
-    for name in names:
-        if name in (*of_response, group, trials):
-            continue
+    for name in candidates:
         reason = "you left it out" if name in drop else _reason(tables, name)
+        # A column that somebody named is wanted, even if it repeats another one.
         if not reason and name != by_site and name not in chosen:
             reason = _repeats(tables, name, [*of_response, *(one.name for one in used)])
         if reason:
@@ -234,30 +306,38 @@ def propose(
     if by_site is not None and by_site not in [one.name for one in used]:
         reason = "you left it out" if by_site in drop else _reason(tables, by_site)
         raise InputError(f"by site: {by_site!r} cannot be used: {reason}.")
-    levels = {name: _referred(tables, name, level) for name, level in chosen.items()}
-    if family == "bernoulli" and not arithmetic and (asked := _no_and_yes(tables, of_response[0])):
-        levels = {of_response[0]: asked, **levels}
-    unused = [name for name in chosen if name not in [one.name for one in used]]
-    if unused:
-        raise InputError(f"reference of {unused[0]!r}: it is no term of the formula.")
-    beside = [one for one in (group, trials) if one is not None]
-    responses = [_used(tables, name, response=True) for name in (*of_response, *beside)]
-    every = [*responses, *used]
-    gaps = any(sum(one.missing) for one in every)
-    policy = missing or ("complete" if gaps else "refuse")
-    one_of("missing", policy, POLICIES)
-    terms, integrate = [in_formula(one.name) for one in used], False
+    return used, left_out
+
+
+def _terms(
+    tables: Mapping[str, Table],
+    used: Sequence[Used],
+    family: str,
+    policy: str,
+    *,
+    by_site: str | None,
+    group: str | None,
+    survival: bool,
+) -> tuple[list[str], bool, bool]:
+    """Return the terms, whether sites integrate theirs out, and whether these are hierarchical."""
+    terms, integrate, grouped = [in_formula(one.name) for one in used], False, False
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({in_formula(by_site)} || {SITE})")
-        integrate = group is None and _can_stay(tables, by_site, family, policy)
+        integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
     elif len(tables) > SITES_MAX and not survival:
         terms.append(f"(1 | {SITE})")
-        integrate = policy != "impute" and group is None
+        integrate, grouped = policy != "impute" and group is None, True
     elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
         terms.append(SITE)
-    grouped = terms[-1:] and "|" in terms[-1]
     if group is not None:
         terms.append(f"(1 | {in_formula(group)})")
+    return terms, integrate, grouped
+
+
+def _complete_rows(
+    tables: Mapping[str, Table], every: Sequence[Used], policy: str
+) -> tuple[int, ...]:
+    """Return the complete rows of each site; refuse a site without any if the policy needs one."""
     complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
@@ -266,22 +346,7 @@ def propose(
             f"{site} has no complete row; of most rows {worst.name!r} misses: leave it out (--drop "
             f"{worst.name}), or the site, or keep the rows with --missing indicator or impute."
         )
-    return Proposal(
-        formula=f"{outcome} ~ {' + '.join(terms) or '1'}",
-        family=family,
-        why=why,
-        missing=policy,
-        integrate=integrate,
-        algorithm=HIERARCHICAL if grouped and not integrate else EXACT,
-        sites=tuple(tables),
-        rows=tuple(rows_of(table) for table in tables.values()),
-        complete=tuple(complete.values()),
-        used=tuple(every),
-        left_out=tuple(left_out),
-        by_site=by_site,
-        levels=levels,
-        trials=trials,
-    )
+    return tuple(complete.values())
 
 
 def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
@@ -327,9 +392,9 @@ def _levels(tables: Mapping[str, Table], name: str) -> dict[str, list[str]]:
 
 
 def _referred(tables: Mapping[str, Table], name: str, reference: str) -> tuple[str, ...]:
-    """Return the levels of a column of texts, the reference first."""
+    """Return the levels of a column of strings, the reference first."""
     if any(column.kind not in ("text", "truth") for column in _columns(tables, name).values()):
-        raise InputError(f"reference of {name!r}: it holds no texts, so it has no levels.")
+        raise InputError(f"reference of {name!r}: it holds no strings, so it has no levels.")
     levels = sorted({level for found in _levels(tables, name).values() for level in found})
     if reference not in levels:
         raise InputError(f"reference of {name!r}: {reference!r} is {unknown(reference, levels)}.")
@@ -353,8 +418,8 @@ def _check_everywhere(tables: Mapping[str, Table], name: str) -> None:
     lacking = [site for site in tables if site not in found]
     if lacking:
         raise InputError(
-            f"the response {name!r} is no column at {_listed(lacking)}: give the sites that have "
-            "it, or name it alike everywhere."
+            f"the response {name!r} is missing at {_listed(lacking)}: give the sites that have "
+            "it, or give it one name everywhere."
         )
     empty = [site for site, column in found.items() if column.kind == "empty"]
     if empty:
@@ -364,8 +429,10 @@ def _check_everywhere(tables: Mapping[str, Table], name: str) -> None:
             raise InputError(f"the response {name!r} at {site}: {column.doubt}.")
     kinds = {column.kind: site for site, column in found.items()}
     if len(kinds) > 1:
-        told = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
-        raise InputError(f"the response {name!r} is of unlike kinds: {told}: code it alike.")
+        listed = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
+        raise InputError(
+            f"the response {name!r} is of different kinds: {listed}: code it in one way."
+        )
 
 
 def _check_family(tables: Mapping[str, Table], family: str, columns: Sequence[str]) -> None:
@@ -379,7 +446,7 @@ def _check_family(tables: Mapping[str, Table], family: str, columns: Sequence[st
     for name in columns:
         if next(iter(_columns(tables, name).values())).kind == "text":
             raise InputError(
-                f"the response {name!r} holds texts, and family {family!r} is of numbers: leave "
+                f"the response {name!r} holds strings, and family {family!r} is of numbers: leave "
                 "--family out, or encode the column."
             )
 
@@ -409,8 +476,8 @@ def _of_response(
                 f'family = "ordinal" and levels = {{ {key(name)} = [...] }}.',
             )
         raise InputError(
-            f"the response {name!r} holds {len(levels)} texts: a response is a number, yes or no, "
-            f"or one of at most {LEVELS_MAX} levels."
+            f"the response {name!r} holds {len(levels)} different strings: a response is a "
+            f"number, yes or no, or one of at most {LEVELS_MAX} levels."
         )
     if column.kind == "truth":
         return outcome, "bernoulli", _event(name, *levels)
@@ -424,7 +491,7 @@ def _of_response(
         event = f"I({outcome} > {low:g})"
         return event, "bernoulli", f"{name} is {low:g} or {high:g}; {high:g} is the event."
     if values[0] == 0 and bool((values == np.round(values)).all()):
-        return outcome, "negative_binomial", f"{name} is a whole number from 0 on: rate ratios."
+        return outcome, "negative_binomial", f"{name} is an integer from 0 on: rate ratios."
     return outcome, "gaussian", f"{name} is a number: differences, in its units."
 
 
@@ -440,7 +507,7 @@ def _event_of(
     if any(column.kind == "text" for column in found.values()):
         words = ", ".join(levels[:4])
         raise InputError(
-            f"the event {event!r} holds texts ({words}): say which is the event: --event LEVEL."
+            f"the event {event!r} holds strings ({words}): say which is the event: --event LEVEL."
         )
     codes = np.unique(_known(tables, event)).tolist()
     if codes in ([0.0, 1.0], [0.0], [1.0]):
@@ -474,7 +541,7 @@ def _event(name: str, other: str, event: str) -> str:
 
 
 def _reason(tables: Mapping[str, Table], name: str) -> str:
-    """Return why a column is no term; "" where it is one."""
+    """Return why a column cannot be a term; "" where it can."""
     found = _columns(tables, name)
     if name == SITE:
         return f"the sites' names are a column {SITE} already"
@@ -611,5 +678,5 @@ def _used(
     note = ""
     whole = bool((values == np.round(values)).all())
     if not response and whole and 2 < len(levels) <= CODES_MAX:
-        note = f"{len(levels)} whole numbers, taken as a number; C({in_formula(name)}) makes levels"
+        note = f"{len(levels)} integers, taken as a number; C({in_formula(name)}) makes levels"
     return Used(name, what, missing, note)
