@@ -132,3 +132,39 @@ PROBED = re.compile(r"(has|get)attr\((\w*method|\w*algorithm|\w*engine|run|self\
 def test_no_member_of_a_method_an_engine_or_a_run_is_looked_for_by_name():
     found = [name for name, path in PATHS.items() if PROBED.search(path.read_text("utf-8"))]
     assert found == []
+
+
+MAX_LINES = 90
+"""Of a function, with its signature and docstring."""
+
+LONG = {
+    "models.regression.agreement.agree": 143,
+    "report.document._parts": 127,
+    "models.regression.construction.regression": 127,
+    "federation.app.serve": 117,
+    "models.numpyro._sorted": 108,
+    "federation.governance.proposal.proposed": 95,
+    "models.mlp.mlp": 93,
+    "models.regression.model.marginal_effects": 92,
+}
+"""Functions that wait to be divided, with their lines: they may become shorter."""
+
+
+def function_lines() -> dict[str, int]:
+    """Return the lines of every function, by module and name; of equal names the most."""
+    found: dict[str, int] = {}
+    for name, path in PATHS.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                full = f"{name}.{node.name}"
+                found[full] = max(found.get(full, 0), (node.end_lineno or first) - first + 1)
+    return found
+
+
+def test_functions_can_be_read_on_two_screens():
+    lines = function_lines()
+    assert lines["run.sampling.sample"] > 60  # it counts signature, docstring and body
+    longer = {name: n for name, n in lines.items() if n > LONG.get(name, MAX_LINES)}
+    assert longer == {}
+    assert [name for name in LONG if lines.get(name, 0) <= MAX_LINES] == []

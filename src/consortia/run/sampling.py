@@ -29,6 +29,7 @@ from consortia.run.specification import CHAINS, Request, extended
 from consortia.run.stopping import StopWhen, check_rule
 from consortia.run.task import Resumption
 from consortia.store.accumulators import AccumulatorSpec, keep_moments, read_spec
+from consortia.store.checkpoint import Checkpoint
 from consortia.store.ending import Ending
 from consortia.store.metadata import Metadata
 from consortia.store.runs import RunStore, holds_run
@@ -60,8 +61,7 @@ def sample(
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
 
-    Which law is sampled, and how far from the posterior it is, depends on the algorithm; its
-    docstring says so.
+    The sampled law and its bias depend on the algorithm; its docstring has them.
 
     Args:
         model: log-prior and per-row log-likelihood.
@@ -71,17 +71,13 @@ def sample(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
-        chains: independent chains, at each server where there are several; 4 by default, as in a
-            study, for R-hat and ESS need some. Sites are not chains.
+        chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...: the last of each block.
-        warmup: iterations before the first recorded one; a method that ends its warm-up by itself
-            may take more, or fewer.
-        init: where to start instead of ``model.init``: an array or pytree like the model's
-            parameters (every chain starts there), or a function of a JAX key (one call a chain).
-        engine: how the sites are run; `LocalEngine()` when None. With a `consortia.MPIEngine` all
-            ranks make the same call, and all but rank 0 get None. Of several imputations it
-            may be a tuple of the engine of each.
+        warmup: iterations before the first recorded one; some methods end it by themselves.
+        init: a start in place of ``model.init``: for all chains, or a function of a JAX key.
+        engine: `LocalEngine()` when None; a tuple of one for each imputation. All ranks of a
+            `consortia.MPIEngine` make the same call, and all but rank 0 get None.
         store: a directory for the run, written chunk by chunk with a checkpoint after each; the
             result then opens it lazily, and `resume` continues it, however it ended.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
@@ -89,27 +85,19 @@ def sample(
         keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
             covariances and some draws of a model that is too large; `consortia.keep_predictions`,
             predictions at given rows and nothing else.
-        metadata: title, names of parameters, units of standardised columns, to be kept with the
-            draws: a `consortia.Metadata`.
-        on_divergence: the bias of the settings is predicted from the posterior's curvature at its
-            mode, kept with the run, and warned of where it is bad. A chain that is predicted to
-            diverge is run with ``"warn"`` and refused with ``"raise"``; with ``"ignore"`` nothing
-            is predicted.
-        bias_target: with ``step_size=None`` the largest step is chosen whose predicted bias is
-            below these: of the means in posterior standard deviations, and of the standard
-            deviations as a share; a short pilot from the mode confirms it. Above 200 parameters
-            nothing is predicted, and a pilot beside half the step chooses, by the second number in
-            the mean square over all directions; this needs the rows of all sites in one process.
+        metadata: names and units that are kept with the draws, a `consortia.Metadata`.
+        on_divergence: ``"warn"`` where the bias predicted at the mode is bad, ``"raise"`` where a
+            chain is predicted to diverge; ``"ignore"``: predict nothing.
+        bias_target: with ``step_size=None`` the step is the largest one with a predicted bias below
+            these: of means in posterior standard deviations, and of standard deviations as a
+            share. Above 200 parameters a pilot chooses it, with all rows in one process.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
-        `xarray.DataTree` in ArviZ's layout: ``posterior`` (chain, draw, ...), ``sample_stats``,
-        ``agents`` where sites have series of their own, ``diagnostics`` (R-hat and ESS, with the
-        reason where they are not available); seed, versions, parameters and cost as attributes.
-        Parameters given as a dict become one variable each, a bare array becomes "theta". Draws
-        given several imputations have a coordinate ``imputation``.
-        An interrupt from the keyboard ends the run early with a warning, and the draws so far; a
-        second one at once.
+        `xarray.DataTree` in ArviZ's layout: ``posterior`` (chain, draw, ...; with a coordinate
+        ``imputation`` where there are several), ``sample_stats``, ``agents`` where sites have
+        series of their own, ``diagnostics``; seed, versions, parameters and cost as attributes. A
+        bare array of parameters becomes "theta". Ctrl-C ends the run with the draws so far.
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
@@ -131,50 +119,13 @@ def sample(
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
-    several, one = (sites, sites[0]) if isinstance(sites, tuple) and sites else (None, sites)
-    if several is not None:
-        check_imputations(several, keep, engine)
-    rounds = checks.check_arguments(
-        model, one, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
-    )
-    stop = check_rule(stop)
-    if several is not None:
-        return _of_each(
-            model,
-            several,
-            algorithm,
-            {
-                **{"rounds": rounds, "chains": chains, "seed": seed, "thin": thin},
-                **{"warmup": warmup, "on_divergence": check_response(on_divergence)},
-                "bias_target": list(astuple(BiasTarget.read(bias_target))),
-                "stop": None if stop is None else asdict(stop),
-                "metadata": None if metadata is None else metadata.plain,
-            },
-            store=store,
-            **{"init": init, "engine": engine, "progress": progress, "on_plan": on_plan},
-        )
-    together = one_engine(engine)
-    writer = None if store is None else RunStore(store)
-    try:
-        return execute(
-            model,
-            cast(Sites, one),  # as was checked
-            algorithm,
-            Request(rounds, chains, seed, thin, warmup),
-            init=init,
-            engine=together,
-            writer=writer,
-            progress=progress,
-            stop=stop,
-            keep=read_spec(keep),
-            on_plan=on_plan,
-            metadata=metadata,
-            on_divergence=check_response(on_divergence),
-            bias_target=BiasTarget.read(bias_target),
-        )
-    finally:
-        if writer is not None:
-            writer.release()
+    length = {"rounds": rounds, "chains": chains, "seed": seed, "thin": thin, "warmup": warmup}
+    options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata}
+    options |= {"on_divergence": on_divergence, "bias_target": bias_target, "on_plan": on_plan}
+    options |= {"init": init, "engine": engine, "store": store, "progress": progress}
+    if isinstance(sites, tuple) and sites:
+        return _of_each(model, sites, algorithm, length, **options)
+    return _of_one(model, cast(Sites, sites), algorithm, length, **options)
 
 
 @arguments.hinted
@@ -232,21 +183,10 @@ def resume(
         >>> tree = consortia.resume(  # doctest: +SKIP
         ...     "runs/mine", model, sites, algorithm, rounds=20_000)
     """
+    more: dict[str, Any] = {"init": init, "progress": progress, "on_plan": on_plan}
     if isinstance(sites, tuple):
-        return _resumed_each(
-            path,
-            model,
-            sites,
-            algorithm,
-            rounds=rounds,
-            stop=stop,
-            keep=keep,
-            exact=exact,
-            init=init,
-            engine=engine,
-            progress=progress,
-            on_plan=on_plan,
-        )
+        more |= {"rounds": rounds, "stop": stop, "keep": keep, "exact": exact, "engine": engine}
+        return _resumed_each(path, model, sites, algorithm, **more)
     together = one_engine(engine)
     writer = RunStore(path, existing=True)
     if not together.root:
@@ -257,64 +197,117 @@ def resume(
         checkpoint = writer.reopen()
         if together.root:
             together.barrier()
-        before = writer.specification
-        if not before:
-            raise StoreError(
-                f"{str(path)!r} is a run of several imputations: give the regression's sites, a "
-                "tuple."
-            )
-        rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
-        request = Request(**before["request"])
-        if checkpoint is not None:
-            request = extended(
-                before,
-                rounds,
-                done=checkpoint.done,
-                warmup=before["request"]["warmup"],
-                ended=Ending.read(checkpoint.header["ended"]),
-                stop=rule,
-            )
-        elif rounds is not None:
-            request = replace(request, rounds=rounds)
-        unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
-        ended = checkpoint is not None and checkpoint.header["ended"] is not None
-        finished = ended and writer.finished and unchanged
+        request, rule, resumption = _resumption(writer, checkpoint, rounds, stop, exact)
         checks.check_arguments(model, sites, algorithm, **asdict(request))
+        before = resumption.specification
         kept = _kept(before["keep"], keep, path)
-        rounding = before["rounding"]
         if engine is None:
-            together = LocalEngine.like(rounding, exact=exact)
+            together = LocalEngine.like(before["rounding"], exact=exact)
+        more |= {"engine": together, "writer": writer, "stop": rule, "keep": kept}
+        more |= {"metadata": Metadata.read(before.get("metadata", {})), "resumption": resumption}
+        return execute(model, sites, algorithm, request, **more)
+    finally:
+        writer.release()
+
+
+def _resumption(
+    writer: RunStore,
+    checkpoint: Checkpoint | None,
+    rounds: int | None,
+    stop: StopWhen | Literal["same"] | None,
+    exact: bool,
+) -> tuple[Request, StopWhen | None, Resumption]:
+    """Return the length of a resumed run, its stopping rule, and the state it starts from."""
+    before = writer.specification
+    if not before:
+        raise StoreError(
+            f"{str(writer.path)!r} is a run of several imputations: give the regression's sites, a "
+            "tuple."
+        )
+    rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
+    request = Request(**before["request"])
+    if checkpoint is not None:
+        request = extended(
+            before,
+            rounds,
+            done=checkpoint.done,
+            warmup=before["request"]["warmup"],
+            ended=Ending.read(checkpoint.header["ended"]),
+            stop=rule,
+        )
+    elif rounds is not None:
+        request = replace(request, rounds=rounds)
+    unchanged = asdict(request) == before["request"] and rule == _rule(before["stop"])
+    ended = checkpoint is not None and checkpoint.header["ended"] is not None
+    finished = ended and writer.finished and unchanged
+    return request, rule, Resumption(before, checkpoint, exact, finished)
+
+
+def _of_one(
+    model: Model,
+    sites: Sites,
+    algorithm: Method,
+    length: dict[str, Any],
+    *,
+    stop: StopWhen | None,
+    keep: AccumulatorSpec | str,
+    on_divergence: str,
+    bias_target: Any,
+    engine: Engine | tuple[Engine, ...] | None,
+    store: Any,
+    **options: Any,
+) -> Any:
+    """Return the draws of one data set; see `sample`."""
+    rounds = checks.check_arguments(model, sites, algorithm, **length)
+    rule, together = check_rule(stop), one_engine(engine)
+    writer = None if store is None else RunStore(store)
+    try:
         return execute(
             model,
             sites,
             algorithm,
-            request,
-            init=init,
+            Request(**length | {"rounds": rounds}),
             engine=together,
             writer=writer,
-            progress=progress,
             stop=rule,
-            keep=kept,
-            on_plan=on_plan,
-            metadata=Metadata.read(before.get("metadata", {})),
-            resumption=Resumption(before, checkpoint, exact, finished),
+            keep=read_spec(keep),
+            on_divergence=check_response(on_divergence),
+            bias_target=BiasTarget.read(bias_target),
+            **options,
         )
     finally:
-        writer.release()
+        if writer is not None:
+            writer.release()
 
 
 def _of_each(
     model: Model,
     several: tuple[Sites, ...],
     algorithm: Method,
-    request: dict[str, Any],
+    length: dict[str, Any],
     *,
+    stop: StopWhen | None,
+    keep: AccumulatorSpec | str,
+    metadata: Metadata | None,
+    on_divergence: str,
+    bias_target: Any,
     store: Any,
     engine: Engine | tuple[Engine, ...] | None,
     on_plan: Callable[[Plan], None] | None,
     **options: Any,
 ) -> Any:
     """Return the draws given each of several imputations; see `sample`."""
+    check_imputations(several, keep, engine)
+    rounds = checks.check_arguments(model, several[0], algorithm, **length)
+    rule = check_rule(stop)
+    request: dict[str, Any] = {
+        **length,
+        "rounds": rounds,
+        "on_divergence": check_response(on_divergence),
+        "bias_target": list(astuple(BiasTarget.read(bias_target))),
+        "stop": None if rule is None else asdict(rule),
+        "metadata": None if metadata is None else metadata.plain,
+    }
     engines = engines_of(engine, len(several))
 
     def run(number: int, seed: int, path: Path | None) -> Any:

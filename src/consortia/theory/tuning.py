@@ -57,7 +57,11 @@ ALTERNATIVES: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class BiasTarget:
-    """The largest permitted bias of the draws.
+    """The largest permitted bias of the draws, by which a step size is chosen.
+
+    Where it is predicted, a short pilot from the mode confirms the step. Above 200 parameters
+    nothing is predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over
+    all directions, which needs the rows of all sites in one process.
 
     Attributes:
         mean: largest |predicted mean − mean| in posterior standard deviations.
